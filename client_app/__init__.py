@@ -1,0 +1,1 @@
+"""What happens on a client: one training loop, local variants, memory."""

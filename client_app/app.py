@@ -1,0 +1,124 @@
+"""The ClientApp: messages in, reports out; no maths.
+
+A message names the clients that this node plays, so a model travels once a node however many clients there are. One
+client that fails answers with an error of its own and does not cost the others their work.
+"""
+
+import os
+import time
+from collections.abc import Callable
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from client_app.assignment import Player, player
+from client_app.memory import folder_of, forget_all_but, recall, remember
+from client_app.messages import pack, unpack
+from client_app.scores import measure
+from client_app.state import State
+from client_app.training import train_round
+
+app = ClientApp()
+
+Play = Callable[[Player, int, int], RecordDict]
+"""(player, client, round of its memory) -> the client's records."""
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train every client that the message names for one round."""
+    shared, broadcast = unpack(message.content.array_records["model"]), states(message, "broadcast")
+    round = int(str(message.content.config_records["task"]["round"]))
+
+    def play(player: Player, number: int, memory_round: int) -> RecordDict:
+        folder = folder_of(player.assignment.folder, number)
+        memory = recall(folder, memory_round)
+        forget_all_but(folder, memory_round)
+        client = player.client(number, round, shared, broadcast, memory)
+        began = time.perf_counter()
+        report = train_round(client, player.assignment.variants, player.assignment.training)
+        remember(folder, round, report.memory)
+        return RecordDict(
+            {
+                "model": pack(report.shared),
+                **{f"upload/{name}": pack(state) for name, state in report.uploads.items()},
+                "metrics": MetricRecord(
+                    {
+                        "num-examples": report.examples,
+                        "loss": report.loss,
+                        "steps": report.trained.steps,
+                        "coefficient-sum": report.trained.coefficient_sum,
+                        "remembers": int(bool(report.memory)),
+                        "seconds": time.perf_counter() - began,
+                    }
+                ),
+                "worker": ConfigRecord(
+                    {
+                        "process": os.getpid(),
+                        "device": player.device,
+                        "visible-gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
+                    }
+                ),
+            }
+        )
+
+    return reply(message, play)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Measure every deployed model of the message, with each client's private tensors, on that client's test set."""
+    deployed = states(message, "deployed")
+
+    def play(player: Player, number: int, memory_round: int) -> RecordDict:
+        memory = recall(folder_of(player.assignment.folder, number), memory_round)
+        samples = player.federation.test(number, player.device)
+        return RecordDict(
+            {
+                f"scores/{name}": pack(measure(player.load(shared, memory), samples, player.classes).state())
+                for name, shared in deployed.items()
+            }
+        )
+
+    return reply(message, play)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Answer a question about every client that the message names."""
+    shared, question = (
+        unpack(message.content.array_records["model"]),
+        str(message.content.config_records["task"]["question"]),
+    )
+
+    def play(player: Player, number: int, memory_round: int) -> RecordDict:
+        memory = recall(folder_of(player.assignment.folder, number), memory_round)
+        answers = player.answer(player.client(number, 0, shared, {}, memory), question)
+        return RecordDict({f"upload/{name}": pack(state) for name, state in answers.items()})
+
+    return reply(message, play)
+
+
+def states(message: Message, kind: str) -> dict[str, State]:
+    """Return the message's states named `kind/NAME`, by NAME."""
+    records = message.content.array_records
+    return {
+        name.removeprefix(f"{kind}/"): unpack(record) for name, record in records.items() if name.startswith(f"{kind}/")
+    }
+
+
+def reply(message: Message, play: Play) -> Message:
+    """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed."""
+    torch.set_num_threads(1)  # one thread a client: results repeat to the bit, and busy cores do not fight
+    task, content = message.content.config_records["task"], RecordDict()
+    clients, memory_rounds = task["clients"], task["memory"]
+    assert isinstance(clients, list) and isinstance(memory_rounds, list)
+    for number, memory_round in zip(map(int, clients), map(int, memory_rounds), strict=True):
+        try:
+            records = play(player(str(task["assignment"])), number, memory_round)
+        except Exception as error:
+            records = RecordDict({"error": ConfigRecord({"reason": f"{type(error).__name__}: {error}"})})
+        for name, record in records.items():
+            content[f"{number}/{name}"] = record
+    return Message(content, reply_to=message)

@@ -1,0 +1,156 @@
+"""What the server tells a client about the run, and what a process keeps to play any client of it."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from client_app.client import Client, Variant
+from client_app.models import Classifier, build
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, copy, seed_of
+from client_app.training import private_names
+from client_app.variants import VARIANTS
+from data import DataSettings, SettingError, federate
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The part of a run's settings that its clients need; it travels with every message as JSON."""
+
+    data: DataSettings
+    training: TrainingSettings
+    model: str
+    variants: tuple[Variant, ...]
+    seed: int
+    device: str
+    """auto, cpu or cuda."""
+    folder: Path
+    """The run's folder; the clients' memory is below it."""
+    code: str
+    """`code_version()` of the server: a client that runs other code refuses."""
+
+    def to_json(self) -> str:
+        """Return the assignment as JSON."""
+        return json.dumps(
+            {
+                "data": asdict(self.data),
+                "training": asdict(self.training),
+                "model": self.model,
+                "variants": {variant.name: asdict(variant) for variant in self.variants},
+                "seed": self.seed,
+                "device": self.device,
+                "folder": str(self.folder),
+                "code": self.code,
+            },
+            sort_keys=True,
+        )
+
+    @staticmethod
+    def from_json(text: str) -> "Assignment":
+        """Undo `to_json`."""
+        fields: dict[str, Any] = json.loads(text)
+        return Assignment(
+            data=DataSettings(**fields["data"]),
+            training=TrainingSettings(**fields["training"]),
+            model=fields["model"],
+            variants=tuple(VARIANTS[name](**parameters) for name, parameters in fields["variants"].items()),
+            seed=fields["seed"],
+            device=fields["device"],
+            folder=Path(fields["folder"]),
+            code=fields["code"],
+        )
+
+
+@functools.cache
+def code_version() -> str:
+    """Return a hash of the code that clients and servers run: the packages' own sources."""
+    root = Path(__file__).resolve().parent.parent
+    sha = hashlib.sha256()
+    for package in ("client_app", "data", "server_app", "strategies"):
+        for path in sorted((root / package).rglob("*.py")):
+            sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return sha.hexdigest()[:16]
+
+
+def choose_device(wanted: str) -> str:
+    """Return cpu or cuda. Raises SettingError when cuda is demanded and this process sees none."""
+    seen = torch.cuda.is_available()
+    if wanted == "cuda" and not seen:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        remedy = (
+            "give clients a share of one with --federation-config 'client-resources-num-gpus=0.5'"
+            if hidden
+            else "use device = cpu, or a machine with one"
+        )
+        raise SettingError("device", wanted, f"this client sees no GPU; {remedy}")
+    return "cuda" if seen and wanted != "cpu" else "cpu"
+
+
+class Player:
+    """Data, model and variants of one run, kept by a process so that it can play any client."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        if assignment.code != code_version():
+            raise RuntimeError(
+                "this client runs other code than the server: another checkout is on its path "
+                "(restart Flower's SuperLink, or use `fedskew run`)"
+            )
+        self.assignment = assignment
+        self.device = choose_device(assignment.device)
+        self.federation = federate(assignment.data, assignment.seed)
+        dataset = self.federation.dataset
+        self.classes = dataset.num_classes
+        self.model = build(assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed)).to(self.device)
+        self.private = private_names(self.model, assignment.variants)
+        self.initial = copy({name: t for name, t in self.model.state_dict().items() if name in self.private})
+
+    def load(self, shared: State, memory: Mapping[str, State]) -> Classifier:
+        """Return the model with the shared weights and the client's private tensors (the initial ones at first)."""
+        self.model.load_state_dict({**shared, **self.initial, **memory.get("private", {})})
+        return self.model
+
+    def client(
+        self, client: int, round: int, shared: State, broadcast: Mapping[str, State], memory: Mapping[str, State]
+    ) -> Client:
+        """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
+        if not 0 <= client < len(self.federation.train_indices):
+            raise LookupError(f"there is no client {client}, only 0 to {len(self.federation.train_indices) - 1}")
+        return Client(
+            id=client,
+            model=self.load(shared, memory),
+            samples=self.federation.train(client, self.device),
+            num_classes=self.classes,
+            round=round,
+            start={name: tensor.to(self.device) for name, tensor in shared.items()},
+            broadcast=broadcast,
+            memory=memory,
+            seed=seed_of(self.assignment.seed, round, client),
+        )
+
+    def answer(self, client: Client, question: str) -> dict[str, State]:
+        """Return every variant's answer to `question`."""
+        answers = {v.name: v.answer(client, question) for v in sorted_by_name(self.assignment.variants)}
+        return {name: state for name, state in answers.items() if state}
+
+
+def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants in the one order that every loop walks them."""
+    return sorted(variants, key=lambda variant: variant.name)
+
+
+def initial_seed(run_seed: int) -> int:
+    """Return the seed of the model's first weights; server and clients draw the same."""
+    return seed_of(run_seed, "model")
+
+
+@functools.lru_cache(maxsize=2)
+def player(assignment: str) -> Player:
+    """Return the player of an assignment's JSON; a process keeps the last two."""
+    return Player(Assignment.from_json(assignment))

@@ -1,0 +1,166 @@
+"""What a client is, what it reports, and what a local variant may contribute.
+
+Shape letters, here and in the whole project: N a client's samples, B a batch, C classes, D features (the head's
+inputs), K clients.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from client_app.models.classifier import Classifier
+from client_app.state import State, seed_of
+from data import Samples
+
+Loss = Callable[[Tensor], Tensor]
+"""The combined training loss of the samples at `indices`, with gradients to the model's parameters."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client at the beginning of one round: everything a variant may look at."""
+
+    id: int
+    model: Classifier
+    """The model as received: the server's shared weights, and this client's own private tensors."""
+    samples: Samples
+    num_classes: int
+    round: int = 1
+    """1-based; schedules count t = round - 1."""
+    start: State = field(default_factory=dict)
+    """The shared weights when the round began; private names are not among them."""
+    broadcast: Mapping[str, State] = field(default_factory=dict)
+    """What the server sent beside the model, by variant."""
+    memory: Mapping[str, State] = field(default_factory=dict)
+    """What this client kept in the last round whose update the server used, by variant."""
+    seed: int = 0
+    effective_prior: Tensor | None = None
+    """(C,) float64: the class distribution this client trains on; `train_round` sets it after resolving the sampler."""
+
+    @property
+    def labels_N(self) -> Tensor:
+        """(N,) int64."""
+        return self.samples.labels_N
+
+    @property
+    def counts_C(self) -> Tensor:
+        """(C,) float64 on the CPU: samples of each class."""
+        return torch.bincount(self.labels_N, minlength=self.num_classes).double().cpu()
+
+    @property
+    def effective_prior_C(self) -> Tensor:
+        """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
+        return self.counts_C / len(self.samples) if self.effective_prior is None else self.effective_prior
+
+    def features(self, batch_size: int = 512) -> Tensor:
+        """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
+        mode = self.model.training
+        self.model.eval()
+        with torch.no_grad():
+            indices = torch.arange(len(self.samples), device=self.labels_N.device)
+            features_ND = torch.cat(
+                [self.model.features(self.samples.batch(part)) for part in torch.split(indices, batch_size)]
+            )
+        self.model.train(mode)
+        return features_ND
+
+    def generator(self, variant: str) -> torch.Generator:
+        """Return a generator for `variant`'s draws in this round; no two variants share a stream."""
+        return torch.Generator().manual_seed(seed_of(self.seed, variant))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training did, for the hooks that run after it."""
+
+    steps: int
+    """Optimizer steps taken."""
+    coefficient_sum: float
+    """||a||_1 of FedNova: the displacement, in units of the learning rate, under a gradient that is always 1."""
+    learning_rate: float
+    state: State
+    """The model's state after training, private names included."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a `before` or `after` hook adds to the report."""
+
+    upload: State = field(default_factory=dict)
+    memory: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client sends back (shared, uploads, the numbers) and what it keeps (memory)."""
+
+    examples: int
+    loss: float
+    """Mean training loss over the steps."""
+    trained: Trained
+    shared: State
+    uploads: Mapping[str, State] = field(default_factory=dict)
+    memory: Mapping[str, State] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
+
+    Every hook returns a contribution that the training loop combines with those of the other variants by a commutative
+    rule, so variants compose in any order. Variants hold no state: state enters by `client.memory` and leaves in the
+    `Contribution`s.
+    """
+
+    name: ClassVar[str]
+    corrects_prior: ClassVar[bool] = False
+    """Whether the variant corrects the class prior; two that do would correct it twice and are refused together."""
+    samples: ClassVar[bool] = False
+    """Whether the variant draws the samples; only one can."""
+    needs_batch_norm: ClassVar[bool] = False
+    """Whether the variant is about batch norm and refuses a model without."""
+
+    @property
+    def question(self) -> str | None:
+        """What all clients must be asked once before round 1; their answers' sum arrives in `client.broadcast`."""
+        return None
+
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        """Return the names of the model's state that never leave the client. Combined by union."""
+        return frozenset()
+
+    def sample_weights(self, client: Client) -> Tensor | None:
+        """Return (N,) float64 >= 0, unnormalized, or None for a plain shuffle. At most one variant samples."""
+        return None
+
+    def logit_offset(self, client: Client) -> Tensor | None:
+        """Return (C,), or (C, C) with one row a label, to add to the training logits, or None. Combined by sum."""
+        return None
+
+    def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return (B,) weights of the samples' cross-entropies; `logits_BC` have all offsets. Combined by product."""
+        return torch.ones_like(logits_BC[:, 0])
+
+    def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
+        """Return what to add to the gradient of parameter `name`, shaped like `weight`, or None. Combined by sum."""
+        return None
+
+    def before(self, client: Client, loss: Loss) -> Contribution:
+        """Contribute what depends on the model as received. Disjoint by name."""
+        return Contribution()
+
+    def after(self, client: Client, trained: Trained) -> Contribution:
+        """Contribute what depends on the trained model. Disjoint by name."""
+        return Contribution()
+
+    def answer(self, client: Client, question: str) -> State:
+        """Return the answer to a question asked outside training, or nothing when it is another variant's."""
+        return {}
+
+
+def overrides(variant: Variant, hook: str) -> bool:
+    """Return whether `variant` has its own `hook`: the loop skips the ones that would contribute nothing."""
+    return getattr(type(variant), hook) is not getattr(Variant, hook)

@@ -1,0 +1,32 @@
+"""The shape every model has: features, then one linear head."""
+
+from torch import Tensor, nn
+
+
+class Classifier(nn.Module):
+    """`head(features(x))`; the methods that touch the classifier alone rely on this split."""
+
+    def __init__(self, features: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.features = features
+        self.head = head
+
+    def forward(self, inputs_B: Tensor) -> Tensor:
+        """Return (B, C) logits."""
+        logits_BC: Tensor = self.head(self.features(inputs_B))
+        return logits_BC
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Return whether any layer is a batch norm, by type: names say nothing (`downsample.1` is one)."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def batch_norm_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of everything that batch-norm layers own: weights, running statistics, counters."""
+    return frozenset(
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for name in module.state_dict()
+    )

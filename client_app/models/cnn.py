@@ -1,0 +1,47 @@
+"""Convolutional networks for digits and clothes."""
+
+from torch import nn
+
+from client_app.models.classifier import Classifier
+
+
+def small_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """Two 3x3 convolutions with pooling, 64 features: for 8x8 digits; 10,314 parameters there."""
+    channels, height, width = shape
+    features = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), 64), nn.ReLU(),
+    )  # fmt: skip
+    return Classifier(features, nn.Linear(64, classes))
+
+
+def mcmahan_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """The CNN of McMahan et al. (2017); 1,663,370 parameters on 1x28x28 with 10 classes, 512 features."""
+    channels, height, width = shape
+    features = nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(),
+    )  # fmt: skip
+    return Classifier(features, nn.Linear(512, classes))
+
+
+def digit_model(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """FedBN's digit model (Li et al. 2021), batch norm after all layers but the last; 14,219,210 parameters."""
+    channels, height, width = shape
+
+    def convolution(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    def linear(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
+
+    features = nn.Sequential(
+        *convolution(channels, 64), nn.MaxPool2d(2),
+        *convolution(64, 64), nn.MaxPool2d(2),
+        *convolution(64, 128), nn.Flatten(),
+        *linear(128 * (height // 4) * (width // 4), 2048),
+        *linear(2048, 512),
+    )  # fmt: skip
+    return Classifier(features, nn.Linear(512, classes))

@@ -1,0 +1,80 @@
+"""States: named tensors, and the few operations that rounds need on them.
+
+Sums run in float64 in the order given and the result takes each tensor's own dtype, so that a sum over clients in the
+order of their ids is the same on every engine.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+State = Mapping[str, Tensor]
+
+
+def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Return sum_i w_i s_i / sum_i w_i, tensor by tensor.
+
+    Integer tensors (batch-norm's step counters) are no quantities to average: the largest is kept.
+    Raises ValueError without states, or with weights that do not sum to a positive finite number.
+    """
+    total = math.fsum(weights)
+    if not states or not 0 < total < math.inf:
+        raise ValueError(f"a mean of {len(states)} states with weights that sum to {total:g}")
+    return weighted_sum(states, [weight / total for weight in weights])
+
+
+def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Return sum_i w_i s_i; of integer tensors the largest."""
+    result: dict[str, Tensor] = {}
+    for name, first in states[0].items():
+        if first.is_floating_point():
+            total = torch.zeros_like(first, dtype=torch.float64)
+            for state, weight in zip(states, weights, strict=True):
+                total.add_(state[name], alpha=weight)
+            result[name] = total.to(first.dtype)
+        else:
+            result[name] = torch.stack([state[name] for state in states]).amax(0)
+    return result
+
+
+def difference(left: State, right: State) -> dict[str, Tensor]:
+    """Return left - right over the floating-point tensors."""
+    return {name: tensor - right[name] for name, tensor in left.items() if tensor.is_floating_point()}
+
+
+def copy(state: State) -> dict[str, Tensor]:
+    """Return a copy that shares no memory with `state` and carries no gradient."""
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def with_prefix(prefix: str, state: State) -> dict[str, Tensor]:
+    """Return the same tensors under `prefix/name`."""
+    return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
+
+
+def split_prefix(state: State) -> dict[str, dict[str, Tensor]]:
+    """Undo `with_prefix`: a state for each first part of the names."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in state.items():
+        prefix, rest = name.split("/", 1)
+        parts.setdefault(prefix, {})[rest] = tensor
+    return parts
+
+
+def digest(states: Iterable[State]) -> str:
+    """Return the sha256 of every name, dtype, shape and value, states in the order given, names sorted."""
+    sha = hashlib.sha256()
+    for state in states:
+        for name in sorted(state):
+            tensor = state[name].detach().cpu().contiguous()
+            sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def seed_of(*words: object) -> int:
+    """Return a 63-bit seed that depends on every word, and on nothing else."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "big") >> 1

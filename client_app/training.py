@@ -1,0 +1,143 @@
+"""The one training loop: what every method runs on a client, and how a model is measured there."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice, repeat
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
+from client_app.optimizer import SGD, TrainingSettings, coefficient_sum
+from client_app.state import State, copy
+
+
+def train_round(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
+    """Train `client.model` for one round and return what is sent and what is kept.
+
+    Variants are walked in the order of their names, so the result is the same to the bit in whatever order they are
+    given. The model is changed in place; `client.start`, `broadcast` and `memory` are not.
+    Raises ValueError when two variants want to sample, or contribute under one name.
+    """
+    variants = sorted(variants, key=lambda variant: variant.name)
+    weights_N = sampling_weights(client, variants)
+    client = replace(client, effective_prior=class_distribution(client, weights_N))
+    offset = total_offset(client, variants)
+    weighting = [variant for variant in variants if overrides(variant, "loss_weights")]
+    correcting = [variant for variant in variants if overrides(variant, "gradient_offset")]
+    parameters = dict(client.model.named_parameters())
+
+    def loss(indices_B: Tensor) -> Tensor:
+        logits_BC, labels_B = client.model(client.samples.batch(indices_B)), client.labels_N[indices_B]
+        if offset is not None:
+            logits_BC = logits_BC + (offset[labels_B] if offset.dim() == 2 else offset)
+        losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
+        for variant in weighting:
+            losses_B = losses_B * variant.loss_weights(client, logits_BC, labels_B)
+        return losses_B.mean()
+
+    before = {variant.name: variant.before(client, loss) for variant in variants}
+    torch.manual_seed(client.seed)  # dropout draws from the global generator
+    client.model.train()
+    if len(client.samples) == 1:
+        freeze_statistics(client.model)  # one example has no variance to normalize by
+    optimizer = SGD(parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay)
+    steps, total = 0, 0.0
+    for indices_B in batches(client, weights_N, settings):
+        value = loss(indices_B)
+        gradients = torch.autograd.grad(value, list(parameters.values()))
+        with torch.no_grad():
+            for variant in correcting:
+                for (name, weight), gradient in zip(parameters.items(), gradients, strict=True):
+                    if (term := variant.gradient_offset(client, name, weight)) is not None:
+                        gradient.add_(term)
+        optimizer.step(gradients)
+        steps, total = steps + 1, total + value.item()
+
+    trained = Trained(steps, coefficient_sum(steps, settings.momentum), optimizer.rate, copy(client.model.state_dict()))
+    after = {variant.name: variant.after(client, trained) for variant in variants}
+    private = private_names(client.model, variants)
+    return Report(
+        examples=len(client.samples),
+        loss=total / steps,
+        trained=trained,
+        shared={name: tensor for name, tensor in trained.state.items() if name not in private},
+        uploads=merged("upload", before, after),
+        memory=merged("memory", before, after) | kept_private(trained.state, private),
+    )
+
+
+def sampling_weights(client: Client, variants: Sequence[Variant]) -> Tensor | None:
+    """Return the (N,) sampling weights of the one variant that samples, or None for a plain shuffle."""
+    weights = {v.name: w for v in variants if (w := v.sample_weights(client)) is not None}
+    if len(weights) > 1:
+        raise ValueError(f"{' and '.join(weights)} both want to draw the samples")
+    return next(iter(weights.values()), None)
+
+
+def class_distribution(client: Client, weights_N: Tensor | None) -> Tensor:
+    """Return the (C,) class distribution of the samples that training draws."""
+    if weights_N is None:
+        return client.counts_C / len(client.samples)
+    mass_C = torch.bincount(client.labels_N.cpu(), weights=weights_N.cpu(), minlength=client.num_classes)
+    return mass_C / mass_C.sum()
+
+
+def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
+    """Return the sum of the logit offsets, (C,) or (C, C), on the samples' device, or None when there are none."""
+    offsets = [offset for variant in variants if (offset := variant.logit_offset(client)) is not None]
+    total = sum(offsets[1:], offsets[0]) if offsets else None
+    return None if total is None else total.float().to(client.labels_N.device)
+
+
+def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings) -> Iterator[Tensor]:
+    """Yield the indices of each step's samples.
+
+    An epoch is a shuffle, or as many draws with replacement when there are sampling weights. A last batch of a single
+    example joins the one before it, because batch norm cannot train on one.
+    """
+    generator, size = client.generator("batches"), len(client.samples)
+
+    def epoch() -> list[Tensor]:
+        if weights_N is None:
+            order = torch.randperm(size, generator=generator)
+        else:
+            order = torch.multinomial(weights_N.cpu(), size, replacement=True, generator=generator)
+        parts = list(torch.split(order.to(client.labels_N.device), settings.batch_size))
+        if len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        return parts
+
+    epochs = (epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs)))
+    return islice(chain.from_iterable(epochs), settings.local_steps or None)
+
+
+def freeze_statistics(model: nn.Module) -> None:
+    """Put batch norm alone into eval mode."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+def private_names(model: nn.Module, variants: Sequence[Variant]) -> frozenset[str]:
+    """Return the names of the model's state that stay on the client: the union over the variants."""
+    return frozenset().union(*(variant.private_names(model) for variant in variants))
+
+
+def kept_private(state: State, private: frozenset[str]) -> dict[str, State]:
+    """Return the memory entry of the private tensors, none when nothing is private."""
+    return {"private": {name: state[name] for name in sorted(private)}} if private else {}
+
+
+def merged(part: str, *stages: dict[str, Contribution]) -> dict[str, State]:
+    """Return each variant's `part` of its contributions; a name contributed twice is a ValueError."""
+    result: dict[str, State] = {}
+    for stage in stages:
+        for name, contribution in stage.items():
+            state: State = getattr(contribution, part)
+            if twice := state.keys() & result.get(name, {}).keys():
+                raise ValueError(f"{name} contributes {sorted(twice)} to the {part} both before and after training")
+            if state:
+                result[name] = {**result.get(name, {}), **state}
+    return result

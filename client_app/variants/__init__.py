@@ -1,0 +1,14 @@
+"""Local variants: one file each. To add one, write its file and add its class to this list."""
+
+from client_app.client import Variant
+from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.logit_shift import LogitShift
+from client_app.variants.proximal import Proximal
+from client_app.variants.resampling import Resampling
+from client_app.variants.reweighting import Reweighting
+
+VARIANTS: dict[str, type[Variant]] = {
+    variant.name: variant
+    for variant in (FeatureGradients, LocalBatchNorm, LogitShift, Proximal, Resampling, Reweighting)
+}

@@ -1,0 +1,51 @@
+"""The clients' class priors, for the variants that correct them.
+
+The prior over all clients comes from one sum of integers, so that a sum of masked integers can take its place: client i
+contributes n_ik + a, in units of 2^-16, and nothing else.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from client_app.client import Client, Variant
+from client_app.state import State
+from data import require
+
+UNIT = 2**16
+QUESTION = "class-counts"
+
+
+@dataclass(frozen=True)
+class PriorCorrection(Variant):
+    """A variant that compares the client's class prior P_i with the prior P of all clients."""
+
+    corrects_prior: ClassVar[bool] = True
+
+    smoothing: float = 1.0
+    """Laplace constant a added to class counts, a multiple of 2^-16; 0 leaves missing classes out of the softmax."""
+
+    def __post_init__(self) -> None:
+        key = f"{self.name}.smoothing"
+        require(0 <= self.smoothing < math.inf, key, self.smoothing, "must be 0 or more")
+        require((self.smoothing * UNIT).is_integer(), key, self.smoothing, "must be a multiple of 2^-16")
+
+    @property
+    def question(self) -> str | None:
+        return QUESTION
+
+    def answer(self, client: Client, question: str) -> State:
+        """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
+        return {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()} if question == QUESTION else {}
+
+    def local_prior(self, client: Client) -> Tensor:
+        """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""
+        counts_C = client.effective_prior_C * len(client.samples) + self.smoothing
+        return counts_C / counts_C.sum()
+
+    def global_prior(self, client: Client) -> Tensor:
+        """Return (C,) P(k) = sum_i (n_ik + a) / sum_i (n_i + aK), from the server's sum."""
+        counts_C = client.broadcast[self.name]["counts"].double().cpu()
+        return counts_C / counts_C.sum()

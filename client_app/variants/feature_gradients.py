@@ -1,0 +1,49 @@
+"""CReFF's client side: the gradient of the re-trained head, averaged over each class (Shang et al. 2022, Eq. 3)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.client import Client, Contribution, Loss, Variant
+from data import require
+
+
+@dataclass(frozen=True)
+class FeatureGradients(Variant):
+    """Send g_c = mean over the client's class-c samples of dCE/d(head weight), for every class c it holds.
+
+    The features come from the model as received, before local training and in eval mode; the head is the re-trained
+    one that the server broadcasts. Nothing else changes: {u, v} is FedAvg's to the bit.
+    A class with a single sample reveals its feature up to scale; min-class-samples holds such classes back.
+    """
+
+    name: ClassVar[str] = "feature-gradients"
+
+    min_class_samples: int = 1
+    """Send a class only when the client has at least that many samples of it."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.min_class_samples >= 1, f"{self.name}.min-class-samples", self.min_class_samples, "must be at least 1"
+        )
+
+    def before(self, client: Client, loss: Loss) -> Contribution:
+        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}."""
+        head = client.broadcast[self.name]
+        held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
+        features_ND = client.features()
+        gradients = class_gradients(
+            features_ND, client.labels_N, head["weight"].to(features_ND), head["bias"].to(features_ND)
+        )
+        return Contribution(upload={"classes": held, "gradients": gradients[held.to(gradients.device)].cpu()})
+
+
+def class_gradients(features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bias_C: Tensor) -> Tensor:
+    """Return (C, C, D): each class's mean over its samples of (softmax(W z + b) - e_c) z^T; 0 for an absent class."""
+    classes = len(weight_CD)
+    one_hot_NC = torch.nn.functional.one_hot(labels_N, classes).to(features_ND)
+    errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1) - one_hot_NC  # p - e_c
+    means_CN = (one_hot_NC / one_hot_NC.sum(0).clamp(min=1)).T
+    return torch.einsum("cn,nj,nd->cjd", means_CN, errors_NC, features_ND)

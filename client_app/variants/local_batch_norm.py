@@ -1,0 +1,24 @@
+"""FedBN: batch norm stays on the client (Li et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from client_app.client import Variant
+from client_app.models import batch_norm_names
+
+
+@dataclass(frozen=True)
+class LocalBatchNorm(Variant):
+    """Keep everything a batch-norm layer owns (weight, bias, running mean and variance, counter) for ever.
+
+    Layers are found by type, not by name. There is no identity setting: a test holds that the names sent are exactly
+    the others, and that the kept tensors come back bit by bit.
+    """
+
+    name: ClassVar[str] = "local-batch-norm"
+    needs_batch_norm: ClassVar[bool] = True
+
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        return batch_norm_names(model)

@@ -1,0 +1,48 @@
+"""FedShift: shift the training logits by the client's class prior (FedShift paper, Alg. 1)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.client import Client
+from client_app.variants.class_prior import PriorCorrection
+from data import require
+
+
+@dataclass(frozen=True)
+class LogitShift(PriorCorrection):
+    """Train on CE(f(x) + s_i, y) with s_ik = scale * ln(P_i(k) / P(k)); inference uses f alone.
+
+    With P(x|y) shared by the clients, every client's optimum is then softmax(f) = P(y|x), the same for all (FedShift,
+    Theorem 2). P_i is the distribution the client trains on, so that a sampler does not bias it. With smoothing 0 a
+    class the client lacks gets s = -inf: it drops out of the softmax and its logit receives no gradient.
+    Identity: scale = 0.
+    """
+
+    name: ClassVar[str] = "logit-shift"
+
+    scale: float = 1.0
+    """Factor tau on the shift; 0 is plain training."""
+    target: str = "global"
+    """global: the prior P of all clients. uniform: equal classes, which needs no question (local balanced softmax)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.scale < math.inf, "logit-shift.scale", self.scale, "must be 0 or more")
+        require(self.target in ("global", "uniform"), "logit-shift.target", self.target, "must be global or uniform")
+
+    @property
+    def question(self) -> str | None:
+        return super().question if self.target == "global" and self.scale else None
+
+    def logit_offset(self, client: Client) -> Tensor | None:
+        """Return (C,) the shift s_i."""
+        if not self.scale:
+            return None
+        local_C = self.local_prior(client)
+        target_C = torch.full_like(local_C, 1 / len(local_C)) if self.target == "uniform" else self.global_prior(client)
+        shift_C = self.scale * torch.log(local_C / target_C)  # s_ik = ln P_i(k) / P(k)
+        return torch.where(local_C > 0, shift_C, -torch.inf)  # 0 / 0: a class nobody holds is masked as well

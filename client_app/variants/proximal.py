@@ -1,0 +1,31 @@
+"""FedProx: a pull towards the server's weights (Li et al. 2020)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from client_app.client import Client, Variant
+from data import require
+
+
+@dataclass(frozen=True)
+class Proximal(Variant):
+    """Add mu (w - w^t) to the gradient: plain autograd of the loss + mu/2 ||w - w^t||^2 over the shared parameters.
+
+    FedShift's lambda has no 1/2, so lambda = mu / 2. Identity: mu = 0.
+    """
+
+    name: ClassVar[str] = "proximal"
+
+    mu: float = 0.01
+    """Strength of the pull."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mu < math.inf, "proximal.mu", self.mu, "must be 0 or more")
+
+    def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
+        if not self.mu or name not in client.start:
+            return None
+        return self.mu * (weight - client.start[name])  # d/dw mu/2 ||w - w^t||^2

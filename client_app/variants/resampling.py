@@ -1,0 +1,58 @@
+"""IWDS: class-balanced sampling that decays over the rounds (IWDS poster; Cui et al. 2019 for the weights)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.client import Client, Variant
+from data import require
+
+
+@dataclass(frozen=True)
+class Resampling(Variant):
+    """Draw sample i of class y with probability proportional to (1 - beta_t) / (1 - beta_t^N_y).
+
+    beta_t = beta_m + (beta_0 - beta_m) rho^t with t = round - 1: from nearly class-balanced towards uniform. Draws are
+    with replacement, as many an epoch as the client has samples. Identity of the weights: beta = 0 (all 1: uniform
+    with replacement); there is no setting that equals a plain shuffle.
+    """
+
+    name: ClassVar[str] = "resampling"
+    samples: ClassVar[bool] = True
+
+    beta_start: float = 0.9999
+    """beta_0, in the first round."""
+    beta_end: float = 0.8
+    """beta_m, which beta_t tends to."""
+    decay: float = 0.992
+    """rho: share of beta_t - beta_m that each round keeps; 1 keeps beta_0 for ever."""
+    warm_up_rounds: int = 0
+    """Rounds of plain shuffles before the sampler starts; t counts from its start."""
+
+    def __post_init__(self) -> None:
+        for key in ("beta_start", "beta_end", "decay"):
+            value = getattr(self, key)
+            require(0 <= value <= 1, f"resampling.{key.replace('_', '-')}", value, "must be in [0, 1]")
+        require(self.warm_up_rounds >= 0, "resampling.warm-up-rounds", self.warm_up_rounds, "must be 0 or more")
+
+    def beta(self, round: int) -> float:
+        """Return beta_t of `round` (1-based)."""
+        t = round - 1 - self.warm_up_rounds
+        return self.beta_end + (self.beta_start - self.beta_end) * self.decay**t
+
+    def sample_weights(self, client: Client) -> Tensor | None:
+        """Return (N,) float64 weights."""
+        if client.round <= self.warm_up_rounds:
+            return None
+        return class_balanced_weights(client.counts_C, self.beta(client.round))[client.labels_N.cpu()]
+
+
+def class_balanced_weights(counts_C: Tensor, beta: float) -> Tensor:
+    """Return (C,) float64 (1 - beta) / (1 - beta^N_c); the limit beta = 1 is 1 / N_c; an absent class counts as one."""
+    counts_C = counts_C.double().clamp(min=1)
+    if beta in (0.0, 1.0):
+        return counts_C**-beta
+    logarithm = torch.log1p(torch.tensor(beta - 1.0, dtype=torch.float64))
+    return (beta - 1.0) / torch.expm1(counts_C * logarithm)  # stable where beta^N is next to 1

@@ -1,0 +1,21 @@
+"""Data sets, long tails, partitions, and the samples of each client."""
+
+from data.datasets import Dataset, load
+from data.errors import DataError
+from data.federation import Federation, federate
+from data.resolve import resolve
+from data.samples import Samples
+from data.settings import DataSettings, SettingError, require
+
+__all__ = [
+    "DataError",
+    "DataSettings",
+    "Dataset",
+    "Federation",
+    "Samples",
+    "SettingError",
+    "federate",
+    "load",
+    "require",
+    "resolve",
+]

@@ -1,0 +1,145 @@
+"""A data set as the rest of the program sees it: memory-mapped inputs of one shape, labels, and the domain of each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import cache
+from data.catalog import DOMAINS_PREFIX, is_own, members
+from data.errors import DataError
+from data.named import files_of, read_named
+from data.own import path_of, read_folder, read_npz
+from data.resolve import class_names, input_shape, numbers, resolve
+from data.settings import DataSettings
+from data.splits import Raw, Split, checked
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Train, test and perhaps validation data."""
+
+    name: str
+    class_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    """(C, H, W), or (F,) for vectors."""
+    mean: tuple[float, ...]
+    """One value a channel, on the scale 0..1."""
+    std: tuple[float, ...]
+    train_inputs: NDArray[np.generic]
+    """(N, *shape), uint8 or float32, memory-mapped and read-only."""
+    train_labels: NDArray[np.int64]
+    test_inputs: NDArray[np.generic]
+    test_labels: NDArray[np.int64]
+    val_inputs: NDArray[np.generic] | None
+    val_labels: NDArray[np.int64] | None
+    train_domains: NDArray[np.int64] | None
+    """(N,): each sample's index into domain_names; None where there are no domains."""
+    test_domains: NDArray[np.int64] | None
+    domain_names: tuple[str, ...]
+    content: str
+    """Hash of inputs, labels and domains."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+def load(settings: DataSettings) -> Dataset:
+    """The data set of the settings, from its memory-mapped copy, which is made first where there is none.
+
+    Raises:
+        SettingError: settings that cannot be resolved.
+        DataError: data that are missing or cannot be used, or a cache that cannot be written.
+    """
+    settings = resolve(settings)
+    names, classes, shape = members(settings.dataset), class_names(settings), input_shape(settings)
+    # Labels of an image folder depend on the classes' names and order, all others on nothing but their number.
+    by_name = classes if any(name.startswith("folder:") for name in names) else len(classes)
+    identity = [names, shape, by_name]
+    folder = _folder(settings, identity, names)
+    found = cache.read(folder)
+    if found is None:
+        arrays = _read(settings, names, classes, shape)
+        folder = _folder(settings, identity, names)  # again: a download has made the files that the key is about
+        cache.write(folder, arrays)
+        found = cache.read(folder)
+        if found is None:
+            raise DataError(f"{folder}: the cached copy vanished while it was being read")
+    mapped, content = found
+
+    def loaded(name: str) -> NDArray[np.int64]:
+        return np.array(mapped[name], np.int64)
+
+    domains, has_val = settings.dataset.startswith(DOMAINS_PREFIX), "val_inputs" in mapped
+    return Dataset(
+        name=settings.dataset,
+        class_names=classes,
+        shape=shape,
+        mean=numbers("mean", settings.mean),
+        std=numbers("std", settings.std),
+        train_inputs=mapped["train_inputs"],
+        train_labels=loaded("train_labels"),
+        test_inputs=mapped["test_inputs"],
+        test_labels=loaded("test_labels"),
+        val_inputs=mapped["val_inputs"] if has_val else None,
+        val_labels=loaded("val_labels") if has_val else None,
+        train_domains=loaded("train_domains") if domains else None,
+        test_domains=loaded("test_domains") if domains else None,
+        domain_names=_domain_names(names) if domains else (),
+        content=content,
+    )
+
+
+def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
+    files: list[Path] = []
+    for name in names:
+        files += _own_files(name, path_of(name, settings)) if is_own(name) else files_of(name, settings)
+    readable = "-".join(_domain_names(names))[:40]
+    return cache.cache_folder(settings.cache) / f"{readable}-{cache.key_of(identity, files)[:24]}"
+
+
+def _own_files(name: str, path: Path) -> list[Path]:
+    if name.startswith("npz:"):
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file")
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such folder")
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """A user's own data go by their file's name, or by their path where two files have the same name."""
+    short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
+    return short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)
+
+
+def _read(
+    settings: DataSettings, names: tuple[str, ...], classes: tuple[str, ...], shape: tuple[int, ...]
+) -> dict[str, NDArray[np.generic]]:
+    """Every split's inputs, labels and domains, the members one after the other."""
+    raws = [_read_one(name, settings, classes, shape) for name in names]
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for key in ("train", "test", "val"):
+        splits: list[Split | None] = [getattr(raw, key) for raw in raws]
+        parts = [checked(split, shape, len(classes)) for split in splits if split is not None]
+        if len(parts) < len(raws):
+            continue  # validation data count only where every member has them
+        types = {str(inputs.dtype) for inputs, _ in parts} | {str(arrays.get("train_inputs", parts[0][0]).dtype)}
+        if len(types) > 1:
+            raise DataError(f"{settings.dataset}: {key}_images: {' and '.join(sorted(types))}: must all be of one type")
+        arrays[f"{key}_inputs"] = np.concatenate([inputs for inputs, _ in parts]) if len(parts) > 1 else parts[0][0]
+        arrays[f"{key}_labels"] = np.concatenate([labels for _, labels in parts])
+        if settings.dataset.startswith(DOMAINS_PREFIX):
+            arrays[f"{key}_domains"] = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
+    return arrays
+
+
+def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
+    if name.startswith("npz:"):
+        return read_npz(path_of(name, settings))
+    if name.startswith("folder:"):
+        return read_folder(path_of(name, settings), classes, shape)
+    return read_named(name, settings)

@@ -1,0 +1,142 @@
+"""The data of all clients: what is drawn from a data set by a seed, and who holds which part of it."""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data.datasets import Dataset, load
+from data.long_tail import long_tail
+from data.partitions import Indices, by_domain, iid, lda, llt
+from data.random_draws import balanced_counts, draw_of_each_class, generator
+from data.resolve import resolve
+from data.samples import Samples
+from data.settings import DataSettings, SettingError
+
+KEPT = 64
+"""Clients' tensors that a federation keeps; together they are at most one copy of the training and of the test set."""
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """A data set dealt out to clients."""
+
+    dataset: Dataset
+    train_indices: tuple[Indices, ...]
+    """Sorted indices into the training set, one array a client."""
+    test_indices: tuple[Indices, ...] | None
+    """Sorted indices into the test set, one array a client; None: every client is tested on the global test set."""
+    global_test: Indices
+    """Sorted indices into the test set."""
+    counts_KC: NDArray[np.int64]
+    """(clients, classes): training samples of each class at each client."""
+    hash: str
+    """Over the data's contents and all indices: equal hashes are the same samples at the same clients."""
+    _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
+
+    @property
+    def clients(self) -> int:
+        return len(self.train_indices)
+
+    def train(self, client: int, device: str = "cpu") -> Samples:
+        """The training samples of one client."""
+        return self._samples("train", client, device)
+
+    def test(self, client: int | None = None, device: str = "cpu") -> Samples:
+        """The test samples of one client, or the global test set, which is also every client's own without domains."""
+        return self._samples("test", client if self.test_indices is not None else None, device)
+
+    def _samples(self, split: str, client: int | None, device: str) -> Samples:
+        key = (split, client, device)
+        if key not in self._kept:
+            data = self.dataset
+            held = self.train_indices if split == "train" else self.test_indices
+            indices = self.global_test if client is None or held is None else held[client]
+            inputs, labels = (
+                (data.train_inputs, data.train_labels) if split == "train" else (data.test_inputs, data.test_labels)
+            )
+            shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
+            self._kept[key] = Samples(
+                torch.from_numpy(np.ascontiguousarray(inputs[indices])).to(device),
+                torch.from_numpy(labels[indices]).to(device),
+                torch.tensor(data.mean, device=device).view(shape),
+                torch.tensor(data.std, device=device).view(shape),
+            )
+        self._kept.move_to_end(key)
+        samples = self._kept[key]
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return samples
+
+
+@lru_cache(maxsize=4)
+def federate(settings: DataSettings, seed: int) -> Federation:
+    """Draw the subset, cut the long tail, deal out the rest; the same settings, data and seed give the same federation.
+
+    Raises:
+        SettingError: settings that contradict each other or the data.
+        DataError: data that are missing or cannot be used.
+    """
+    settings = resolve(settings)
+    data = load(settings)
+    train = _subset(data, data.train_labels, data.train_domains, settings.train_images, "train-images", seed)
+    tail = (settings.imbalance_factor, settings.largest_class, generator(seed, "long tail"))
+    train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
+    global_test = _subset(data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed)
+    parts = [train[part] for part in _partition(settings, data, train, seed)]
+    for client, part in enumerate(parts):
+        if len(part) == 0:
+            rule = f"client {client} would hold no image under partition {settings.partition}"
+            raise SettingError("clients", settings.clients, rule)
+    test_parts: tuple[Indices, ...] | None = None
+    if data.test_domains is not None:
+        test_parts = tuple(global_test[part] for part in by_domain(data.test_domains[global_test], settings.clients))
+    counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
+    identity = _hash(data.content, [parts, list(test_parts or ()), [global_test]])
+    return Federation(data, tuple(parts), test_parts, global_test, counts_KC.astype(np.int64), identity)
+
+
+def _subset(
+    data: Dataset, labels_N: Indices, domains_N: NDArray[np.int64] | None, number: int, key: str, seed: int
+) -> Indices:
+    """Sorted indices of `number` samples (of each domain), equally many of each class; all of them if it is 0."""
+    if number == 0:
+        return np.arange(len(labels_N), dtype=np.int64)
+    wanted_C = balanced_counts(number, data.num_classes)
+    if domains_N is None:
+        return draw_of_each_class(labels_N, wanted_C, generator(seed, key), key, number)
+    chosen = []
+    for domain, name in enumerate(data.domain_names):
+        of_domain = np.flatnonzero(domains_N == domain)
+        draws = generator(seed, f"{key} of {name}")
+        try:
+            chosen.append(of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, number)])
+        except SettingError as error:
+            raise SettingError(key, number, f"domain {name}: {str(error).split(': ', 1)[1]}") from None
+    return np.sort(np.concatenate(chosen))
+
+
+def _partition(settings: DataSettings, data: Dataset, train: Indices, seed: int) -> list[Indices]:
+    """Indices into `train`, one array a client."""
+    labels_N, clients, draws = data.train_labels[train], settings.clients, generator(seed, "partition")
+    if settings.partition == "domains" and data.train_domains is not None:
+        return by_domain(data.train_domains[train], clients)
+    if settings.partition == "iid":
+        return iid(labels_N, clients, draws)
+    if settings.partition == "llt":
+        return llt(labels_N, clients, data.num_classes, settings.alpha, draws)
+    return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)
+
+
+def _hash(content: str, groups: list[list[Indices]]) -> str:
+    digest = hashlib.sha256(content.encode())
+    for group in groups:
+        digest.update(f"group of {len(group)}\n".encode())
+        for indices in group:
+            digest.update(f"{len(indices)}\n".encode())
+            digest.update(indices.astype("<i8").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,187 @@
+"""From the settings a user wrote to settings in which nothing is left to guess."""
+
+import difflib
+import math
+from dataclasses import replace
+
+from data.catalog import DOMAINS_PREFIX, DOMAINS_SHAPE, KNOWN, OWN_PREFIXES, is_own, members
+from data.settings import DataSettings, SettingError, require
+
+
+def resolve(settings: DataSettings) -> DataSettings:
+    """The same settings with partition, clients, classes, input-shape, mean and std spelled out.
+
+    Reads no data; only where a user's own data lack `classes` or `input-shape` it looks at them to say what would fit.
+    Resolving twice changes nothing.
+
+    Raises:
+        SettingError: an unknown data set, a value that cannot be read, or settings that contradict each other.
+    """
+    names = members(settings.dataset)
+    for name in names:
+        _check_name(name, settings.dataset)
+    require(len(set(names)) == len(names), "dataset", settings.dataset, "must name each domain once")
+    classes, shape = _classes(settings, names), _shape(settings, names)
+    mean, std = _normalization(settings, names, shape)
+    domains = settings.dataset.startswith(DOMAINS_PREFIX)
+    partition = settings.partition
+    if partition == "auto":
+        partition = "domains" if domains else "lda"
+    require(
+        domains == (partition == "domains"),
+        "partition",
+        settings.partition,
+        f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
+        "other",
+    )
+    clients = settings.clients or (len(names) if domains else 10)
+    if domains:
+        rule = f"must be 0 or {len(names)}, one client a domain of dataset = {settings.dataset!r}"
+        require(clients == len(names), "clients", settings.clients, rule)
+        rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
+        require(settings.imbalance_factor == 1, "imbalance-factor", settings.imbalance_factor, rule)
+        require(settings.largest_class == 0, "largest-class", settings.largest_class, rule)
+    if settings.train_images:
+        rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
+        require(settings.imbalance_factor == 1, "train-images", settings.train_images, rule)
+        rule = f"contradicts largest-class = {settings.largest_class}: set one of the two"
+        require(settings.largest_class == 0, "train-images", settings.train_images, rule)
+    if partition == "llt":
+        rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
+        require(clients % len(classes) == 0, "clients", clients, rule)
+    return replace(
+        settings,
+        partition=partition,
+        clients=clients,
+        classes=",".join(classes),
+        input_shape="x".join(map(str, shape)),
+        mean=",".join(map(str, mean)),
+        std=",".join(map(str, std)),
+    )
+
+
+def class_names(settings: DataSettings) -> tuple[str, ...]:
+    """The classes in order, from a list of names or a number of classes.
+
+    Raises:
+        SettingError: fewer than two classes, an empty name, or a name twice.
+    """
+    written = settings.classes.strip()
+    if written.isdecimal():
+        names = tuple(str(index) for index in range(int(written)))
+    else:
+        names = tuple(name.strip() for name in written.split(","))
+    require(len(names) >= 2, "classes", settings.classes, "must be at least two names, or a number of at least 2")
+    require(all(names), "classes", settings.classes, "must not hold an empty name")
+    require(len(set(names)) == len(names), "classes", settings.classes, "must name each class once")
+    return names
+
+
+def input_shape(settings: DataSettings) -> tuple[int, ...]:
+    """(channels, height, width), or (features,) for vectors.
+
+    Raises:
+        SettingError: anything but one or three positive whole numbers joined by x.
+    """
+    parts = settings.input_shape.lower().split("x")
+    rule = "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
+    valid = len(parts) in (1, 3) and all(part.strip().isdecimal() and int(part) > 0 for part in parts)
+    require(valid, "input-shape", settings.input_shape, rule)
+    return tuple(int(part) for part in parts)
+
+
+def numbers(key: str, written: str) -> tuple[float, ...]:
+    """A comma-separated list of finite numbers.
+
+    Raises:
+        SettingError: a part that is not a finite number.
+    """
+    try:
+        values = tuple(float(part) for part in written.split(","))
+    except ValueError:
+        raise SettingError(key, written, "must be numbers separated by commas") from None
+    require(all(math.isfinite(value) for value in values), key, written, "must be finite")
+    return values
+
+
+def _check_name(name: str, dataset: str) -> None:
+    if is_own(name):
+        require(not name.endswith(":"), "dataset", dataset, f"{name!r} must go on with a path")
+        return
+    if name in KNOWN:
+        return
+    everything = [*KNOWN, *(prefix + "PATH" for prefix in OWN_PREFIXES), DOMAINS_PREFIX + "NAME,NAME"]
+    near = difflib.get_close_matches(name.lower(), list(KNOWN), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise SettingError("dataset", dataset, f"no data set is called {name!r}; known are {', '.join(everything)}{hint}")
+
+
+def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
+    known = [name for name in names if not is_own(name)]
+    if not settings.classes.strip():
+        for name in names:
+            if is_own(name):
+                raise SettingError("classes", settings.classes, _missing(name, settings, "classes"))
+        for name in known[1:]:
+            rule = f"the classes of {known[0]} and of {name} differ, so they cannot be domains of one problem"
+            require(KNOWN[name].class_names == KNOWN[known[0]].class_names, "dataset", settings.dataset, rule)
+        return KNOWN[known[0]].class_names
+    classes = class_names(settings)
+    for name in known:
+        number = len(KNOWN[name].class_names)
+        require(len(classes) == number, "classes", settings.classes, f"must be {number} classes for {name}")
+    # A number names no class, so a known data set keeps its own names.
+    return KNOWN[known[0]].class_names if known and settings.classes.strip().isdecimal() else classes
+
+
+def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
+    if settings.input_shape.strip():
+        shape = input_shape(settings)
+        image = len(shape) == 3 and shape[0] in (1, 3)
+        for name in names:
+            rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
+            require(image or name.startswith("npz:"), "input-shape", settings.input_shape, rule)
+        return shape
+    for name in names:
+        if is_own(name):
+            raise SettingError("input-shape", settings.input_shape, _missing(name, settings, "input-shape"))
+    return DOMAINS_SHAPE if settings.dataset.startswith(DOMAINS_PREFIX) else KNOWN[names[0]].shape
+
+
+def _normalization(
+    settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """One value a channel (a single one for vectors) of each; .5/.5 where a data set brings none of its own."""
+    channels = shape[0] if len(shape) == 3 else 1
+    own_mean: tuple[float, ...] = (0.5,) * channels
+    own_std: tuple[float, ...] = (0.5,) * channels
+    if len(shape) == 1:
+        own_mean, own_std = (0.0,), (1.0,)
+    elif settings.dataset in KNOWN:
+        own_mean = _spread(KNOWN[settings.dataset].mean, channels)
+        own_std = _spread(KNOWN[settings.dataset].std, channels)
+    found: list[tuple[float, ...]] = []
+    for key, written, own in (("mean", settings.mean, own_mean), ("std", settings.std, own_std)):
+        values = numbers(key, written) if written.strip() else own
+        if len(values) == 1:
+            values = values * channels
+        count = shape[0]
+        rule = f"must be one value, or {count}, for input-shape {'x'.join(map(str, shape))}"
+        require(len(values) in (channels, count), key, written, rule)
+        found.append(values)
+    require(all(value > 0 for value in found[1]), "std", settings.std, "must be greater than 0")
+    return found[0], found[1]
+
+
+def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """The values of a data set's own channels for another number of channels."""
+    return values if len(values) == channels else (round(sum(values) / len(values), 4),) * channels
+
+
+def _missing(name: str, settings: DataSettings, key: str) -> str:
+    """The rule that a user's own data need `key`, with the value that the data on disk suggest."""
+    from data.own import seen  # only on this path: resolving reads no data
+
+    value = seen(name, settings).get(key)
+    rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
+    return f'{rule}; what is there now would fit {key} = "{value}"' if value else rule

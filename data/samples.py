@@ -1,0 +1,28 @@
+"""The samples of one client on its device, and batches of them."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs and labels, contiguous on one device, not normalized yet."""
+
+    inputs_N: Tensor
+    """(N, C, H, W) or (N, F), uint8 or float32."""
+    labels_N: Tensor
+    """(N,), int64."""
+    mean: Tensor
+    """Float32, broadcasts against one input: (C, 1, 1), or (1,) or (F,) for vectors."""
+    std: Tensor
+    """As `mean`."""
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std."""
+        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device))
+        scaled = chosen if chosen.is_floating_point() else chosen.float() / 255
+        return (scaled - self.mean) / self.std

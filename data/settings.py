@@ -1,0 +1,69 @@
+"""The settings of data and partition: which images there are, and which client holds which."""
+
+from dataclasses import dataclass
+
+
+class SettingError(ValueError):
+    """A setting whose value breaks a rule; the message names the key, the value and the rule."""
+
+    def __init__(self, key: str, value: object, rule: str) -> None:
+        super().__init__(f"{key} = {value!r}: {rule}")
+        self.key = key
+
+
+def require(holds: bool, key: str, value: object, rule: str) -> None:
+    """Raise SettingError(key, value, rule) unless `holds`."""
+    if not holds:
+        raise SettingError(key, value, rule)
+
+
+PARTITIONS = ("auto", "iid", "lda", "llt", "domains")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data, and how they are dealt out to the clients."""
+
+    dataset: str = "digits"
+    """digits, mnist, fashion-mnist, usps, cifar10, cifar100, mnist-m, npz:PATH, folder:PATH or domains:NAME,NAME,..."""
+    data_root: str = ""
+    """Folder that holds the data sets' files; digits needs none."""
+    download: bool = False
+    """Let torchvision download a missing data set into data-root."""
+    cache: str = ""
+    """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
+    classes: str = ""
+    """Class names in order, comma-separated, or their number; empty is the data set's own (npz and folder need it)."""
+    input_shape: str = ""
+    """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (npz and folder need it)."""
+    mean: str = ""
+    """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
+    std: str = ""
+    """Standard deviation of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
+    train_images: int = 0
+    """Draw that many training images, equally many of each class (of each domain, for domains:); 0 is all."""
+    test_images: int = 0
+    """Draw that many test images, equally many of each class (of each domain, for domains:); 0 is all."""
+    imbalance_factor: float = 1.0
+    """Long tail: size of the largest class over size of the smallest; 1 leaves the classes as they are."""
+    largest_class: int = 0
+    """Long tail: images of class 0, n_max; 0 is as many as the smallest class allows all to have before the cut."""
+    clients: int = 0
+    """Number of clients N; 0 is 10, or one client a domain."""
+    partition: str = "auto"
+    """iid, lda (Dirichlet, balanced), llt (a class mostly at its main clients) or domains; auto is lda, or domains."""
+    alpha: float = 0.1
+    """lda: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
+    min_samples: int = 10
+    """lda: draw again until every client holds at least that many samples."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.dataset), "dataset", self.dataset, "must name a data set")
+        for key in ("train_images", "test_images", "largest_class", "clients"):
+            require(getattr(self, key) >= 0, key.replace("_", "-"), getattr(self, key), "must be 0 or more")
+        require(self.imbalance_factor >= 1, "imbalance-factor", self.imbalance_factor, "must be at least 1")
+        require(self.partition in PARTITIONS, "partition", self.partition, f"must be one of {', '.join(PARTITIONS)}")
+        require(self.alpha > 0, "alpha", self.alpha, "must be greater than 0")
+        if self.partition == "llt":
+            require(self.alpha <= 1, "alpha", self.alpha, "is the main clients' share under llt and must be at most 1")
+        require(self.min_samples >= 1, "min-samples", self.min_samples, "must be at least 1")

@@ -1,0 +1,74 @@
+"""Images and labels as they come from disk, and the checks that every one of them has to pass."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.errors import DataError
+from data.images import bring_to
+
+
+@dataclass(frozen=True)
+class Split:
+    """Train, test or validation data before they are brought to the input shape."""
+
+    images: NDArray[np.generic]
+    """(N, H, W) or (N, H, W, C), uint8 or float32, or float32 vectors (N, F)."""
+    labels: NDArray[np.generic]
+    """(N,), whole numbers from 0."""
+    where: str
+    """File or folder that an error names."""
+    key: str
+    """train, test or val."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A data set as read."""
+
+    train: Split
+    test: Split
+    val: Split | None = None
+
+
+def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Inputs (N, *shape), uint8 or float32, and labels (N,), int64.
+
+    Raises:
+        DataError: what cannot be trained on, said in one sentence.
+    """
+    images, labels = split.images, split.labels
+    images_key, labels_key = f"{split.key}_images", f"{split.key}_labels"
+
+    def check(holds: bool, key: str, value: str, rule: str) -> None:
+        if not holds:
+            raise DataError(f"{split.where}: {key}: {value}: {rule}")
+
+    rule = "must be uint8 images, or float32 images or vectors"
+    check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
+    allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
+    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
+    check(images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule)
+    check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
+    lengths = f"{len(images)} images and {len(labels)} labels"
+    check(len(images) == len(labels), images_key, lengths, f"{images_key} and {labels_key} must be equally long")
+    check(len(images) > 0, images_key, "no image", "must hold at least one")
+    example = labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
+    rule = "labels must be stored as whole numbers of an integer type"
+    check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
+    whole = labels.astype(np.int64)
+    outside = (whole < 0) | (whole >= classes)
+    if outside.any():
+        first = int(np.argmax(outside))
+        rule = f"labels must be 0..{classes - 1}"
+        check(False, labels_key, f"label {whole[first]} of {classes} classes at index {first}", rule)
+    if images.dtype == np.float32:
+        finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
+        first = int(np.argmin(finite))
+        check(bool(finite.all()), images_key, f"NaN or infinite pixel in image {first}", "pixels must be finite")
+    try:
+        inputs = bring_to(images, shape)
+    except ValueError as error:
+        raise DataError(f"{split.where}: {images_key}: {error}") from None
+    return inputs, whole

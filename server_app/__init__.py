@@ -1,0 +1,1 @@
+"""What surrounds the rounds: settings, evaluation, checkpoints, results, engines and the command line."""

@@ -1,0 +1,203 @@
+"""The ServerApp: settings -> strategy -> rounds -> results."""
+
+import logging
+import time
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from client_app.assignment import choose_device, initial_seed
+from client_app.memory import folder_of, recall
+from client_app.messages import pack
+from client_app.models import build
+from client_app.scores import measure
+from client_app.state import State, digest, with_prefix
+from data import Federation, federate
+from server_app.checkpoint import Checkpoint
+from server_app.evaluation import of_clients, of_server, shot_groups
+from server_app.methods import row_name
+from server_app.results import RunFolder, summarize
+from server_app.settings import RunSettings, parse
+from strategies.base import AVERAGE, Strategy
+from strategies.server_optimizer import ServerOptimizer
+
+app = ServerApp()
+log = logging.getLogger("fedskew")
+Tell = Callable[[str], None]
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what flwr's run config states."""
+    run(grid, parse(context.run_config))
+
+
+def tell(line: str) -> None:
+    """Print a line at once: flwr streams what a ServerApp prints."""
+    print(line, flush=True)
+
+
+def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
+    """Run the settings' experiment, from its checkpoint if it has one, and return the summary.
+
+    A finished run is not repeated. Raises SettingError or DataError for bad input, TooFewReplies when a round fails,
+    FolderBusy when another process works on the run.
+    """
+    torch.set_num_threads(1)  # as in the clients: the server's own optimization must repeat to the bit as well
+    folder = RunFolder(settings.folder)
+    tell(f"run folder: {folder.path}")
+    federation = federate(settings.data, settings.general.seed)
+    with folder.locked():
+        if settings.general.fresh:
+            folder.clear()
+        if (summary := folder.summary()) is not None:
+            tell("finished earlier; fresh = true repeats it")
+            return summary
+        return Run(grid, settings, federation, folder, tell).finish()
+
+
+class Run:
+    """One experiment on its way."""
+
+    def __init__(
+        self, grid: Grid, settings: RunSettings, federation: Federation, folder: RunFolder, tell: Tell
+    ) -> None:
+        self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
+        general, dataset = settings.general, federation.dataset
+        self.model = build(general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.device = choose_device("auto" if general.device == "cuda" else general.device)
+        self.strategy = Strategy(
+            self.model,
+            settings.assignment(),
+            clients=settings.data.clients,
+            participation=general.participation,
+            combine=settings.combine,
+            deploy=settings.deploy,
+            optimizer=ServerOptimizer(general.server_learning_rate, general.server_momentum),
+            exchange=settings.exchange,
+            examples=sum(len(indices) for indices in federation.train_indices),
+            device=self.device,
+        )
+        self.private = len(self.strategy.shared) < len(self.model.state_dict())
+        self.counts_KC = torch.as_tensor(federation.counts_KC)
+        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.imbalance_factor)
+
+    def finish(self) -> dict[str, Any]:
+        """Run the rounds that are left and return the summary."""
+        began = time.perf_counter()
+        self.resume()
+        told = self.settings.flat()
+        self.folder.write_settings({"settings": told, "partition-hash": self.federation.hash})
+        if self.strategy.ask_class_prior(self.grid):
+            self.save()
+        rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
+        self.strategy.start(self.grid, pack(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
+        summary = {
+            "run": self.settings.run_id,
+            "method": self.settings.general.method,
+            "rows": {name: row_name(self.settings.parts, name) for name in self.strategy.deployed},
+            "rounds": rounds,
+            "models": summarize(self.folder.rounds()),
+            "failures": sum(len(record["failures"]) for record in self.folder.rounds()),
+            "hash": self.hashes(),
+            "partition-hash": self.federation.hash,
+            "seconds-of-this-start": time.perf_counter() - began,
+        }
+        self.folder.write_summary(summary)
+        self.tell(f"finished: {self.folder.path}")
+        return summary
+
+    def resume(self) -> None:
+        """Take up the run after its last checkpointed round."""
+        if not self.folder.checkpoint_file.exists():
+            self.folder.clear()
+            return
+        checkpoint = Checkpoint.load(self.folder.checkpoint_file)
+        self.strategy.round, self.strategy.shared = checkpoint.round, checkpoint.shared
+        self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
+        self.strategy.memory_rounds = checkpoint.memory_rounds
+        self.folder.cut_after(checkpoint.round)
+        self.tell(f"resuming after round {checkpoint.round}")
+
+    def save(self) -> None:
+        """Write the checkpoint of the round that has just finished."""
+        strategy = self.strategy
+        checkpoint = Checkpoint(
+            strategy.round, strategy.shared, strategy.states, strategy.deployed, strategy.memory_rounds
+        )
+        checkpoint.save(self.folder.checkpoint_file)
+
+    def after_round(self, round: int, arrays: ArrayRecord) -> None:
+        """Evaluate when it is due, record the round, then checkpoint: a record without checkpoint is cut on resume."""
+        every, began = self.settings.general.evaluate_every, time.perf_counter()
+        due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
+        models = self.evaluate() if due else {}
+        last = self.strategy.last
+        record = {
+            "round": round,
+            "models": models,
+            "evaluated-by": ("clients" if self.evaluated_by_clients else "server") if due else "nobody",
+            "loss": last.loss,
+            "clients": list(last.clients),
+            "failures": last.failures,
+            "bytes-down": last.bytes_down,
+            "bytes-up": last.bytes_up,
+            "seconds": {**last.seconds, "evaluation": time.perf_counter() - began},
+            "workers": [dict(worker) for worker in last.workers],
+            **last.metrics,
+        }
+        self.folder.add_round(record)
+        self.save()
+        self.tell(self.line(record) + self.hidden_gpus(last.workers, round))
+
+    @property
+    def evaluated_by_clients(self) -> bool:
+        """Whether clients measure: when they hold private tensors, or test sets of their own."""
+        return self.private or self.federation.test_indices is not None
+
+    def evaluate(self) -> dict[str, Any]:
+        """Return the numbers of every deployed model."""
+        classes = self.federation.dataset.num_classes
+        if self.evaluated_by_clients:
+            scores = self.strategy.evaluate_on_clients(self.grid, classes)
+            return {name: of_clients(each, self.counts_KC, self.groups) for name, each in scores.items()}
+        samples, model = self.federation.test(None, self.device), self.model.to(self.device)
+        result = {}
+        for name, shared in self.strategy.deployed.items():
+            model.load_state_dict(shared)
+            result[name] = of_server(measure(model, samples, classes), self.counts_KC, self.groups)
+        return result
+
+    def line(self, record: dict[str, Any]) -> str:
+        """Return one line about a round."""
+        words = [f"round {record['round']:>3}/{self.settings.general.rounds}  loss {record['loss']:.3f}"]
+        for name, numbers in record["models"].items():
+            words.append(f"{row_name(self.settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
+        if record["failures"]:
+            words.append(f"left out: {', '.join(f'client {client}' for client in record['failures'])}")
+        return "  ".join(words)
+
+    def hidden_gpus(self, workers: Any, round: int) -> str:
+        """Return a hint in the first line when this machine has GPUs that the clients were not given."""
+        hidden = torch.cuda.is_available() and all(worker.get("device") == "cpu" for worker in workers)
+        if round != 1 or not hidden or self.settings.general.device == "cpu":
+            return ""
+        return "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"
+
+    def hashes(self) -> dict[str, str]:
+        """Return the run's hashes: one for shared, deployed and client memory together, and one for each."""
+        memory: State = {}
+        for client, round in sorted(self.strategy.memory_rounds.items()):
+            for part, state in recall(folder_of(self.folder.path, client), round).items():
+                memory = {**memory, **with_prefix(f"{client}/{part}", state)}
+        deployed = {name: state for name, state in self.strategy.deployed.items() if name != AVERAGE}
+        states: dict[str, list[State]] = {
+            "shared": [self.strategy.shared],
+            "deployed": [with_prefix(name, state) for name, state in sorted(deployed.items())],
+            "memory": [memory],
+        }
+        return {"all": digest(chain(*states.values())), **{name: digest(part) for name, part in states.items()}}

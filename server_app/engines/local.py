@@ -1,0 +1,108 @@
+"""A flwr Grid without Ray: the ClientApp in this process, or in worker processes."""
+
+import logging
+import multiprocessing
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from typing import NoReturn
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.messages import handing_over
+
+log = logging.getLogger("fedskew")
+
+
+class LocalGrid(Grid):
+    """Hands every message straight to the ClientApp and returns its replies.
+
+    workers = 0 plays the clients in this process, one after the other; `faithful` then sends each message through
+    flwr's own protobuf, as it would travel, instead of handing tensors over. workers > 0 plays them in that many
+    processes of one thread each. All give the same results to the bit. To be used as a context manager.
+    """
+
+    def __init__(self, workers: int = 0, faithful: bool = False) -> None:
+        self.workers, self.faithful = workers, faithful
+        self.stack = ExitStack()
+        self.pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "LocalGrid":
+        identify()
+        if self.workers:
+            for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+                os.environ.setdefault(variable, "1")
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["client_app.app"])  # torch is imported once; workers are forked from there
+            self.pool = ProcessPoolExecutor(self.workers, mp_context=context)
+            self.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+        elif not self.faithful:
+            self.stack.enter_context(handing_over())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return a node for each worker, or the one that plays every client."""
+        return list(range(1, max(1, self.workers) + 1))
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Yield the reply to each message. A worker that died costs the messages that were out, and is replaced."""
+        asked = list(messages)
+        for message in asked:
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+        if self.pool is None:
+            yield from (self.play_here(message) for message in asked)
+            return
+        futures = [self.pool.submit(play, message) for message in asked]
+        for future in futures:
+            try:
+                yield future.result(timeout)
+            except BrokenProcessPool:
+                log.warning("a worker process died; its clients are asked again")
+                self.stack.close()
+                self.__enter__()
+                return
+            except TimeoutError:
+                log.warning("no reply after %g s", timeout)
+
+    def play_here(self, message: Message) -> Message:
+        """Return the reply of this process's ClientApp."""
+        if not self.faithful:
+            return play(message)
+        received = message_from_proto(message_to_proto(message))
+        return message_from_proto(message_to_proto(play(received)))
+
+    def refuse(self, *arguments: object) -> NoReturn:
+        """Raise: FedSkew's strategies only ever send and receive in one step."""
+        raise NotImplementedError("a LocalGrid only sends and receives in one step")
+
+    set_run: Callable[..., NoReturn] = refuse
+    run: property = property(refuse)
+    create_message: Callable[..., NoReturn] = refuse
+    push_messages: Callable[..., NoReturn] = refuse
+    pull_messages: Callable[..., NoReturn] = refuse
+
+
+def identify() -> None:
+    """Tell flwr who this process is: its messages carry these numbers, which mean nothing here."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+def play(message: Message) -> Message:
+    """Return the ClientApp's reply to a message, or flwr's error message when it raised."""
+    from client_app.app import app
+
+    identify()
+    context = Context(run_id=1, node_id=message.metadata.dst_node_id, node_config={}, state=RecordDict(), run_config={})
+    try:
+        return app(message, context)
+    except Exception as error:
+        return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)

@@ -1,0 +1,147 @@
+"""The processes of a run: found by a mark in their environment, ended by process id.
+
+A run on Ray has about fifteen processes, and neither process group nor process tree holds them all: flower-superexec
+opens its own session, and Ray's agents outlive their parents. But all inherit the environment, so the mark is there.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+RUN = "FEDSKEW_RUN"
+LAUNCHER = "FEDSKEW_LAUNCHER"
+PATIENCE = 1.0
+"""Seconds between asking a process to end and killing it: short, as checkpoints on disk are whole at any moment."""
+_UNREADABLE = (psutil.NoSuchProcess, psutil.AccessDenied)  # a zombie is a NoSuchProcess, too
+
+
+class RunBusy(RuntimeError):
+    """Another launcher that is alive runs this folder; the message names the folder and the launcher's process id."""
+
+
+def mark(folder: Path) -> dict[str, str]:
+    """Return the environment variables that mark a process as started by this launcher for the run in `folder`."""
+    return {
+        RUN: str(folder.resolve()),
+        LAUNCHER: f"{os.getpid()}/{psutil.Process().create_time()}",
+        "SPT_NOENV": "1",  # else Ray's agents write their process title over the environment that others can read
+    }
+
+
+def marked(folder: Path) -> list[psutil.Process]:
+    """Return the live processes that carry the mark of the run in `folder`, and their descendants.
+
+    This process and its ancestors are never among them. Processes of other users are not seen.
+    """
+    wanted = str(folder.resolve())
+    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    found: list[psutil.Process] = []
+    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
+    for pid in psutil.pids():  # not process_iter: its cache hides a new process under a used-up id
+        if pid in spared:
+            continue
+        with contextlib.suppress(*_UNREADABLE):
+            process = psutil.Process(pid)
+            children[process.ppid()].append(process)
+            environment = process.environ()
+            if environment.get(RUN) == wanted and LAUNCHER in environment:
+                found.append(process)
+    for process in found:  # grows while it is walked
+        found += [child for child in children[process.pid] if child not in found]
+    return [process for process in found if alive(process)]
+
+
+def alive(process: psutil.Process) -> bool:
+    """Return whether `process` still runs; a zombie, which only waits for its parent, does not."""
+    with contextlib.suppress(*_UNREADABLE):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def end(folder: Path, patience: float = PATIENCE) -> None:
+    """End every marked process of the run in `folder`: ask (SIGTERM), and after `patience` seconds kill (SIGKILL).
+
+    Searches again until none is left, as processes may be started meanwhile.
+    Raises TimeoutError, naming the process ids, when some are still there 10 seconds after they were first killed.
+    """
+    known: set[psutil.Process] = set()  # kept, as a descendant without a readable mark is lost once its parent is gone
+    asked: set[psutil.Process] = set()
+    kill_at = time.monotonic() + patience
+    while True:
+        known = {process for process in known.union(marked(folder)) if alive(process)}
+        if not known:
+            return
+        late = time.monotonic() - kill_at
+        if late > 10:
+            raise TimeoutError(f"processes {sorted(process.pid for process in known)} of {folder} cannot be ended")
+        for process in known if late > 0 else known - asked:
+            with contextlib.suppress(*_UNREADABLE):
+                if late > 0:
+                    process.kill()
+                else:
+                    process.terminate()
+        asked |= known
+        time.sleep(0.02)
+
+
+def claim(folder: Path) -> None:
+    """Make sure that no earlier launcher's processes work on `folder`; to be called before a run is started in it.
+
+    Processes whose launcher has died (kill -9) are ended, so that the same command, given again, takes over.
+    Raises RunBusy when their launcher is alive and is not this process.
+    """
+    leftovers = marked(folder)
+    for process in leftovers:
+        with contextlib.suppress(*_UNREADABLE):
+            launcher = _launcher(process.environ().get(LAUNCHER, ""))
+            if launcher is not None and launcher.pid != os.getpid():
+                raise RunBusy(f"{folder} is being run by process {launcher.pid}: wait for it, or end it first")
+    if leftovers:
+        end(folder)
+
+
+def _launcher(identity: str) -> psutil.Process | None:
+    """Return the live process that `identity`, PID/CREATE_TIME, names, or None."""
+    pid, _, created = identity.partition("/")
+    with contextlib.suppress(ValueError, *_UNREADABLE):
+        process = psutil.Process(int(pid))
+        # Creation times count from the boot time, which the kernel shifts by a second when the clock is set.
+        if abs(process.create_time() - float(created)) < 2 and alive(process):
+            return process
+    return None
+
+
+@contextlib.contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM and a closed terminal into one KeyboardInterrupt; further ones are ignored within the block.
+
+    A handler that somebody else has set is left alone (nohup ignores a closed terminal), and so are all outside the
+    main thread, where Python allows none to be set.
+    """
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if (handler := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler):
+                previous[number] = handler
+
+    def interrupt(received: int, frame: FrameType | None) -> None:
+        for each in previous:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    try:
+        for each in previous:
+            signal.signal(each, interrupt)
+        yield
+    finally:
+        for each, before in previous.items():
+            signal.signal(each, before)

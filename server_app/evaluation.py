@@ -1,0 +1,99 @@
+"""From confusion matrices to the numbers that papers report."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from client_app.scores import Scores
+
+Metrics = dict[str, float | list[float]]
+
+FULL_LONG_TAIL = {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}
+"""Shot groups of a ten-class long tail, by class index as on CIFAR-10-LT with factor 100, also when it is shrunken."""
+
+
+def shot_groups(counts_C: Sequence[int], imbalance_factor: float) -> dict[str, list[int]]:
+    """Return the classes of each shot group; none without a long tail.
+
+    Ten classes go by index; else by training samples: more than 100, 20 to 100, fewer than 20 (ImageNet-LT's rule).
+    """
+    if imbalance_factor <= 1:
+        return {}
+    if len(counts_C) == 10:
+        return {name: list(classes) for name, classes in FULL_LONG_TAIL.items()}
+    groups = {
+        "many": [k for k, count in enumerate(counts_C) if count > 100],
+        "medium": [k for k, count in enumerate(counts_C) if 20 <= count <= 100],
+        "few": [k for k, count in enumerate(counts_C) if count < 20],
+    }
+    return {name: classes for name, classes in groups.items() if classes}
+
+
+def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> Metrics:
+    """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere."""
+    confusion_CC = scores.confusion_CC.double()
+    samples_C, predicted_C, correct_C = confusion_CC.sum(1), confusion_CC.sum(0), confusion_CC.diagonal()
+    total, recall_C = samples_C.sum(), correct_C / samples_C
+    tested = samples_C > 0
+    f1_C = 2 * correct_C / (samples_C + predicted_C).clamp(min=1)
+    result: Metrics = {
+        "accuracy": (correct_C.sum() / total).item(),
+        "balanced-accuracy": recall_C[tested].mean().item(),
+        "macro-f1": f1_C[tested].mean().item(),
+        "loss": (scores.loss / total).item(),
+        "calibration-error": calibration_error(scores),
+        "recall": recall_C.tolist(),
+    }
+    for name, classes in (groups or {}).items():
+        held = recall_C[list(classes)][tested[list(classes)]]
+        result[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
+    return result
+
+
+def calibration_error(scores: Scores) -> float:
+    """Return the expected calibration error (Guo et al. 2017): sum over bins of |correct - confidence| / samples."""
+    samples, correct, confidence = scores.calibration
+    return float((correct - confidence).abs().sum() / samples.sum())
+
+
+def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
+    """Return each client's sum_k P_i(k) recall_k: the accuracy to expect on the client's own class distribution."""
+    priors_KC = counts_KC.double() / counts_KC.sum(1, keepdim=True)
+    return (priors_KC * torch.tensor(recall, dtype=torch.float64).nan_to_num()).sum(1).tolist()
+
+
+def spread(values: Sequence[float]) -> Metrics:
+    """Return mean, worst and worst decile (mean of the lowest tenth, at least one) over clients, and the values."""
+    ordered = sorted(values)
+    lowest = ordered[: max(1, len(ordered) // 10)]
+    return {
+        "mean": math.fsum(ordered) / len(ordered),
+        "worst": ordered[0],
+        "worst-decile": math.fsum(lowest) / len(lowest),
+        "values": list(values),
+    }
+
+
+def of_clients(
+    scores: Mapping[int, Scores], counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
+) -> dict[str, float | list[float] | Metrics]:
+    """Return the numbers of scores that clients measured themselves: pooled, and over the clients."""
+    pooled = sum(list(scores.values())[1:], next(iter(scores.values())))
+    each = [metrics(client_scores) for client_scores in scores.values()]
+    local = [local_accuracies(m["recall"], counts_KC[[k]])[0] for k, m in zip(scores, each, strict=True)]  # type: ignore[arg-type]
+    return {
+        **metrics(pooled, groups),
+        "client-accuracy": spread([m["accuracy"] for m in each]),  # type: ignore[misc]
+        "client-balanced-accuracy": spread([m["balanced-accuracy"] for m in each]),  # type: ignore[misc]
+        "local-accuracy": spread(local),
+    }
+
+
+def of_server(
+    scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
+) -> dict[str, float | list[float] | Metrics]:
+    """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
+    pooled = metrics(scores, groups)
+    return {**pooled, "local-accuracy": spread(local_accuracies(pooled["recall"], counts_KC))}  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""A method's name, the parts it stands for, and which parts go together."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client_app.client import Variant
+from client_app.variants import VARIANTS
+from data import SettingError
+from strategies.creff import CReFF
+from strategies.fedavg import FedAvg
+from strategies.server import ServerMethod
+from strategies.tau_norm import TauNorm
+
+COMBINES: dict[str, type[ServerMethod]] = {FedAvg.name: FedAvg}
+DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, TauNorm)}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A name for a set of parts: `a+b` is the union of both."""
+
+    name: str
+    paper: str
+    reveals: str
+    """What it uploads beside the model, and what that tells the server."""
+    variants: tuple[str, ...] = ()
+    combine: str = ""
+    """Empty is FedAvg's mean."""
+    deploy: str = ""
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("fedavg", "McMahan et al., AISTATS 2017", "nothing"),
+        Method("fedprox", "Li et al., MLSys 2020", "nothing", ("proximal",)),
+        Method("fedshift", "FedShift: classifier shift for class imbalance", "class counts, once", ("logit-shift",)),
+        Method("reweighting", "FedShift, Table 1", "class counts, once", ("reweighting",)),
+        Method("fedbn", "Li et al., ICLR 2021", "nothing, and sends less", ("local-batch-norm",)),
+        Method("iwds", "IWDS: imbalance-weight-decay sampling", "nothing", ("resampling",)),
+        Method(
+            "creff",
+            "Shang et al., IJCAI 2022",
+            "head gradients of each class held: which classes; of a single sample its feature",
+            ("feature-gradients",),
+            deploy="creff",
+        ),
+        Method("tau-norm", "Kang et al., ICLR 2020", "nothing", deploy="tau-norm"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a composed method is made of, by name."""
+
+    names: tuple[str, ...]
+    variants: tuple[str, ...]
+    combine: str
+    deploy: str
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The parts that have settings of their own."""
+        return (*self.variants, self.combine, *([self.deploy] if self.deploy else []))
+
+
+def compose(method: str) -> Parts:
+    """Return the parts of e.g. `fedshift+fedbn+iwds`. Raises SettingError naming both sides of a contradiction."""
+    names = [name.strip() for name in method.split("+")]
+    for name in names:
+        if name not in METHODS:
+            near = difflib.get_close_matches(name, METHODS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
+            raise SettingError("method", method, f"{name or 'an empty name'} is no method; {hint}")
+    members = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
+    variants = tuple(sorted({variant for member in members for variant in member.variants}))
+    corrections = [name for name in variants if VARIANTS[name].corrects_prior]
+    samplers = [name for name in variants if VARIANTS[name].samples]
+    for wanting, what in (
+        ([member.name for member in members if member.combine], "want to combine the clients' updates, and one can"),
+        ([member.name for member in members if member.deploy], "want to deploy a model of their own, and one can"),
+        (corrections, "both correct the class prior: together they would correct it twice"),
+        (samplers, "both want to draw the samples, and one can"),
+    ):
+        if len(wanting) > 1:
+            raise SettingError("method", method, f"{' and '.join(wanting)} {what}")
+    kept = [member.name for member in members if member.name != "fedavg"] or ["fedavg"]
+    return Parts(
+        names=tuple(kept),
+        variants=variants,
+        combine=next((member.combine for member in members if member.combine), FedAvg.name),
+        deploy=next((member.deploy for member in members if member.deploy), ""),
+    )
+
+
+def row_name(parts: Parts, deployed: str) -> str:
+    """Return the name of one deployed model of a run: `creff` trains the rows fedavg and creff."""
+    names: Sequence[str] = parts.names
+    if parts.deploy and deployed != parts.deploy:
+        names = [name for name in parts.names if METHODS[name].deploy != parts.deploy] or [parts.combine]
+    return "+".join(names)
+
+
+def section_types() -> dict[str, type[Variant] | type[ServerMethod]]:
+    """Return every part that may have a section of settings, by its name."""
+    return {**VARIANTS, **COMBINES, **DEPLOYS}

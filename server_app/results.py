@@ -1,0 +1,155 @@
+"""A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
+
+import fcntl
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from client_app.assignment import code_version
+from data import SettingError
+
+
+class FolderBusy(RuntimeError):
+    """Another process is working on the run."""
+
+
+class RunFolder:
+    """Everything that one run leaves behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings_file = path / "settings.json"
+        self.rounds_file = path / "rounds.jsonl"
+        self.summary_file = path / "summary.json"
+        self.checkpoint_file = path / "checkpoint.safetensors"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run's lock; it falls with the process, however that ends.
+
+        Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / "lock").open("a+")
+        except OSError as error:
+            raise SettingError("results", str(self.path.parent), f"cannot be written: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                raise FolderBusy(f"process {file.read().strip()} is working on {self.path}") from error
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def clear(self) -> None:
+        """Delete what an earlier start has left, but for the clients' memory files, which no one will name."""
+        for file in (self.summary_file, self.rounds_file, self.checkpoint_file, self.settings_file):
+            file.unlink(missing_ok=True)
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run, or None."""
+        try:
+            return dict(json.loads(self.summary_file.read_text()))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the records of the rounds so far; a line that a kill cut short is left out."""
+        if not self.rounds_file.exists():
+            return []
+        records = []
+        for line in self.rounds_file.read_text().splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def add_round(self, record: Mapping[str, Any]) -> None:
+        """Append a round's record."""
+        with self.rounds_file.open("a") as file:
+            file.write(json.dumps(finite(record)) + "\n")
+
+    def cut_after(self, round: int) -> None:
+        """Drop the records of rounds after `round`: the ones whose checkpoint was never written."""
+        kept = [record for record in self.rounds() if record["round"] <= round]
+        write_text(self.rounds_file, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write what was run, and with what."""
+        write_text(self.settings_file, json.dumps({**settings, "versions": versions()}, indent=2) + "\n")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which says that the run is finished: the last thing a run does."""
+        write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file so that a reader finds the old one or the new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def finite(value: Any) -> Any:
+    """Return the value with every NaN and infinity as None: JSON has neither."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    """Return what a number may depend on beside the settings."""
+    told = {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability(), "code": code_version()}
+    for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
+        try:
+            told[package] = version(package)
+        except PackageNotFoundError:
+            told[package] = "not installed"
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        told["commit"] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        told["commit"] = "unknown"
+    return told
+
+
+def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict[str, Any]]:
+    """Return, for every deployed model, the last round's numbers, the best round's, and the mean of the last `window`.
+
+    Best is the highest balanced accuracy on the test set: an oracle's choice, and named so.
+    """
+    evaluated = [record for record in records if record.get("models")]
+    result: dict[str, dict[str, Any]] = {}
+    for name in evaluated[-1]["models"] if evaluated else ():
+        rounds = [(record["round"], record["models"][name]) for record in evaluated if name in record["models"]]
+        best = max(rounds, key=lambda item: item[1]["balanced-accuracy"])
+        scalars = [key for key, value in rounds[-1][1].items() if isinstance(value, float)]
+        result[name] = {
+            "last": rounds[-1][1],
+            "best-test": {"round": best[0], **best[1]},
+            **{
+                f"mean-of-last-{count}": {
+                    key: math.fsum(numbers[key] for _, numbers in rounds[-count:]) / len(rounds[-count:])
+                    for key in scalars
+                }
+                for count in (5, window)
+            },
+        }
+    return result

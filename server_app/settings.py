@@ -1,0 +1,280 @@
+"""A run's settings: parsed strictly, resolved fully, and hashed into the run's id."""
+
+import ast
+import difflib
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from client_app.assignment import Assignment, code_version
+from client_app.client import Variant
+from client_app.models import MODELS, build, has_batch_norm
+from client_app.optimizer import TrainingSettings
+from client_app.variants import VARIANTS
+from data import DataSettings, SettingError, require, resolve
+from server_app.methods import Parts, compose, section_types
+from strategies.exchange import ExchangeSettings
+from strategies.server import ServerMethod
+from strategies.server_optimizer import ServerOptimizer
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class GeneralSettings:
+    """What is run, for how long, and where the results go."""
+
+    method: str = "fedshift"
+    """One method, or several that compose, as in fedshift+fedbn+iwds."""
+    model: str = "auto"
+    """small-cnn, mcmahan-cnn, digit-model, resnet-8 or mlp-bn; auto is the papers' choice for the data set."""
+    rounds: int = 20
+    """Communication rounds."""
+    participation: float = 1.0
+    """Share C of the clients that take part in a round: floor(C N), at least one."""
+    seed: int = 0
+    """Seed of everything random: data draws, partition, first weights, sampling, batches."""
+    evaluate_every: int = 1
+    """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
+    server_learning_rate: float = 1.0
+    """Learning rate of the server optimizer."""
+    server_momentum: float = 0.0
+    """Momentum of the server optimizer."""
+    device: str = "auto"
+    """auto (a GPU where a client sees one), cpu or cuda."""
+    results: str = "results"
+    """Folder of the runs' folders."""
+    fresh: bool = False
+    """Start again even when the run is finished or can be resumed."""
+
+    def __post_init__(self) -> None:
+        known = ("auto", *MODELS)
+        require(self.model in known, "model", self.model, f"must be one of {', '.join(known)}")
+        require(self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
+        require(0 < self.participation <= 1, "participation", self.participation, "must be in (0, 1]")
+        require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
+        devices = ("auto", "cpu", "cuda")
+        require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
+        ServerOptimizer(self.server_learning_rate, self.server_momentum)
+
+
+GROUPS: dict[str, type[Any]] = {
+    "general": GeneralSettings,
+    "data": DataSettings,
+    "training": TrainingSettings,
+    "exchange": ExchangeSettings,
+}
+WITHOUT_EFFECT_ON_NUMBERS = {
+    "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of one run, with nothing left to choose."""
+
+    general: GeneralSettings
+    data: DataSettings
+    training: TrainingSettings
+    exchange: ExchangeSettings
+    parts: Parts
+    variants: tuple[Variant, ...]
+    combine: ServerMethod
+    deploy: ServerMethod | None
+
+    def flat(self) -> dict[str, Scalar]:
+        """Return every setting that is in force by its key."""
+        result = {key_of(field): getattr(getattr(self, group), field.name) for group, field in flat_fields()}
+        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *([self.deploy] if self.deploy else [])]
+        for part in named:
+            result |= {f"{part.name}.{name.replace('_', '-')}": value for name, value in asdict(part).items()}
+        return result
+
+    @property
+    def run_id(self) -> str:
+        """A name for everything that can change the run's numbers: what it is, and a hash of the settings."""
+        told = {key: value for key, value in self.flat().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        code = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+        data = re.sub(r"[^a-z0-9]+", "-", self.data.dataset.lower()).strip("-")[:40]
+        return f"{data}-{self.general.method}-seed{self.general.seed}-{code}"
+
+    @property
+    def folder(self) -> Path:
+        """The run's own folder."""
+        return Path(self.general.results).expanduser().resolve() / self.run_id
+
+    def assignment(self) -> Assignment:
+        """Return the part that clients need."""
+        return Assignment(
+            data=self.data,
+            training=self.training,
+            model=self.general.model,
+            variants=self.variants,
+            seed=self.general.seed,
+            device=self.general.device,
+            folder=self.folder,
+            code=code_version(),
+        )
+
+
+def parse(config: Mapping[str, Any]) -> RunSettings:
+    """Return the settings that `config` states, defaults elsewhere; nothing is loaded.
+
+    Raises SettingError, naming the key, the value and the rule, for an unknown key, a wrong type, a value out of range,
+    a contradiction, and a setting that would have no effect.
+    """
+    kinds = {key_of(field): field for _, field in flat_fields()}
+    kinds |= {f"{name}.{key_of(field)}": field for name, part in section_types().items() for field in fields(part)}
+    values = {}
+    for key, value in config.items():
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, 1, cutoff=0.5)
+            raise SettingError(key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}")
+        values[key] = typed(key, value, kinds[key])
+
+    def group(name: str, **more: Any) -> Any:
+        stated = {f.name: values[key_of(f)] for g, f in flat_fields() if g == name and key_of(f) in values}
+        return GROUPS[name](**{**stated, **more})
+
+    general = group("general")
+    parts = compose(general.method)
+    sections = {name: built_section(name, values) for name in parts.sections}
+    refuse_idle(values, kinds, parts)
+    data = resolve(group("data"))
+    model = suitable_model(data) if general.model == "auto" else general.model
+    shape = tuple(int(side) for side in data.input_shape.split("x"))
+    probe = build(model, shape, 2, 0)  # refuses inputs that the model cannot take
+    for name in parts.variants:
+        if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
+            raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
+    training = group("training")
+    if has_batch_norm(probe):
+        rule = f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
+        require(training.batch_size >= 2, "batch-size", training.batch_size, rule)
+    return RunSettings(
+        general=group("general", model=model, method="+".join(parts.names)),
+        data=data,
+        training=training,
+        exchange=group("exchange"),
+        parts=parts,
+        variants=tuple(sections[name] for name in parts.variants),
+        combine=sections[parts.combine],
+        deploy=sections[parts.deploy] if parts.deploy else None,
+    )
+
+
+def built_section(name: str, values: Mapping[str, Scalar]) -> Any:
+    """Return the part `name` with the settings of its section."""
+    part = section_types()[name]
+    stated = {f.name: values[f"{name}.{key_of(f)}"] for f in fields(part) if f"{name}.{key_of(f)}" in values}
+    return part(**stated)
+
+
+def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], parts: Parts) -> None:
+    """Raise SettingError for a setting that differs from its default and would change nothing."""
+    partition = values.get("partition", "auto")
+    dealt = str(values.get("dataset", "")).startswith("domains:") or partition == "domains"
+    idle = {"alpha"} if dealt or partition == "iid" else set()
+    idle |= {"min-samples"} if dealt or partition in ("iid", "llt") else set()
+    for key, value in values.items():
+        section = key.rpartition(".")[0]
+        if value == kinds[key].default:
+            continue
+        if section and section not in parts.sections:
+            raise SettingError(key, value, f"has no effect: method {'+'.join(parts.names)} does not use {section}")
+        if key in idle:
+            raise SettingError(key, value, f"has no effect with partition = {'domains' if dealt else partition}")
+
+
+def typed(key: str, value: object, field: Field[Any]) -> Scalar:
+    """Return the value in the field's type; an integer serves as a float. Raises SettingError for another type."""
+    kind = type(field.default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+        raise SettingError(key, value, f"must be {names[kind]}")
+    return value  # type: ignore[return-value]
+
+
+def parse_text(assignment: str) -> tuple[str, Scalar]:
+    """Return key and value of `key=value` from a command line; the key's own type decides how the value is read."""
+    key, equals, text = (part.strip() for part in assignment.partition("="))
+    require(equals == "=" and bool(key), "--set", assignment, "must be key=value")
+    kinds = {name: type(default) for name, default in defaults().items()}
+    if kinds.get(key) is bool and text.lower() in ("true", "false"):
+        return key, text.lower() == "true"
+    if kinds.get(key) in (int, float):
+        for kind in (int, float):
+            try:
+                return key, kind(text)
+            except ValueError:
+                continue
+    return key, text
+
+
+def suitable_model(data: DataSettings) -> str:
+    """Return the papers' model for a data set, or for inputs of its shape."""
+    shape = [int(side) for side in data.input_shape.split("x")]
+    if len(shape) == 1:
+        return "mlp-bn"
+    if data.dataset.startswith("domains:") or data.dataset == "mnist-m":
+        return "digit-model"
+    if shape[0] == 1:
+        return "small-cnn" if shape[1] < 20 else "mcmahan-cnn"
+    return "resnet-8"
+
+
+def key_of(field: Field[Any]) -> str:
+    """Return the setting's key: the field's name with hyphens."""
+    return field.name.replace("_", "-")
+
+
+def flat_fields() -> Iterator[tuple[str, Field[Any]]]:
+    """Yield the group and the field of every setting outside the methods' sections."""
+    for group, kind in GROUPS.items():
+        for field in fields(kind):
+            yield group, field
+
+
+def defaults() -> dict[str, Scalar]:
+    """Return every setting's default by its key, sections included."""
+    result: dict[str, Any] = {key_of(field): field.default for _, field in flat_fields()}
+    for name, part in section_types().items():
+        result |= {f"{name}.{key_of(field)}": field.default for field in fields(part)}
+    return result
+
+
+def explanations() -> dict[str, str]:
+    """Return what stands under every setting's field, by its key."""
+    result = {}
+    for prefix, kind in [*(("", k) for k in GROUPS.values()), *((f"{n}.", p) for n, p in section_types().items())]:
+        for ancestor in reversed(kind.__mro__[:-1]):
+            body = ast.parse(inspect.getsource(ancestor).lstrip()).body[0].body  # type: ignore[attr-defined]
+            for line, below in pairwise(body):
+                match line, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                        result[prefix + name.replace("_", "-")] = " ".join(str(text).split())
+    return {key: result[key] for key in defaults()}
+
+
+def as_toml() -> str:
+    """Return the block [tool.flwr.app.config]: every key that `flwr run --run-config` may override."""
+    lines, section = ["[tool.flwr.app.config]"], ""
+    for key, value in defaults().items():
+        prefix, _, name = key.rpartition(".")
+        if prefix != section:
+            lines += ["", f"[tool.flwr.app.config.{prefix}]"]
+            section = prefix
+        lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_toml(), end="")

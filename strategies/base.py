@@ -1,0 +1,332 @@
+"""The one adapter between a method's equations and flwr: choose clients, ask, check, combine, deploy."""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from client_app.assignment import Assignment
+from client_app.client import Variant
+from client_app.messages import pack, size, unpack
+from client_app.models import Classifier
+from client_app.scores import Scores
+from client_app.state import State
+from client_app.training import private_names
+from strategies.exchange import Answer, Compose, Exchange, ExchangeSettings, converse, messages
+from strategies.fedavg import FedAvg
+from strategies.integer_sum import IntegerSum, PlainSum
+from strategies.server import Refused, Server, ServerMethod, Update, differences, expected_of, not_finite
+from strategies.server_optimizer import ServerOptimizer
+
+log = logging.getLogger("fedskew")
+
+AVERAGE = "average"
+"""Name of the combined model among the deployed ones."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is worth recording about a finished round, beside how good the models are."""
+
+    number: int
+    clients: Sequence[int]
+    """Clients whose updates were used."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    loss: float = math.nan
+    """Mean training loss, weighted by samples."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
+    workers: Sequence[Mapping[str, object]] = ()
+    """The processes that played the clients: process id, device, visible GPUs."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Strategy(FlowerStrategy):
+    """A flwr strategy made of a method's parts; any ServerApp can `start` it.
+
+    Client ids are sampled, replies are checked, sorted by client and combined in that order: a run repeats to the bit
+    whatever the number of nodes and the order of their replies. `round`, `shared`, `states` and `memory_rounds` are all
+    there is to save, and setting them resumes a run.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        assignment: Assignment,
+        *,
+        clients: int,
+        participation: float = 1.0,
+        combine: ServerMethod | None = None,
+        deploy: ServerMethod | None = None,
+        optimizer: ServerOptimizer | None = None,
+        exchange: ExchangeSettings | None = None,
+        integer_sum: IntegerSum | None = None,
+        examples: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.clients, self.participation = clients, participation
+        self.combine, self.deploy, self.optimizer = combine or FedAvg(), deploy, optimizer or ServerOptimizer()
+        self.exchange_settings, self.integer_sum = exchange or ExchangeSettings(), integer_sum or PlainSum()
+        self.assignment = assignment.to_json()
+        self.variants: Sequence[Variant] = assignment.variants
+        private = private_names(model, self.variants)
+        self.shared: State = {name: tensor for name, tensor in model.state_dict().items() if name not in private}
+        self.expected = expected_of(self.shared)
+        self.server = Server(
+            model=model,
+            start=self.shared,
+            clients=clients,
+            round=0,
+            seed=assignment.seed,
+            training=assignment.training,
+            device=device,
+            parameters=frozenset(name for name, _ in model.named_parameters()) - private,
+            examples=examples,
+        )
+        self.round = 0
+        self.memory_rounds: dict[int, int] = {}
+        self.states: dict[str, State] = {part.name: part.initial_state(self.server) for part in self.parts}
+        self.deployed: dict[str, State] = {AVERAGE: self.shared}
+        self.last = Round(0, ())
+        self._exchange = Exchange(())
+        self._began = 0.0
+
+    @property
+    def parts(self) -> list[ServerMethod]:
+        """The server methods at work."""
+        return [self.combine, *([self.deploy] if self.deploy else [])]
+
+    # ---- questions before round 1 ------------------------------------------------------------------------------------
+
+    def ask_class_prior(self, grid: Grid) -> bool:
+        """Ask all clients, once in a run's life, what a variant must know of all of them; return whether it asked.
+
+        The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
+        """
+        asking = [variant for variant in self.variants if variant.question and variant.name not in self.states]
+        for variant in asking:
+            assert variant.question is not None
+            everyone = range(self.clients)
+            task = ConfigRecord({"question": variant.question})
+            exchange = converse(grid, everyone, self.compose(task), MessageType.QUERY, self.exchange_settings)
+            exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
+            answers = {client: exchange.answers[client].named("upload")[variant.name] for client in everyone}
+            self.states[variant.name] = self.integer_sum.total(answers)
+        return bool(asking)
+
+    def broadcast(self) -> dict[str, State]:
+        """Return what goes down beside the model, by variant."""
+        asked = {variant.name: self.states[variant.name] for variant in self.variants if variant.name in self.states}
+        for part in self.parts:
+            asked |= part.broadcast(self.server, self.states[part.name])
+        return asked
+
+    # ---- a round -----------------------------------------------------------------------------------------------------
+
+    def sample(self, server_round: int) -> list[int]:
+        """Return the clients of a round, from a generator of its own."""
+        count = max(1, math.floor(self.participation * self.clients + 1e-9))
+        return sorted(random.Random(f"{self.server.seed}/{server_round}").sample(range(self.clients), count))
+
+    def compose(self, task: ConfigRecord, models: Mapping[str, State] | None = None) -> Compose:
+        """Return what makes the content of a message to a node that plays some clients."""
+        records = {name: pack(state) for name, state in (models or {"model": self.shared}).items()}
+
+        def content(clients: Sequence[int]) -> RecordDict:
+            memory = [self.memory_rounds.get(client, 0) for client in clients]
+            addressed = {**task, "assignment": self.assignment, "clients": list(clients), "memory": memory}
+            return RecordDict({**records, "task": ConfigRecord(addressed)})
+
+        return content
+
+    def compose_training(self, server_round: int) -> Compose:
+        """Return what makes a training message."""
+        broadcast = {f"broadcast/{name}": state for name, state in self.broadcast().items()}
+        return self.compose(ConfigRecord({"round": server_round}), {"model": self.shared, **broadcast})
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the round's messages, one a node."""
+        self.begin_round(server_round, arrays)
+        compose = self.compose_training(server_round)
+        return messages(grid, self._exchange.asked, compose, MessageType.TRAIN, self.exchange_settings)
+
+    def begin_round(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Take the round's starting point and choose its clients."""
+        self.shared = unpack(arrays)
+        self.server = replace(self.server, start=self.shared, round=server_round)
+        self._exchange = Exchange(self.sample(server_round))
+        self._began = time.perf_counter()
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        """Return the new shared weights. Raises TooFewReplies when too few of the replies are good."""
+        self._exchange.receive(replies)
+        self._exchange.close()
+        return self.finish_round(server_round, self._exchange)
+
+    def finish_round(self, server_round: int, exchange: Exchange) -> tuple[ArrayRecord, MetricRecord]:
+        """Check the answers, combine the good ones, deploy, and remember what to record."""
+        answered = time.perf_counter()
+        updates = self.checked(exchange)
+        for client, reason in sorted(exchange.failures.items()):
+            log.warning("round %d: client %d left out: %s", server_round, client, reason)
+        exchange.check_enough(self.exchange_settings.min_replies, f"round {server_round}")
+        down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
+
+        combined, self.states[self.combine.name] = self.combine.combine(
+            self.server, self.states[self.combine.name], updates
+        )
+        self.shared, self.states["server-optimizer"] = self.optimizer.step(
+            self.server, self.states.get("server-optimizer", {}), combined
+        )
+        self.deployed, metrics = {AVERAGE: self.shared}, {}
+        if self.deploy:
+            deployment = self.deploy.deploy(self.server, self.states[self.deploy.name], self.shared, updates)
+            self.states[self.deploy.name], metrics = deployment.state, dict(deployment.metrics)
+            self.deployed |= deployment.models
+
+        self.round = server_round
+        self.memory_rounds |= {update.client: server_round for update in updates if update.metrics["remembers"]}
+        total = sum(update.examples for update in updates)
+        self.last = Round(
+            number=server_round,
+            clients=[update.client for update in updates],
+            failures=dict(sorted(exchange.failures.items())),
+            loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
+            bytes_down=down * len(exchange.asked),
+            bytes_up=sum(size(u.shared) + sum(size(state) for state in u.uploads.values()) for u in updates),
+            seconds={
+                "clients": answered - self._began,
+                "client-work": math.fsum(update.metrics["seconds"] for update in updates),
+                "server": time.perf_counter() - answered,
+            },
+            workers=sorted_workers(exchange),
+            metrics=metrics,
+        )
+        return pack(self.shared), MetricRecord({"loss": self.last.loss})
+
+    def checked(self, exchange: Exchange) -> list[Update]:
+        """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
+        updates = []
+        for client in sorted(exchange.answers):
+            try:
+                updates.append(self.update(client, exchange.answers[client]))
+            except Refused as reason:
+                exchange.refuse(client, str(reason))
+        return updates
+
+    def update(self, client: int, answer: Answer) -> Update:
+        """Return a client's answer as an update. Raises Refused for one that must not be combined."""
+        if "model" not in answer.states:
+            raise Refused("the reply holds no model")
+        shared, uploads = answer.states["model"], answer.named("upload")
+        if reason := differences(shared, self.expected):
+            raise Refused(f"model: {reason}")
+        for part in self.parts:
+            if part.consumes:
+                if part.consumes not in uploads:
+                    raise Refused(f"upload {part.consumes} is missing")
+                try:
+                    part.accepts(self.server, uploads[part.consumes])
+                except Refused as reason:
+                    raise Refused(f"upload {part.consumes}: {reason}") from None
+        if unknown := uploads.keys() - {part.consumes for part in self.parts}:
+            raise Refused(f"upload {min(unknown)} is not one that {self.combine.name} takes")
+        for name, state in {"model": shared, **uploads}.items():
+            if tensor := not_finite(state):
+                raise Refused(f"{name}: {tensor} is not finite")
+        numbers = {"loss", "steps", "coefficient-sum", "remembers", "seconds", "num-examples"}
+        if missing := numbers - answer.metrics.keys():
+            raise Refused(f"metric {min(missing)} is missing")
+        examples = answer.metrics["num-examples"]
+        if not (0 < examples < math.inf and examples == int(examples)):
+            raise Refused(f"num-examples is {examples:g}")
+        if not all(math.isfinite(answer.metrics[name]) for name in numbers):
+            raise Refused("a metric is not finite")
+        return Update(client, shared, int(examples), uploads, answer.metrics)
+
+    # ---- flwr's loop -------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the rounds after `self.round` up to `num_rounds`, with true round numbers.
+
+        Unlike flwr's own loop it can begin in the middle, and asks again for clients whose worker died.
+        `evaluate_fn` is called after every round.
+        """
+        self.exchange_settings = replace(self.exchange_settings, timeout=timeout)
+        self.ask_class_prior(grid)
+        arrays, result = initial_arrays, Result(arrays=initial_arrays)
+        for server_round in range(self.round + 1, num_rounds + 1):
+            self.begin_round(server_round, arrays)
+            compose = self.compose_training(server_round)
+            exchange = converse(grid, self._exchange.asked, compose, MessageType.TRAIN, self.exchange_settings)
+            arrays, metrics = self.finish_round(server_round, exchange)
+            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
+            if evaluate_fn and (measured := evaluate_fn(server_round, arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = measured
+        return result
+
+    def evaluate_on_clients(self, grid: Grid, classes: int) -> dict[str, dict[int, Scores]]:
+        """Return every client's scores of every deployed model, with its own private tensors and test set.
+
+        Raises TooFewReplies when too few clients answer.
+        """
+        models = {f"deployed/{name}": state for name, state in self.deployed.items()}
+        compose = self.compose(ConfigRecord({"round": self.round}), models)
+        exchange = converse(grid, range(self.clients), compose, MessageType.EVALUATE, self.exchange_settings)
+        scores: dict[str, dict[int, Scores]] = {name: {} for name in self.deployed}
+        for client in sorted(exchange.answers):
+            try:
+                measured = {
+                    n: Scores.of(state, classes) for n, state in exchange.answers[client].named("scores").items()
+                }
+                if measured.keys() != self.deployed.keys():
+                    raise ValueError(f"scores of {sorted(measured)}, not of {sorted(self.deployed)}")
+            except ValueError as error:
+                exchange.refuse(client, str(error))
+                continue
+            for name, client_scores in measured.items():
+                scores[name][client] = client_scores
+        for client, reason in sorted(exchange.failures.items()):
+            log.warning("round %d: client %d not evaluated: %s", self.round, client, reason)
+        exchange.check_enough(self.exchange_settings.min_replies, f"evaluation after round {self.round}")
+        return scores
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return no messages: `evaluate_on_clients` measures what is deployed, which may be more than one model."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Return nothing, as nothing was asked."""
+
+    def summary(self) -> None:
+        """Log what the strategy is made of."""
+        parts = ", ".join([*(part.name for part in self.parts), *(variant.name for variant in self.variants)])
+        log.info("%d clients, participation %g: %s", self.clients, self.participation, parts)
+
+
+def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
+    """Return the distinct processes behind the answers."""
+    distinct = {str(sorted(a.worker.items())): a.worker for a in exchange.answers.values() if a.worker}
+    return [distinct[key] for key in sorted(distinct)]

@@ -1,0 +1,159 @@
+"""Asking clients something through flwr: one message a node, asked again while somebody new answers."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from client_app.messages import unpack
+from client_app.state import State
+from data import require
+
+
+@dataclass(frozen=True)
+class ExchangeSettings:
+    """How the server reaches its clients."""
+
+    nodes: int = 1
+    """Connected nodes to wait for before asking; any node plays any client in a simulation."""
+    node_wait: float = 60.0
+    """Seconds to wait for them; then the run fails."""
+    timeout: float = 3600.0
+    """Seconds to wait for the replies of a round; the missing ones count as failures."""
+    min_replies: float = 1.0
+    """Share of the clients asked that must send a good reply; with fewer the run stops, its checkpoint kept."""
+
+    def __post_init__(self) -> None:
+        require(self.nodes >= 1, "nodes", self.nodes, "must be at least 1")
+        require(self.node_wait >= 0, "node-wait", self.node_wait, "must be 0 or more seconds")
+        require(self.timeout > 0, "timeout", self.timeout, "must be more than 0 seconds")
+        require(0 < self.min_replies <= 1, "min-replies", self.min_replies, "must be in (0, 1]")
+
+
+class TooFewReplies(RuntimeError):
+    """Fewer good replies than the run asks for."""
+
+
+class TooFewNodes(TimeoutError):
+    """Fewer nodes connected than the run asks for."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One client's records."""
+
+    states: Mapping[str, State] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    worker: Mapping[str, object] = field(default_factory=dict)
+
+    def named(self, kind: str) -> dict[str, State]:
+        """Return the states named `kind/NAME`, by NAME."""
+        return {n.removeprefix(f"{kind}/"): state for n, state in self.states.items() if n.startswith(f"{kind}/")}
+
+
+@dataclass
+class Exchange:
+    """Who was asked, and what came back so far."""
+
+    asked: Sequence[int]
+    answers: dict[int, Answer] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Clients that neither answered nor reported an error."""
+        return [client for client in self.asked if client not in self.answers and client not in self.failures]
+
+    def receive(self, replies: Iterable[Message]) -> None:
+        """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
+        for reply in replies:
+            if not reply.has_error():  # an error of flwr's own is a dead worker: its clients stay unanswered
+                self.sort(reply.content)
+
+    def sort(self, content: RecordDict) -> None:
+        """Sort one reply's records, named `CLIENT/RECORD`."""
+        records: dict[int, dict[str, object]] = {}
+        for name, record in content.items():
+            number, _, rest = name.partition("/")
+            if number.isdecimal() and int(number) in self.asked:
+                records.setdefault(int(number), {})[rest] = record
+        for client, parts in records.items():
+            if isinstance(error := parts.pop("error", None), ConfigRecord):
+                self.failures.setdefault(client, str(error.get("reason", "no reason given")))
+                continue
+            try:
+                self.answers[client] = read(parts)
+            except Exception as error:  # whatever a client sends must not end the server
+                self.failures[client] = f"unreadable reply: {type(error).__name__}: {error}"
+
+    def refuse(self, client: int, reason: str) -> None:
+        """Take a client's answer out, for a reason."""
+        self.answers.pop(client, None)
+        self.failures[client] = reason
+
+    def close(self) -> None:
+        """Count those who did not answer as failures."""
+        for client in self.unanswered:
+            self.failures[client] = "no reply"
+
+    def check_enough(self, share: float, what: str) -> None:
+        """Raise TooFewReplies when fewer than `share` of those asked sent a good reply."""
+        if len(self.answers) < max(1, share * len(self.asked)):
+            reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(self.failures.items())[:5])
+            raise TooFewReplies(
+                f"{what}: {len(self.answers)} good replies of {len(self.asked)}, min-replies = {share:g}; {reasons}"
+            )
+
+
+def read(parts: Mapping[str, object]) -> Answer:
+    """Return one client's records as an answer."""
+    states, numbers, words = {}, {}, {}
+    for name, record in parts.items():
+        if name == "metrics":
+            numbers = {key: float(value) for key, value in dict(record).items()}  # type: ignore[call-overload]
+        elif name == "worker":
+            words = dict(record)  # type: ignore[call-overload]
+        else:
+            states[name] = unpack(record)  # type: ignore[arg-type]
+    return Answer(states, numbers, words)
+
+
+Compose = Callable[[Sequence[int]], RecordDict]
+"""The content of a message to a node that plays these clients."""
+
+
+def messages(
+    grid: Grid, clients: Sequence[int], compose: Compose, kind: str, settings: ExchangeSettings
+) -> list[Message]:
+    """Return one message a node, the clients dealt out among the nodes."""
+    nodes = wait_for_nodes(grid, settings)[: len(clients)]
+    return [
+        Message(compose(clients[i :: len(nodes)]), dst_node_id=node, message_type=kind) for i, node in enumerate(nodes)
+    ]
+
+
+def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
+    """Return the connected nodes, sorted. Raises TooFewNodes when too few came in time: never a hang."""
+    deadline = time.monotonic() + settings.node_wait
+    while len(nodes := sorted(grid.get_node_ids())) < settings.nodes:
+        if time.monotonic() > deadline:
+            raise TooFewNodes(
+                f"{len(nodes)} of {settings.nodes} nodes connected after {settings.node_wait:g} s: "
+                "start more, or lower nodes"
+            )
+        time.sleep(0.05)
+    return nodes
+
+
+def converse(grid: Grid, clients: Sequence[int], compose: Compose, kind: str, settings: ExchangeSettings) -> Exchange:
+    """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
+    exchange = Exchange(clients)
+    before = len(clients) + 1
+    while 0 < len(exchange.unanswered) < before:
+        before = len(exchange.unanswered)
+        asked = messages(grid, exchange.unanswered, compose, kind, settings)
+        exchange.receive(grid.send_and_receive(asked, timeout=settings.timeout))
+    exchange.close()
+    return exchange

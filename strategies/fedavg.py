@@ -1,0 +1,35 @@
+"""FedAvg: the mean of the clients' models, weighted by their samples (McMahan et al. 2017)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from client_app.state import State, weighted_mean, weighted_sum
+from data import require
+from strategies.server import Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class FedAvg(ServerMethod):
+    """w <- sum_i p_i w_i with p_i = |D_i| / sum over the participants.
+
+    With weights-over = all, p_i = |D_i| / |D| as FedShift's Algorithm 1 reads literally: w <- w + sum_i p_i (w_i - w),
+    a damped step when not every client takes part, and the same when all do.
+    """
+
+    name: ClassVar[str] = "fedavg"
+
+    weights_over: str = "participants"
+    """participants: weights sum to 1. all: weights are shares of all clients' samples."""
+
+    def __post_init__(self) -> None:
+        rule = "must be participants or all"
+        require(self.weights_over in ("participants", "all"), "fedavg.weights-over", self.weights_over, rule)
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        shared, examples = [update.shared for update in updates], [update.examples for update in updates]
+        if self.weights_over == "participants" or sum(examples) == server.examples:
+            return weighted_mean(shared, examples), state
+        require(server.examples > 0, "fedavg.weights-over", self.weights_over, "needs to know all clients' samples")
+        weights = [count / server.examples for count in examples]
+        return weighted_sum([server.start, *shared], [1 - sum(weights), *weights]), state

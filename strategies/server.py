@@ -1,0 +1,124 @@
+"""What a server method sees (Server, Update) and what it may contribute (ServerMethod)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, seed_of
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent back in a round, checked."""
+
+    client: int
+    shared: State
+    examples: int
+    uploads: Mapping[str, State] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """loss, steps, coefficient-sum (FedNova's ||a||_1), seconds."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server at the end of one round: everything a server method may look at, but for its own state."""
+
+    model: Classifier
+    """For shapes and for forward passes; its weights have no meaning."""
+    start: State
+    """The shared weights when the round began."""
+    clients: int
+    """All clients K, taking part or not."""
+    round: int
+    seed: int
+    training: TrainingSettings
+    device: str = "cpu"
+    """Where a method's own optimization runs."""
+    parameters: frozenset[str] = frozenset()
+    """Names of the parameters; the other names of the state are buffers."""
+    examples: int = 0
+    """Training samples of all clients together; 0 where the server does not know."""
+
+    def generator(self, method: str) -> torch.Generator:
+        """Return a generator for `method`'s draws in this round; no two methods share a stream."""
+        return torch.Generator().manual_seed(seed_of(self.seed, "server", self.round, method))
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a method deploys beside the combined model."""
+
+    models: Mapping[str, State]
+    """Shared weights, by the name under which they are evaluated."""
+    state: State = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers for the round's record."""
+
+
+class Refused(ValueError):
+    """An upload that its method does not accept; the message says why."""
+
+
+@dataclass(frozen=True)
+class ServerMethod:
+    """A method's server side. It fills one place: `combine` or `deploy`; its fields are the hyper-parameters.
+
+    State is an argument and a result, named tensors like everything else, so that checkpoints and resume need no code
+    in a method.
+    """
+
+    name: ClassVar[str]
+    consumes: ClassVar[str] = ""
+    """The local variant whose uploads the method needs; uploads that no method consumes are refused."""
+
+    def initial_state(self, server: Server) -> State:
+        """Return the state before round 1."""
+        return {}
+
+    def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
+        """Return what is sent to clients beside the model, by variant."""
+        return {}
+
+    def accepts(self, server: Server, upload: State) -> None:
+        """Raise Refused unless `upload` has the names, shapes, dtypes and values that the method takes."""
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        """Return the shared weights made from the updates (sorted by client), and the new state."""
+        raise TypeError(f"{self.name} does not combine updates")
+
+    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> "Deployment":
+        """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
+        raise TypeError(f"{self.name} does not deploy a model of its own")
+
+
+def differences(state: State, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> str:
+    """Return the first way in which the state's names, shapes or dtypes are not the expected ones; empty when none."""
+    if missing := expected.keys() - state.keys():
+        return f"{min(missing)} is missing"
+    if extra := state.keys() - expected.keys():
+        return f"{min(extra)} is not expected"
+    for name, (shape, dtype) in expected.items():
+        if tuple(state[name].shape) != shape or state[name].dtype != dtype:
+            return f"{name} is {described(tuple(state[name].shape), state[name].dtype)}, not {described(shape, dtype)}"
+    return ""
+
+
+def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    """Return e.g. float32 of 10x64."""
+    return f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, shape)) or 'one value'}"
+
+
+def not_finite(state: State) -> str:
+    """Return the name of a tensor with a NaN or an infinity; empty when all are finite."""
+    # A sum is finite only if every term is; one that overflows is looked at value by value.
+    suspects = (n for n, t in state.items() if t.is_floating_point() and not torch.isfinite(t.sum()))
+    return next((name for name in suspects if not torch.isfinite(state[name]).all()), "")
+
+
+def expected_of(state: State) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return the shape and dtype of every tensor."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}

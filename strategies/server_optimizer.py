@@ -1,0 +1,37 @@
+"""The server optimizer: the combined model's displacement as a gradient (Hsu et al. 2019; Reddi et al. 2021)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from client_app.state import State, difference
+from data import require
+from strategies.server import Server
+
+
+@dataclass(frozen=True)
+class ServerOptimizer:
+    """v <- momentum v + (combined - w);  w <- w + learning_rate v, over the parameters; buffers are taken as combined.
+
+    Rate 1 and momentum 0 is the combined model itself, to the bit.
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        holds = 0 < self.learning_rate < math.inf
+        require(holds, "server-learning-rate", self.learning_rate, "must be a finite number greater than 0")
+        require(0 <= self.momentum < 1, "server-momentum", self.momentum, "must be in [0, 1)")
+
+    def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
+        """Return the new shared weights and the optimizer's state (its velocity)."""
+        if self.learning_rate == 1 and self.momentum == 0:
+            return combined, state
+        moved = {name: step for name, step in difference(combined, server.start).items() if name in server.parameters}
+        velocity = {
+            name: self.momentum * state.get(name, torch.zeros_like(step)) + step for name, step in moved.items()
+        }
+        stepped = {name: server.start[name] + self.learning_rate * step for name, step in velocity.items()}
+        return {**combined, **stepped}, velocity

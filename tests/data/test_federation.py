@@ -1,0 +1,177 @@
+"""A federation: the same one for the same seed, its draws balanced, its samples normalized."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data import DataSettings, SettingError, federate, federation
+from data.random_draws import balanced_counts, generator
+
+
+def write_domain(root, name, shape, sizes, seed):
+    pixels = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(10), sizes)
+    test = np.arange(40) % 10
+    np.savez(
+        root / f"{name}.npz",
+        train_images=pixels.integers(0, 256, (len(labels), *shape), np.uint8),
+        train_labels=labels,
+        test_images=pixels.integers(0, 256, (40, *shape), np.uint8),
+        test_labels=test,
+    )
+
+
+@pytest.fixture
+def domains(tmp_path):
+    write_domain(tmp_path, "mnist", (28, 28), [9] * 10, 0)
+    write_domain(tmp_path, "mnist-m", (32, 32, 3), [9, 8, 7, 7, 7, 7, 7, 7, 7, 7], 1)
+    return DataSettings("domains:mnist,mnist-m", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DataSettings(),
+        DataSettings(partition="iid", train_images=100, test_images=50),
+        DataSettings(partition="llt", alpha=0.9, clients=20),
+        DataSettings(imbalance_factor=10, largest_class=100, min_samples=5),
+    ],
+    ids=["lda", "iid", "llt", "long tail"],
+)
+def test_invariants(settings):
+    made = federate(settings, 3)
+    held = np.concatenate(made.train_indices)
+    assert len(np.unique(held)) == len(held) == made.counts_KC.sum()
+    assert [len(part) for part in made.train_indices] == made.counts_KC.sum(axis=1).tolist()
+    assert made.counts_KC.shape == (made.clients, 10)
+    assert all((np.diff(part) > 0).all() for part in made.train_indices)
+    assert made.test_indices is None
+    federate.cache_clear()
+    again, other = federate(settings, 3), federate(settings, 4)
+    assert again is not made
+    assert again.hash == made.hash != other.hash
+    assert re.fullmatch("[0-9a-f]{64}", made.hash)
+
+
+def test_federations_are_kept():
+    assert federate(DataSettings(), 0) is federate(DataSettings(), 0)
+
+
+def test_the_hash_does_not_depend_on_paths_but_on_contents(tmp_path, domains):
+    first = federate(domains, 0).hash
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_domain(elsewhere, "mnist", (28, 28), [9] * 10, 0)
+    write_domain(elsewhere, "mnist-m", (32, 32, 3), [9, 8, 7, 7, 7, 7, 7, 7, 7, 7], 1)
+    assert federate(replace(domains, data_root=str(elsewhere)), 0).hash == first
+    write_domain(elsewhere, "mnist", (28, 28), [9] * 10, 2)
+    federate.cache_clear()
+    assert federate(replace(domains, data_root=str(elsewhere)), 0).hash != first
+
+
+def test_draws_for_two_purposes_do_not_depend_on_each_other():
+    few, many = (federate(DataSettings(test_images=number), 0) for number in (50, 100))
+    assert all(np.array_equal(a, b) for a, b in zip(few.train_indices, many.train_indices, strict=True))
+    assert generator(0, "a").integers(2**60) != generator(0, "b").integers(2**60)
+    assert generator(0, "a").integers(2**60) == generator(0, "a").integers(2**60)
+
+
+def test_subsets_are_balanced():
+    made = federate(DataSettings(train_images=103, test_images=21, partition="iid"), 0)
+    assert made.counts_KC.sum(axis=0).tolist() == [11, 11, 11, 10, 10, 10, 10, 10, 10, 10]
+    test = made.dataset.test_labels[made.global_test]
+    assert np.bincount(test).tolist() == [3] + [2] * 9
+    assert balanced_counts(743, 10).tolist() == [75, 75, 75] + [74] * 7
+
+
+def test_subsets_that_cannot_be_drawn():
+    message = "train-images = 1400: needs 140 images of class 8, which has 138"
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+        federate(DataSettings(train_images=1400), 0)
+    with pytest.raises(SettingError, match=r"^test-images = 370: needs 37 images of class 0, which has 36$"):
+        federate(DataSettings(test_images=370), 0)
+
+
+def test_long_tail_before_the_partition():
+    made = federate(DataSettings(imbalance_factor=10, largest_class=100, min_samples=5), 0)
+    assert made.counts_KC.sum(axis=0).tolist() == [100, 77, 59, 46, 35, 27, 21, 16, 12, 10]
+    assert np.bincount(made.dataset.test_labels[made.global_test]).tolist() == [36] * 10  # the test set stays balanced
+
+
+def test_a_client_without_an_image_is_refused():
+    with pytest.raises(SettingError, match=r"^clients = 100: client \d+ would hold no image under partition llt$"):
+        federate(DataSettings(partition="llt", alpha=1.0, clients=100, largest_class=100, imbalance_factor=20), 0)
+
+
+def test_domains_are_clients(domains):
+    made = federate(domains, 0)
+    assert made.counts_KC.tolist() == [[9] * 10, [9, 8] + [7] * 8]
+    for client in range(2):
+        assert (made.dataset.train_domains[made.train_indices[client]] == client).all()
+        assert (made.dataset.test_domains[made.test_indices[client]] == client).all()
+        assert len(made.test(client)) == 40
+    assert len(made.test()) == 80
+
+
+def test_domains_are_drawn_class_balanced(domains):
+    made = federate(replace(domains, train_images=72, test_images=20), 0)
+    assert made.counts_KC.tolist() == [[8, 8] + [7] * 8] * 2
+    assert len(made.test(1)) == 20
+    message = "train-images = 75: domain mnist-m: needs 8 images of class 2, which has 7"
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+        federate(replace(domains, train_images=75), 0)
+
+
+def test_samples_are_those_of_the_client_and_normalized():
+    made = federate(DataSettings(mean="0.25", std="0.5"), 0)
+    samples, indices = made.train(2), made.train_indices[2]
+    assert len(samples) == len(indices)
+    assert np.array_equal(samples.inputs_N.numpy(), made.dataset.train_inputs[indices])
+    assert np.array_equal(samples.labels_N.numpy(), made.dataset.train_labels[indices])
+    assert samples.inputs_N.dtype == torch.uint8
+    assert samples.inputs_N.is_contiguous()
+    batch = samples.batch(torch.tensor([3, 0]))
+    expected = (samples.inputs_N[[3, 0]].numpy() / 255 - 0.25) / 0.5
+    assert batch.dtype == torch.float32
+    assert torch.allclose(batch, torch.from_numpy(expected).float(), atol=1e-6)
+    assert made.train(2) is samples
+
+
+def test_channels_are_normalized_each_by_its_own(domains):
+    made = federate(replace(domains, mean="0.1,0.2,0.3", std="1,2,4"), 0)
+    samples = made.test(1)
+    pixels = samples.inputs_N[:1].numpy() / 255
+    for channel, (mean, std) in enumerate([(0.1, 1), (0.2, 2), (0.3, 4)]):
+        found = samples.batch(torch.tensor([0]))[:, channel]
+        assert np.allclose(found, (pixels[:, channel] - mean) / std, atol=1e-6)
+
+
+def test_vectors_are_normalized_unscaled(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    labels = np.arange(40) % 2
+    np.savez(tmp_path / "v.npz", train_images=vectors, train_labels=labels, test_images=vectors, test_labels=labels)
+    settings = DataSettings(f"npz:{tmp_path}/v.npz", classes="2", input_shape="3", clients=2, partition="iid")
+    assert torch.equal(federate(settings, 0).test().batch(torch.arange(40)), torch.from_numpy(vectors))
+    made = federate(replace(settings, mean="1,2,3", std="2"), 0)
+    expected = (vectors - np.array([1, 2, 3])) / 2
+    assert np.allclose(made.test().batch(torch.arange(40)), expected, atol=1e-6)
+
+
+def test_without_domains_every_client_is_tested_on_the_global_test_set():
+    made = federate(DataSettings(), 0)
+    assert made.test(3) is made.test()
+    assert len(made.test()) == 360
+
+
+def test_only_some_clients_samples_are_kept(monkeypatch):
+    monkeypatch.setattr(federation, "KEPT", 2)
+    made = federate(DataSettings(), 1)
+    first = made.train(0)
+    made.train(1)
+    assert made.train(0) is first
+    made.train(2)
+    made.train(3)
+    assert made.train(0) is not first
