@@ -63,10 +63,10 @@ class SGD:
 
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor]) -> None:
-        """Move every parameter along its gradient; `gradients` may be changed in place."""
+        """Move every parameter along its gradient; `gradients`, two of which may share memory, stay as they are."""
         directions = list(gradients)
         if self.weight_decay:
-            torch._foreach_add_(directions, self.parameters, alpha=self.weight_decay)
+            directions = list(torch._foreach_add(directions, self.parameters, alpha=self.weight_decay))
         if self.momentum:
             if self.velocity:
                 torch._foreach_mul_(self.velocity, self.momentum)

@@ -68,6 +68,7 @@ def digest(states: Iterable[State]) -> str:
     """Return the sha256 of every name, dtype, shape and value, states in the order given, names sorted."""
     sha = hashlib.sha256()
     for state in states:
+        sha.update(f"{len(state)} tensors;".encode())
         for name in sorted(state):
             tensor = state[name].detach().cpu().contiguous()
             sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())

@@ -37,6 +37,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
             losses_B = losses_B * variant.loss_weights(client, logits_BC, labels_B)
         return losses_B.mean()
 
+    client.model.eval()  # whatever this process did last, `before` sees the model in one mode
     before = {variant.name: variant.before(client, loss) for variant in variants}
     torch.manual_seed(client.seed)  # dropout draws from the global generator
     client.model.train()
@@ -49,9 +50,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         gradients = torch.autograd.grad(value, list(parameters.values()))
         with torch.no_grad():
             for variant in correcting:
-                for (name, weight), gradient in zip(parameters.items(), gradients, strict=True):
-                    if (term := variant.gradient_offset(client, name, weight)) is not None:
-                        gradient.add_(term)
+                terms = [variant.gradient_offset(client, name, weight) for name, weight in parameters.items()]
+                gradients = tuple(g if term is None else g + term for g, term in zip(gradients, terms, strict=True))
         optimizer.step(gradients)
         steps, total = steps + 1, total + value.item()
 
@@ -85,10 +85,10 @@ def class_distribution(client: Client, weights_N: Tensor | None) -> Tensor:
 
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return the sum of the logit offsets, (C,) or (C, C), on the samples' device, or None when there are none."""
+    """Return the sum of the logit offsets, (C,) or (C, C), on the head's device, or None when there are none."""
     offsets = [offset for variant in variants if (offset := variant.logit_offset(client)) is not None]
     total = sum(offsets[1:], offsets[0]) if offsets else None
-    return None if total is None else total.float().to(client.labels_N.device)
+    return None if total is None else total.to(client.model.head.weight)
 
 
 def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings) -> Iterator[Tensor]:

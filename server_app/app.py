@@ -150,9 +150,10 @@ class Run:
             "workers": [dict(worker) for worker in last.workers],
             **last.metrics,
         }
+        record["line"] = self.line(record) + self.hidden_gpus(last.workers, round)
         self.folder.add_round(record)
         self.save()
-        self.tell(self.line(record) + self.hidden_gpus(last.workers, round))
+        self.tell(str(record["line"]))
 
     @property
     def evaluated_by_clients(self) -> bool:

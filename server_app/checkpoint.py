@@ -54,11 +54,11 @@ class Checkpoint:
                 told = json.loads(file.metadata()["fedskew"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise BrokenCheckpoint(f"{path} is not a whole checkpoint: {error}") from error
+            raise BrokenCheckpoint(f"{path} is not a whole checkpoint, start with fresh = true: {error}") from error
         if told["format"] != FORMAT:
             raise BrokenCheckpoint(f"{path} has format {told['format']}, not {FORMAT}: start with fresh = true")
         kinds = split_prefix(tensors)
-        shared = kinds["shared"]
+        shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
         deployed = split_prefix(kinds.get("deployed", {}))
         return Checkpoint(

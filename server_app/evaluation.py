@@ -59,14 +59,21 @@ def calibration_error(scores: Scores) -> float:
 
 
 def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
-    """Return each client's sum_k P_i(k) recall_k: the accuracy to expect on the client's own class distribution."""
-    priors_KC = counts_KC.double() / counts_KC.sum(1, keepdim=True)
-    return (priors_KC * torch.tensor(recall, dtype=torch.float64).nan_to_num()).sum(1).tolist()
+    """Return each client's sum_k P_i(k) recall_k: the accuracy to expect on the client's own class distribution.
+
+    P_i is over the classes with test samples, as the others have no recall; NaN for a client that holds none of them.
+    """
+    recall_C = torch.tensor(recall, dtype=torch.float64)
+    counts_KC = counts_KC.double() * ~recall_C.isnan()
+    return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
 
 
 def spread(values: Sequence[float]) -> Metrics:
-    """Return mean, worst and worst decile (mean of the lowest tenth, at least one) over clients, and the values."""
-    ordered = sorted(values)
+    """Return mean, worst and worst decile (mean of the lowest tenth, at least one) over clients, and the values.
+
+    A NaN, of a client without test samples, is among the values and counts nowhere.
+    """
+    ordered = sorted(value for value in values if not math.isnan(value)) or [math.nan]
     lowest = ordered[: max(1, len(ordered) // 10)]
     return {
         "mean": math.fsum(ordered) / len(ordered),

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -104,6 +104,12 @@ def write_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what a record holds; None, which stands for NaN or infinity there, has no mean."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if len(known) == len(values) else None
+
+
 def finite(value: Any) -> Any:
     """Return the value with every NaN and infinity as None: JSON has neither."""
     if isinstance(value, Mapping):
@@ -146,8 +152,7 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
             "best-test": {"round": best[0], **best[1]},
             **{
                 f"mean-of-last-{count}": {
-                    key: math.fsum(numbers[key] for _, numbers in rounds[-count:]) / len(rounds[-count:])
-                    for key in scalars
+                    key: mean([numbers[key] for _, numbers in rounds[-count:]]) for key in scalars
                 }
                 for count in (5, window)
             },

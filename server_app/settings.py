@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class RunSettings:
     @property
     def folder(self) -> Path:
         """The run's own folder."""
-        return Path(self.general.results).expanduser().resolve() / self.run_id
+        return Path(self.general.results) / self.run_id
 
     def assignment(self) -> Assignment:
         """Return the part that clients need."""
@@ -153,13 +153,14 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
+    own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
     if has_batch_norm(probe):
         rule = f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
         require(training.batch_size >= 2, "batch-size", training.batch_size, rule)
     return RunSettings(
-        general=group("general", model=model, method="+".join(parts.names)),
-        data=data,
+        general=group("general", model=model, method="+".join(parts.names), results=absolute(general.results)),
+        data=replace(data, data_root=absolute(data.data_root or own * "."), cache=absolute(data.cache)),
         training=training,
         exchange=group("exchange"),
         parts=parts,
@@ -167,6 +168,11 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         combine=sections[parts.combine],
         deploy=sections[parts.deploy] if parts.deploy else None,
     )
+
+
+def absolute(folder: str) -> str:
+    """Return the folder as an absolute path, because clients may run elsewhere; empty stays empty."""
+    return str(Path(folder).expanduser().resolve()) if folder else ""
 
 
 def built_section(name: str, values: Mapping[str, Scalar]) -> Any:

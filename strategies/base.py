@@ -17,7 +17,7 @@ from client_app.client import Variant
 from client_app.messages import pack, size, unpack
 from client_app.models import Classifier
 from client_app.scores import Scores
-from client_app.state import State
+from client_app.state import State, copy
 from client_app.training import private_names
 from strategies.exchange import Answer, Compose, Exchange, ExchangeSettings, converse, messages
 from strategies.fedavg import FedAvg
@@ -79,7 +79,8 @@ class Strategy(FlowerStrategy):
         self.assignment = assignment.to_json()
         self.variants: Sequence[Variant] = assignment.variants
         private = private_names(model, self.variants)
-        self.shared: State = {name: tensor for name, tensor in model.state_dict().items() if name not in private}
+        # a copy: `model` is a scratchpad that evaluation loads other weights into
+        self.shared: State = copy({name: t for name, t in model.state_dict().items() if name not in private})
         self.expected = expected_of(self.shared)
         self.server = Server(
             model=model,
@@ -118,6 +119,9 @@ class Strategy(FlowerStrategy):
             everyone = range(self.clients)
             task = ConfigRecord({"question": variant.question})
             exchange = converse(grid, everyone, self.compose(task), MessageType.QUERY, self.exchange_settings)
+            for client, answer in list(exchange.answers.items()):
+                if variant.name not in answer.named("upload"):
+                    exchange.refuse(client, f"the reply holds no answer for {variant.name}")
             exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
             answers = {client: exchange.answers[client].named("upload")[variant.name] for client in everyone}
             self.states[variant.name] = self.integer_sum.total(answers)

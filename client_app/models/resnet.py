@@ -6,7 +6,7 @@ from client_app.models.classifier import Classifier
 
 
 def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
-    """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for ten classes."""
+    """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for C = 10."""
     from torchvision.models.resnet import BasicBlock  # imported here: torchvision takes a second
 
     def stage(inputs: int, outputs: int, stride: int) -> nn.Module:

@@ -1,0 +1,114 @@
+"""Small models and clients for the tests of this folder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from client_app.client import Client, Report, Variant
+from client_app.models import Classifier, build
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, copy, weighted_mean
+from client_app.training import train_round
+from client_app.variants import VARIANTS
+from data import Samples
+
+CLASSES = 4
+SHAPE = (1, 4, 4)
+FLOAT = torch.float64
+
+
+def samples_of(inputs_N: Tensor, labels_N: Tensor) -> Samples:
+    """Return samples that are normalized already."""
+    return Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1))
+
+
+def labels_of(counts_C: Sequence[int]) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(counts_C)), torch.tensor(counts_C))
+
+
+def linear_model(features: int, classes: int, bias: bool = True) -> Classifier:
+    """Return a linear model of float64 that starts at zero."""
+    model = Classifier(nn.Flatten(), nn.Linear(features, classes, bias=bias)).double()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+def client_of(model: Classifier, inputs_N: Tensor, labels_N: Tensor, classes: int = CLASSES, **fields: Any) -> Client:
+    fields.setdefault("start", copy(model.state_dict()))
+    fields.setdefault("id", 0)
+    return Client(model=model, samples=samples_of(inputs_N, labels_N), num_classes=classes, **fields)
+
+
+def counting_client(counts_C: Sequence[int], **fields: Any) -> Client:
+    """Return a client with these class counts, whose inputs are all zero."""
+    labels_N = labels_of(counts_C)
+    inputs_N = torch.zeros(len(labels_N), 1, dtype=FLOAT)
+    return client_of(linear_model(1, len(counts_C)), inputs_N, labels_N, len(counts_C), **fields)
+
+
+def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict[str, State]:
+    """Return what the server would send: the sum of the clients' answers, and CReFF's head."""
+    sent: dict[str, State] = {}
+    for variant in variants:
+        if variant.question:
+            answers = [variant.answer(client, variant.question) for client in clients]
+            sent[variant.name] = {"counts": torch.stack([answer["counts"] for answer in answers]).sum(0)}
+    head = clients[0].model.head
+    generator = torch.Generator().manual_seed(17)
+    sent["feature-gradients"] = {
+        "weight": torch.randn(head.weight.shape, generator=generator),
+        "bias": torch.randn(head.out_features, generator=generator),
+    }
+    return sent
+
+
+def small_client(counts_C: Sequence[int] = (5, 3, 2, 1), seed: int = 1, model: str = "mlp-bn", **fields: Any) -> Client:
+    """Return a client with random 4x4 images."""
+    labels_N = labels_of(counts_C)
+    inputs_N = torch.randn(len(labels_N), *SHAPE, generator=torch.Generator().manual_seed(seed))
+    fields.setdefault("seed", seed)
+    return client_of(build(model, SHAPE, len(counts_C), 0), inputs_N, labels_N, len(counts_C), **fields)
+
+
+def all_variants() -> list[Variant]:
+    return [variant() for variant in VARIANTS.values()]
+
+
+def play(
+    variants: Sequence[Variant],
+    counts_KC: Sequence[Sequence[int]],
+    settings: TrainingSettings,
+    rounds: int = 2,
+) -> tuple[dict[str, Tensor], list[Report]]:
+    """Play rounds of a federation as the server would; return the average and the last round's reports."""
+    initial = copy(build("mlp-bn", SHAPE, len(counts_KC[0]), 0).state_dict())
+    clients = [small_client(counts, seed=k + 1) for k, counts in enumerate(counts_KC)]
+    broadcast = broadcast_of(variants, clients)
+    private = frozenset().union(*(variant.private_names(clients[0].model) for variant in variants))
+    shared: Mapping[str, Tensor] = {name: tensor for name, tensor in initial.items() if name not in private}
+    memories: list[Mapping[str, State]] = [{} for _ in clients]
+    for round in range(1, rounds + 1):
+        reports = []
+        for number, counts in enumerate(counts_KC):
+            memory = memories[number]
+            client = small_client(
+                counts,
+                seed=number + 1,
+                round=round,
+                start=copy(shared),
+                broadcast=broadcast,
+                memory=memory,
+            )
+            client.model.load_state_dict({**initial, **shared, **memory.get("private", {})})
+            reports.append(train_round(client, variants, settings))
+        memories = [report.memory for report in reports]
+        shared = weighted_mean([report.shared for report in reports], [report.examples for report in reports])
+    return dict(shared), reports
+
+
+def same(left: State, right: State) -> bool:
+    """Return whether two states are equal to the bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

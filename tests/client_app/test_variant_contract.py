@@ -1,0 +1,174 @@
+"""What every variant has to keep to; a new one joins by adding a row."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from client_builders import broadcast_of, play, same, small_client
+
+from client_app.assignment import Assignment
+from client_app.client import Variant
+from client_app.optimizer import TrainingSettings
+from client_app.state import digest
+from client_app.training import train_round
+from client_app.variants import VARIANTS
+from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.logit_shift import LogitShift
+from client_app.variants.proximal import Proximal
+from client_app.variants.resampling import Resampling
+from client_app.variants.reweighting import Reweighting
+from data import DataSettings, SettingError
+
+SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1, momentum=0.5)
+SKEWED = [(8, 4, 2, 1), (1, 2, 4, 8)]
+ALIKE = [(4, 3, 2, 1), (4, 3, 2, 1)]
+
+
+@dataclass(frozen=True)
+class Row:
+    default: Variant
+    other: Variant
+    """With every field away from its default."""
+    identity: Variant | None
+    """With this setting, the clients of `identity_counts` train as without the variant."""
+    identity_counts: tuple[tuple[int, ...], ...] | list[tuple[int, ...]]
+    changes_weights: bool = True
+    wrong: tuple[dict[str, object], ...] = ()
+    """Fields that are refused."""
+
+
+ROWS = [
+    Row(
+        FeatureGradients(),
+        FeatureGradients(min_class_samples=3),
+        FeatureGradients(),
+        SKEWED,
+        changes_weights=False,
+        wrong=({"min_class_samples": 0},),
+    ),
+    Row(LocalBatchNorm(), LocalBatchNorm(), None, SKEWED),
+    Row(
+        LogitShift(),
+        LogitShift(smoothing=0.5, scale=0.5, target="uniform"),
+        LogitShift(scale=0.0),
+        SKEWED,
+        wrong=({"smoothing": -1.0}, {"smoothing": 0.1}, {"scale": -0.5}, {"scale": float("inf")}, {"target": "local"}),
+    ),
+    Row(Proximal(), Proximal(mu=0.5), Proximal(mu=0.0), SKEWED, wrong=({"mu": -1.0}, {"mu": float("inf")})),
+    Row(
+        Resampling(),
+        Resampling(beta_start=0.9, beta_end=0.5, decay=0.5, warm_up_rounds=1),
+        Resampling(warm_up_rounds=2),
+        SKEWED,
+        wrong=({"beta_start": 1.1}, {"beta_end": -0.1}, {"decay": 2.0}, {"warm_up_rounds": -1}),
+    ),
+    Row(
+        Reweighting(),
+        Reweighting(smoothing=2.0),
+        Reweighting(),
+        ALIKE,
+        wrong=({"smoothing": -1.0}, {"smoothing": float("inf")}, {"smoothing": 1 / 3}),
+    ),
+]
+every_variant = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
+
+
+def test_every_variant_has_a_row() -> None:
+    assert sorted(row.default.name for row in ROWS) == sorted(VARIANTS)
+    assert all(VARIANTS[row.default.name] is type(row.default) for row in ROWS)
+
+
+@every_variant
+def test_identity_is_plain_training_to_the_bit(row: Row) -> None:
+    plain, _ = play([], row.identity_counts, SETTINGS)
+    if row.identity is None:
+        pytest.skip("the docstring says that there is none")
+    shared, _ = play([row.identity], row.identity_counts, SETTINGS)
+    assert same(shared, plain)
+
+
+@every_variant
+def test_the_default_has_an_effect(row: Row) -> None:
+    plain, plain_reports = play([], SKEWED, SETTINGS)
+    shared, reports = play([row.default], SKEWED, SETTINGS)
+    if row.changes_weights:
+        assert any(not torch.equal(tensor, plain[name]) for name, tensor in shared.items())
+    else:
+        assert same(shared, plain)
+        assert [report.uploads.keys() for report in reports] != [report.uploads.keys() for report in plain_reports]
+
+
+@every_variant
+def test_the_other_fields_have_an_effect(row: Row) -> None:
+    if row.other == row.default:
+        pytest.skip("no fields")
+    for key, value in asdict(row.other).items():
+        changed = replace(row.default, **{key: value})
+        counts = [(8, 0, 2, 1), (1, 2, 4, 0)]
+        left, right = play([row.default], counts, SETTINGS), play([changed], counts, SETTINGS)
+        uploads = [[r.uploads.get(row.default.name, {}) for r in reports] for _, reports in (left, right)]
+        assert not same(left[0], right[0]) or digest(uploads[0]) != digest(uploads[1]), key
+
+
+@every_variant
+@pytest.mark.parametrize("counts", [(6, 0, 3, 1), (0, 0, 5, 0), (0, 1, 0, 0)], ids=["missing", "one class", "one"])
+@pytest.mark.parametrize("which", ["default", "other"])
+def test_missing_classes_and_a_single_example(row: Row, counts: tuple[int, ...], which: str) -> None:
+    shared, reports = play([getattr(row, which)], [counts, (3, 2, 2, 0)], SETTINGS)
+    assert all(torch.isfinite(tensor).all() for tensor in shared.values())
+    assert all(0 <= report.loss < float("inf") for report in reports)
+    assert [report.examples for report in reports] == [sum(counts), 7]
+    for report in reports:
+        assert all(torch.isfinite(t).all() for upload in report.uploads.values() for t in upload.values())
+
+
+@every_variant
+def test_nothing_is_mutated(row: Row) -> None:
+    client = small_client()
+    client = replace(client, broadcast=broadcast_of([row.default], [client]))
+    given = [client.start, *client.broadcast.values(), {"x": client.samples.inputs_N, "y": client.labels_N}]
+    before = digest(given)
+    train_round(client, [row.default], SETTINGS)
+    assert digest(given) == before
+
+
+@every_variant
+def test_one_instance_serves_every_client(row: Row) -> None:
+    first = play([row.default], SKEWED, SETTINGS)[0]
+    assert same(play([row.default], SKEWED, SETTINGS)[0], first)
+
+
+@every_variant
+@pytest.mark.parametrize("which", ["default", "other"])
+def test_json_round_trip(row: Row, which: str) -> None:
+    assignment = Assignment(
+        data=DataSettings(clients=3, alpha=0.7),
+        training=SETTINGS,
+        model="mlp-bn",
+        variants=(getattr(row, which),),
+        seed=2**40 + 1,
+        device="cpu",
+        folder=Path("/some folder/é"),
+        code="abc",
+    )
+    assert Assignment.from_json(assignment.to_json()) == assignment
+    assert json.loads(assignment.to_json())["variants"].keys() == {row.default.name}
+
+
+@every_variant
+def test_wrong_fields_are_refused_by_name(row: Row) -> None:
+    for fields in row.wrong:
+        key = next(iter(fields)).replace("_", "-")
+        with pytest.raises(SettingError, match=f"{row.default.name}.{key}"):
+            type(row.default)(**fields)
+
+
+@every_variant
+def test_the_docstring_states_the_identity(row: Row) -> None:
+    text = type(row.default).__doc__ or ""
+    assert re.search(r"Identity|no identity setting|Nothing else changes", text)
+    assert (row.identity is None) == ("no identity setting" in text)

@@ -1,0 +1,388 @@
+"""The adapter to flwr: replies that must not be combined, nodes, questions, and the ways to start it."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
+from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, drop, number_of, small
+
+from client_app.memory import folder_of
+from client_app.messages import pack, unpack
+from client_app.models import build
+from client_app.state import State, digest
+from data import federate
+from server_app.checkpoint import Checkpoint
+from server_app.engines.local import LocalGrid, identify
+from strategies.base import Strategy
+from strategies.exchange import Exchange, ExchangeSettings, TooFewNodes, TooFewReplies, wait_for_nodes
+
+Train = Callable[..., Outcome]
+FAULTY = 1
+MODEL, METRICS, UPLOAD = f"{FAULTY}/model", f"{FAULTY}/metrics", f"{FAULTY}/upload/feature-gradients"
+
+
+def model_with(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[RecordDict], None]:
+    """Return what changes the faulty client's model."""
+    return state_with(MODEL, change)
+
+
+def state_with(record: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[RecordDict], None]:
+    """Return what changes a record of tensors."""
+
+    def spoil(records: RecordDict) -> None:
+        state = {name: tensor.clone() for name, tensor in unpack(records.array_records[record]).items()}
+        change(state)
+        records[record] = pack(state)
+
+    return spoil
+
+
+def metrics_with(**changes: Any) -> Callable[[RecordDict], None]:
+    """Return what changes the faulty client's numbers; None takes one out."""
+
+    def spoil(records: RecordDict) -> None:
+        numbers = {**records.metric_records[METRICS], **{k.replace("_", "-"): v for k, v in changes.items()}}
+        records[METRICS] = MetricRecord({key: value for key, value in numbers.items() if value is not None})
+
+    return spoil
+
+
+def raises(records: RecordDict) -> None:
+    drop(records, FAULTY)
+    records[f"{FAULTY}/error"] = ConfigRecord({"reason": "ValueError: no such luck"})
+
+
+def under_another_id(records: RecordDict) -> None:
+    for name in [name for name in records if name.startswith(f"{FAULTY}/")]:
+        records[name.replace(f"{FAULTY}/", "99/", 1)] = records.pop(name)
+
+
+def garbage(records: RecordDict) -> None:
+    records[MODEL] = ArrayRecord({"head.bias": Array("float32", (10,), "numpy.ndarray", b"no array")})
+
+
+FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
+    "raises": (raises, "ValueError: no such luck"),
+    "nan": (model_with(lambda s: s["head.weight"][3, 5].fill_(torch.nan)), "model: head.weight is not finite"),
+    "infinity": (model_with(lambda s: s["head.bias"][0].fill_(-torch.inf)), "model: head.bias is not finite"),
+    "shape": (
+        model_with(lambda s: s.update({"head.bias": s["head.bias"][:-1]})),
+        "model: head.bias is float32 of 9, not float32 of 10",
+    ),
+    "dtype": (
+        model_with(lambda s: s.update({"head.bias": s["head.bias"].double()})),
+        "model: head.bias is float64 of 10, not float32 of 10",
+    ),
+    "extra name": (model_with(lambda s: s.update(more=torch.ones(2))), "model: more is not expected"),
+    "missing name": (model_with(lambda s: s.pop("head.bias")), "model: head.bias is missing"),
+    "no model": (lambda records: records.pop(MODEL) and None, "the reply holds no model"),
+    "zero examples": (metrics_with(num_examples=0), "num-examples is 0"),
+    "negative examples": (metrics_with(num_examples=-3), "num-examples is -3"),
+    "half an example": (metrics_with(num_examples=7.5), "num-examples is 7.5"),
+    "nan examples": (metrics_with(num_examples=float("nan")), "num-examples is nan"),
+    "infinite examples": (metrics_with(num_examples=float("inf")), "num-examples is inf"),
+    "missing metric": (metrics_with(coefficient_sum=None), "metric coefficient-sum is missing"),
+    "nan loss": (metrics_with(loss=float("nan")), "a metric is not finite"),
+    "metric of several numbers": (metrics_with(loss=[1.0, 2.0]), "unreadable reply: TypeError"),
+    "no metrics": (lambda records: records.pop(METRICS) and None, "metric coefficient-sum is missing"),
+    "unknown upload": (
+        lambda records: records.update({f"{FAULTY}/upload/surprise": pack({"a": torch.ones(1)})}),
+        "upload surprise is not one that fedavg takes",
+    ),
+    "missing upload": (lambda records: records.pop(UPLOAD) and None, "upload feature-gradients is missing"),
+    "nan upload": (
+        state_with(UPLOAD, lambda s: s["gradients"][0, 0, 0].fill_(torch.nan)),
+        "feature-gradients: gradients is not finite",
+    ),
+    "bad upload": (
+        state_with(UPLOAD, lambda s: s.update(classes=s["classes"].flip(0))),
+        "upload feature-gradients: classes are ",
+    ),
+    "unknown client": (under_another_id, "no reply"),
+    "unreadable": (lambda records: records.update({MODEL: ConfigRecord({"a": 1})}), "unreadable reply: "),
+    "garbage": (garbage, "unreadable reply: "),
+    "dropped": (lambda records: drop(records, FAULTY), "no reply"),
+}
+CHANGES: dict[str, Any] = {"method": "fedbn+creff", "min_replies": 0.5, "partition": "iid"}
+
+
+def in_round(round: int, spoil: Callable[[RecordDict], None]) -> Tamper:
+    """Return a tampering with the faulty client's training reply of one round."""
+
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == "train" and number_of(asked) == round and MODEL in records:
+            spoil(records)
+
+    return tamper
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the run without client 1 in round 1."""
+    from in_process import experiment
+
+    dropped = TamperingGrid(in_round(1, FAULTS["dropped"][0]))
+    return experiment(tmp_path_factory.mktemp("dropped"), dropped, **CHANGES).hash
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_reply_is_left_out(train: Train, expected: str, caplog: pytest.LogCaptureFixture, fault: str) -> None:
+    spoil, reason = FAULTS[fault]
+    outcome = train(grid=TamperingGrid(in_round(1, spoil), faithful=len(fault) % 2 == 0), **CHANGES)
+    first, second = outcome.records
+    assert list(first["failures"]) == [str(FAULTY)] and first["failures"][str(FAULTY)].startswith(reason)
+    assert first["clients"] == [0, 2, 3] and second["clients"] == [0, 1, 2, 3]
+    assert second["failures"] == {} and outcome.summary["failures"] == 1
+    assert f"round 1: client {FAULTY} left out: {reason}" in caplog.text
+    assert outcome.hash == expected
+
+
+@pytest.mark.parametrize("words", [{"process": b"bytes"}, {"device": ["a", "b"]}])
+def test_odd_worker_record_does_not_end_the_run(train: Train, words: dict[str, Any]) -> None:
+    def odd(records: RecordDict) -> None:
+        records[f"{FAULTY}/worker"] = ConfigRecord(words)
+
+    outcome = train(grid=TamperingGrid(in_round(1, odd)), **CHANGES)
+    assert outcome.summary["failures"] == 0
+
+
+def test_all_replies_demanded(train: Train, tmp_path: Path) -> None:
+    changes = {**CHANGES, "min_replies": 1.0, "rounds": 3}
+    with pytest.raises(TooFewReplies, match=r"round 3: 3 good replies of 4.*client 1: model: head\.weight is not fin"):
+        train(grid=TamperingGrid(in_round(3, FAULTS["nan"][0])), **changes)
+    checkpoint = Checkpoint.load(small(tmp_path / "results", **changes).folder / "checkpoint.safetensors")
+    assert checkpoint.round == 2
+    assert train(**changes).hash == train("undisturbed", **changes).hash
+
+
+def test_share_of_replies_is_exact() -> None:
+    exchange = Exchange(range(20))
+    exchange.answers = dict.fromkeys(range(11), None)  # type: ignore[arg-type]
+    exchange.check_enough(0.55, "round 1")  # 0.55 * 20 is 11.000000000000002
+    with pytest.raises(TooFewReplies):
+        exchange.check_enough(0.56, "round 1")
+
+
+def test_no_good_reply_is_never_enough() -> None:
+    with pytest.raises(TooFewReplies, match=r"0 good replies of 1"):
+        Exchange([0]).check_enough(0.01, "round 1")
+
+
+def test_faulty_scores_are_left_out(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == "evaluate":
+            scores = unpack(records.array_records[f"{FAULTY}/scores/average"])
+            records[f"{FAULTY}/scores/average"] = pack({**scores, "loss": -scores["loss"]})
+
+    outcome = train(grid=TamperingGrid(tamper), method="fedbn", min_replies=0.75)
+    assert len(outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]) == 3
+    assert f"client {FAULTY} not evaluated" in caplog.text
+    assert outcome.hash == train("undisturbed", method="fedbn").hash
+
+
+def test_dead_worker_is_asked_again(train: Train) -> None:
+    class Dying(TamperingGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Iterator[Message]:
+            again = bool(self.asked)
+            for number, reply in enumerate(super().send_and_receive(messages, timeout=timeout)):
+                if again or number:
+                    yield reply
+
+        def get_node_ids(self) -> list[int]:
+            return [1, 2]
+
+    outcome = train(grid=(grid := Dying()))
+    assert [list(message.content["task"]["clients"]) for message in grid.asked[:3]] == [[0, 2], [1, 3], [0]]
+    assert outcome.summary["failures"] == 0 and outcome.hash == train("undisturbed").hash
+
+
+def test_too_few_nodes(train: Train) -> None:
+    with pytest.raises(TooFewNodes, match=r"1 of 3 nodes connected after 0\.1 s"):
+        train(nodes=3, node_wait=0.1)
+
+
+def test_nodes_that_come_late() -> None:
+    class Late(LocalGrid):
+        times = 0
+
+        def get_node_ids(self) -> list[int]:
+            self.times += 1
+            return [5, 2][: self.times - 1]
+
+    assert wait_for_nodes(Late(), ExchangeSettings(nodes=2, node_wait=30)) == [2, 5]
+
+
+def test_number_of_nodes_and_order_of_replies_do_not_matter(train: Train) -> None:
+    changes = {"method": "fedbn+creff+fedshift", "clients": 5, "participation": 0.6}
+    outcomes = [train(f"{nodes}", grid=ManyNodes(nodes), **changes) for nodes in (1, 2, 3, 9)]
+    assert len({outcome.hash for outcome in outcomes}) == 1
+    assert outcomes[0].records == outcomes[3].records
+
+
+# ---- the question before round 1 -------------------------------------------------------------------------------------
+
+
+def test_prior_is_asked_once_in_a_runs_life(train: Train) -> None:
+    grid = TamperingGrid(in_round(2, FAULTS["nan"][0]))
+    with pytest.raises(TooFewReplies):
+        train(grid=grid, method="fedshift+fedbn", rounds=3)
+    assert grid.kinds().count("query") == 1
+    outcome = train(grid=(grid := TamperingGrid()), method="fedshift+fedbn", rounds=3)
+    assert grid.kinds().count("query") == 0 and len(outcome.records) == 3
+
+
+def test_prior_is_not_asked_again_when_round_1_failed(train: Train) -> None:
+    with pytest.raises(TooFewReplies):
+        train(grid=TamperingGrid(in_round(1, FAULTS["nan"][0])), method="fedshift")
+    outcome = train(grid=(grid := TamperingGrid()), method="fedshift")
+    assert grid.kinds() == ["train", "train"]
+    assert outcome.hash == train("undisturbed", method="fedshift").hash
+
+
+@pytest.mark.parametrize("kind", ["dropped", "raises", "no answer"])
+def test_missing_answer(train: Train, kind: str) -> None:
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == "query":
+            if kind == "no answer":
+                records[f"{FAULTY}/upload/other"] = records.pop(f"{FAULTY}/upload/logit-shift")
+            else:
+                FAULTS[kind][0](records)
+
+    reasons = {
+        "dropped": "no reply",
+        "raises": "ValueError: no such luck",
+        "no answer": "the reply holds no answer for logit-shift",
+    }
+    with pytest.raises(TooFewReplies, match=f"class-counts.*3 good replies of 4.*client {FAULTY}: {reasons[kind]}"):
+        train(grid=TamperingGrid(tamper), method="fedshift", min_replies=0.5)
+
+
+def test_answers_of_another_shape(train: Train) -> None:
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == "query":
+            records["2/upload/logit-shift"] = pack({"counts": torch.ones(9).long()})
+
+    with pytest.raises(ValueError, match="client 2 answered"):
+        train(grid=TamperingGrid(tamper), method="fedshift")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5, 1.0])
+def test_prior_is_the_sum_of_the_smoothed_counts(train: Train, tmp_path: Path, smoothing: float) -> None:
+    outcome = train(grid=(grid := TamperingGrid()), method="fedshift", logit_shift__smoothing=smoothing)
+    counts_C = unpack(grid.asked[1].content.array_records["broadcast/logit-shift"])["counts"].double()
+    federation = federate(small(tmp_path).data, 0)
+    smoothed_KC = torch.as_tensor(federation.counts_KC).double() + smoothing
+    torch.testing.assert_close(counts_C / counts_C.sum(), smoothed_KC.sum(0) / smoothed_KC.sum(), rtol=0, atol=1e-15)
+    assert outcome.summary["failures"] == 0
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+def test_weights_over_all_is_the_same_when_all_take_part(train: Train) -> None:
+    participants = train("participants", fedavg__weights_over="participants", rounds=3)
+    everyone = train("all", fedavg__weights_over="all", rounds=3)
+    assert participants.hash == everyone.hash
+    half = [train(f"half-{w}", fedavg__weights_over=w, participation=0.5) for w in ("participants", "all")]
+    assert half[0].hash != half[1].hash
+
+
+# ---- ways to start it ------------------------------------------------------------------------------------------------
+
+
+def strategy_of(results: Path, **changes: Any) -> Strategy:
+    """Return the strategy of small settings, as the ServerApp builds it."""
+    settings = small(results, **changes)
+    model = build(settings.general.model, (1, 8, 8), 10, 0)
+    return Strategy(
+        model,
+        settings.assignment(),
+        clients=settings.data.clients,
+        participation=settings.general.participation,
+        combine=settings.combine,
+        deploy=settings.deploy,
+    )
+
+
+def test_start_is_a_drop_in(tmp_path: Path) -> None:
+    strategy, measured = strategy_of(tmp_path, method="fedshift"), []
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        measured.append(digest([unpack(arrays)]))
+        return MetricRecord({"round": server_round})
+
+    with LocalGrid() as grid:
+        result = strategy.start(
+            grid=grid, initial_arrays=pack(strategy.shared), num_rounds=2, evaluate_fn=evaluate
+        )
+    assert isinstance(result, Result)
+    assert digest([unpack(result.arrays)]) == digest([strategy.shared]) == measured[-1] != measured[0]
+    assert {number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()} == {
+        1: {"round": 1},
+        2: {"round": 2},
+    }
+    assert result.train_metrics_clientapp[2]["loss"] == strategy.last.loss
+    strategy.summary()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn+creff"])
+def test_flowers_own_calls_give_the_same_as_start(tmp_path: Path, method: str) -> None:
+    changes = {"method": method, "participation": 0.75}
+    started, called = strategy_of(tmp_path / "a", **changes), strategy_of(tmp_path / "b", **changes)
+    with LocalGrid() as grid:
+        started.start(grid, pack(started.shared), 3)
+        arrays = pack(called.shared)
+        for server_round in (1, 2, 3):
+            messages = list(called.configure_train(server_round, arrays, ConfigRecord(), grid))
+            replies = list(grid.send_and_receive(messages))
+            arrays, metrics = called.aggregate_train(server_round, replies)
+        assert list(called.configure_evaluate(3, arrays, ConfigRecord(), grid)) == []
+        assert called.aggregate_evaluate(3, []) is None  # type: ignore[func-returns-value]
+    assert digest([called.shared]) == digest([started.shared]) == digest([unpack(arrays)])
+    assert called.last.loss == started.last.loss == metrics["loss"]
+    for name, state in started.states.items():
+        assert digest([called.states[name]]) == digest([state])
+    assert called.memory_rounds == started.memory_rounds
+    if "fedbn" in method:
+        client, round = max(called.memory_rounds.items())
+        files = [sorted(folder_of(small(tmp_path / r, **changes).folder, client).iterdir()) for r in "ab"]
+        assert files[0][-1].read_bytes() == files[1][-1].read_bytes() and files[0][-1].stem.endswith(str(round))
+
+
+def test_model_given_to_the_strategy_is_not_its_state(tmp_path: Path) -> None:
+    strategy = strategy_of(tmp_path)
+    before = digest([strategy.shared])
+    strategy.server.model.load_state_dict({n: t + 1 for n, t in strategy.server.model.state_dict().items()})
+    assert digest([strategy.shared]) == before
+
+
+def test_fedavg_is_flowers_fedavg(tmp_path: Path) -> None:
+    strategy = strategy_of(tmp_path, model="small-cnn")
+    updates: dict[int, tuple[State, int]] = {}
+    generator = torch.Generator().manual_seed(0)
+    for client, examples in enumerate((3, 50, 7, 140)):
+        state = {n: t + torch.randn(t.shape, generator=generator) for n, t in strategy.shared.items()}
+        updates[client] = (state, examples)
+    with LocalGrid(faithful=True) as grid:
+        (asked,) = strategy.configure_train(1, pack(strategy.shared), ConfigRecord(), grid)
+        identify()
+        others = {"loss": 1.0, "steps": 1, "coefficient-sum": 1.0, "remembers": 0, "seconds": 0.0}
+        ours, theirs = RecordDict(), []
+        order = random.Random(0).sample(list(updates), len(updates))
+        for client in order:
+            state, examples = updates[client]
+            ours[f"{client}/model"] = pack(state)
+            ours[f"{client}/metrics"] = MetricRecord({**others, "num-examples": examples})
+            reply = RecordDict({"arrays": pack(state), "metrics": MetricRecord({"num-examples": examples})})
+            theirs.append(Message(reply, reply_to=asked))
+        arrays, _ = strategy.aggregate_train(1, [Message(ours, reply_to=asked)])
+        flowers, _ = FlowerFedAvg().aggregate_train(1, theirs)
+    assert flowers is not None
+    for name, tensor in unpack(flowers).items():
+        torch.testing.assert_close(unpack(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
