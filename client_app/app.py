@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from client_app.assignment import Player, player
 from client_app.memory import folder_of, forget_all_but, recall, remember
 from client_app.messages import pack, unpack
-from client_app.scores import measure
+from client_app.scores import measure_all
 from client_app.state import State
 from client_app.training import train_round
 
@@ -74,12 +74,9 @@ def evaluate(message: Message, context: Context) -> Message:
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
         memory = recall(folder_of(player.assignment.folder, number), memory_round)
         samples = player.federation.test(number, player.device)
-        return RecordDict(
-            {
-                f"scores/{name}": pack(measure(player.load(shared, memory), samples, player.classes).state())
-                for name, shared in deployed.items()
-            }
-        )
+        whole = {name: player.whole(shared, memory) for name, shared in deployed.items()}
+        scores = measure_all(player.model, whole, samples)
+        return RecordDict({f"scores/{name}": pack(measured.state()) for name, measured in scores.items()})
 
     return reply(message, play)
 

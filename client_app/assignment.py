@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from client_app.client import Client, Variant
-from client_app.models import Classifier, build
+from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
@@ -111,10 +111,9 @@ class Player:
         self.private = private_names(self.model, assignment.variants)
         self.initial = copy({name: t for name, t in self.model.state_dict().items() if name in self.private})
 
-    def load(self, shared: State, memory: Mapping[str, State]) -> Classifier:
-        """Return the model with the shared weights and the client's private tensors (the initial ones at first)."""
-        self.model.load_state_dict({**shared, **self.initial, **memory.get("private", {})})
-        return self.model
+    def whole(self, shared: State, memory: Mapping[str, State]) -> State:
+        """Return the model's state: the shared weights and the client's private tensors (the initial ones at first)."""
+        return {**shared, **self.initial, **memory.get("private", {})}
 
     def client(
         self, client: int, round: int, shared: State, broadcast: Mapping[str, State], memory: Mapping[str, State]
@@ -122,9 +121,10 @@ class Player:
         """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
         if not 0 <= client < len(self.federation.train_indices):
             raise LookupError(f"there is no client {client}, only 0 to {len(self.federation.train_indices) - 1}")
+        self.model.load_state_dict(self.whole(shared, memory))
         return Client(
             id=client,
-            model=self.load(shared, memory),
+            model=self.model,
             samples=self.federation.train(client, self.device),
             num_classes=self.classes,
             round=round,

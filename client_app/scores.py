@@ -1,11 +1,13 @@
 """How well a model does on some samples: counts and sums that add up over clients, never predictions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from client_app.models import Classifier
 from client_app.state import State
 from data import Samples
 
@@ -45,24 +47,58 @@ class Scores:
         return Scores(state["confusion"], state["loss"], state["calibration"])
 
 
-@torch.no_grad()
-def measure(model: nn.Module, samples: Samples, classes: int, batch_size: int = 512) -> Scores:
-    """Return the scores of `model` on all of `samples`, in eval mode; the last batch counts like any other."""
-    model.eval()
-    confusion = torch.zeros(classes * classes, dtype=torch.int64)
-    loss, calibration = torch.zeros((), dtype=torch.float64), torch.zeros(3, BINS, dtype=torch.float64)
-    for indices_B in torch.split(torch.arange(len(samples), device=samples.labels_N.device), batch_size):
-        labels_B = samples.labels_N[indices_B].cpu()
-        log_probabilities_BC = F.log_softmax(model(samples.batch(indices_B)).double().cpu(), dim=1)
-        loss += F.nll_loss(log_probabilities_BC, labels_B, reduction="sum")
+    @staticmethod
+    def of_batch(logits_BC: Tensor, labels_B: Tensor) -> "Scores":
+        """Return the scores of one batch, computed in float64 on the CPU."""
+        labels_B, classes = labels_B.cpu(), logits_BC.shape[1]
+        log_probabilities_BC = F.log_softmax(logits_BC.double().cpu(), dim=1)
         confidence_B, predicted_B = log_probabilities_BC.exp().max(1)
-        confusion += torch.bincount(labels_B * classes + predicted_B, minlength=classes * classes)
         bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)
-        correct_B = (predicted_B == labels_B).double()
-        calibration += torch.stack(
-            [
-                torch.bincount(bins_B, weights, BINS)
-                for weights in (torch.ones_like(confidence_B), correct_B, confidence_B)
-            ]
+        columns = (torch.ones_like(confidence_B), (predicted_B == labels_B).double(), confidence_B)
+        return Scores(
+            torch.bincount(labels_B * classes + predicted_B, minlength=classes**2).reshape(classes, classes),
+            F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
+            torch.stack([torch.bincount(bins_B, column, BINS) for column in columns]),
         )
-    return Scores(confusion.reshape(classes, classes), loss, calibration)
+
+
+def measure(model: Classifier, samples: Samples, batch_size: int = 512) -> Scores:
+    """Return the scores of `model` as it is on all of `samples`, in eval mode; the last batch counts like any other."""
+    return measure_all(model, {"": model.state_dict()}, samples, batch_size)[""]
+
+
+@torch.no_grad()
+def measure_all(
+    model: Classifier, states: Mapping[str, State], samples: Samples, batch_size: int = 512
+) -> dict[str, Scores]:
+    """Return the scores of `model` with each of the `states`, by name.
+
+    States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
+    features, which is where the time goes.
+    """
+    model.eval()
+    device = samples.labels_N.device
+    scores: dict[str, Scores] = {}
+    for names in sharing_features(states):
+        model.load_state_dict(states[names[0]])
+        heads = {name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")] for name in names}
+        for indices_B in torch.split(torch.arange(len(samples), device=device), batch_size):
+            features_BD, labels_B = model.features(samples.batch(indices_B)), samples.labels_N[indices_B]
+            for name, (weight_CD, bias_C) in heads.items():
+                part = Scores.of_batch(F.linear(features_BD, weight_CD, bias_C), labels_B)
+                scores[name] = scores[name] + part if name in scores else part
+    return {name: scores[name] for name in states}
+
+
+def sharing_features(states: Mapping[str, State]) -> list[list[str]]:
+    """Return the states' names in groups that are equal in everything but the head."""
+    groups: list[list[str]] = []
+    for name, state in states.items():
+        for group in groups:
+            other = states[group[0]]
+            if all(torch.equal(tensor, other[key]) for key, tensor in state.items() if not key.startswith("head.")):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups

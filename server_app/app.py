@@ -14,7 +14,7 @@ from client_app.assignment import choose_device, initial_seed
 from client_app.memory import folder_of, recall
 from client_app.messages import pack
 from client_app.models import build
-from client_app.scores import measure
+from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate
 from server_app.checkpoint import Checkpoint
@@ -69,6 +69,7 @@ class Run:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
         general, dataset = settings.general, federation.dataset
         self.model = build(general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.lap_began = time.perf_counter()
         self.device = choose_device("auto" if general.device == "cuda" else general.device)
         self.strategy = Strategy(
             self.model,
@@ -131,6 +132,11 @@ class Run:
         )
         checkpoint.save(self.folder.checkpoint_file)
 
+    def lap(self) -> float:
+        """Return the seconds since the last call: a round with everything that belongs to it."""
+        before, self.lap_began = self.lap_began, time.perf_counter()
+        return self.lap_began - before
+
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
         """Evaluate when it is due, record the round, then checkpoint: a record without checkpoint is cut on resume."""
         every, began = self.settings.general.evaluate_every, time.perf_counter()
@@ -146,7 +152,7 @@ class Run:
             "failures": last.failures,
             "bytes-down": last.bytes_down,
             "bytes-up": last.bytes_up,
-            "seconds": {**last.seconds, "evaluation": time.perf_counter() - began},
+            "seconds": {**last.seconds, "evaluation": time.perf_counter() - began, "round": self.lap()},
             "workers": [dict(worker) for worker in last.workers],
             **last.metrics,
         }
@@ -162,16 +168,12 @@ class Run:
 
     def evaluate(self) -> dict[str, Any]:
         """Return the numbers of every deployed model."""
-        classes = self.federation.dataset.num_classes
         if self.evaluated_by_clients:
-            scores = self.strategy.evaluate_on_clients(self.grid, classes)
-            return {name: of_clients(each, self.counts_KC, self.groups) for name, each in scores.items()}
-        samples, model = self.federation.test(None, self.device), self.model.to(self.device)
-        result = {}
-        for name, shared in self.strategy.deployed.items():
-            model.load_state_dict(shared)
-            result[name] = of_server(measure(model, samples, classes), self.counts_KC, self.groups)
-        return result
+            measured = self.strategy.evaluate_on_clients(self.grid, self.federation.dataset.num_classes)
+            return {name: of_clients(each, self.counts_KC, self.groups) for name, each in measured.items()}
+        samples = self.federation.test(None, self.device)
+        scores = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
+        return {name: of_server(each, self.counts_KC, self.groups) for name, each in scores.items()}
 
     def line(self, record: dict[str, Any]) -> str:
         """Return one line about a round."""

@@ -6,6 +6,7 @@ import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
+import click
 import typer
 from rich import box
 from rich.console import Console
@@ -134,7 +135,9 @@ def list_topic(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table(*rows[0])
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(rows[0]):
+        table.add_column(heading, no_wrap=number == 0)  # names are to be copied whole
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
     Console(highlight=False).print(table)
@@ -145,11 +148,13 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
-        application(standalone_mode=True)
+        if application(standalone_mode=False) == INTERRUPTED:  # typer makes a return value of a KeyboardInterrupt
+            sys.exit(told("interrupted; the same command goes on from the last finished round", INTERRUPTED))
+    except click.ClickException as error:  # a wrong option: the usage and one sentence
+        error.show()
+        sys.exit(error.exit_code)
     except (SettingError, DataError) as error:
         sys.exit(told(str(error), BAD_INPUT))
-    except KeyboardInterrupt:
-        sys.exit(told("interrupted; the same command goes on from the last finished round", INTERRUPTED))
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         sys.exit(told(f"{type(error).__name__}: {error}", FAILED))
 
@@ -158,3 +163,7 @@ def told(sentence: str, status: int) -> int:
     """Print one sentence to stderr and return the exit status."""
     errors.print(f"fedskew: {sentence}", markup=False, soft_wrap=True)
     return status
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
 from itertools import pairwise
@@ -282,5 +283,12 @@ def as_toml() -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_toml(path: Path) -> None:
+    """Replace the block in a pyproject.toml by `as_toml`."""
+    block = r"^\[tool\.flwr\.app\.config\]\n(?:(?!\[(?!tool\.flwr\.app\.config)).*\n)*"
+    text = path.read_text()
+    path.write_text(re.sub(block, lambda match: as_toml() + "\n", text, flags=re.MULTILINE))
+
+
 if __name__ == "__main__":
-    print(as_toml(), end="")
+    write_toml(Path(sys.argv[1]))

@@ -60,6 +60,8 @@ class Exchange:
     asked: Sequence[int]
     answers: dict[int, Answer] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    error: str = ""
+    """What a node last reported instead of a reply."""
 
     @property
     def unanswered(self) -> list[int]:
@@ -69,15 +71,18 @@ class Exchange:
     def receive(self, replies: Iterable[Message]) -> None:
         """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
         for reply in replies:
-            if not reply.has_error():  # an error of flwr's own is a dead worker: its clients stay unanswered
+            if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
+                self.error = str(reply.error.reason)
+            else:
                 self.sort(reply.content)
 
     def sort(self, content: RecordDict) -> None:
-        """Sort one reply's records, named `CLIENT/RECORD`."""
+        """Sort one reply's records, named `CLIENT/RECORD`; of a client that comes twice the first counts."""
         records: dict[int, dict[str, object]] = {}
+        waiting = set(self.unanswered)
         for name, record in content.items():
             number, _, rest = name.partition("/")
-            if number.isdecimal() and int(number) in self.asked:
+            if number.isdecimal() and int(number) in waiting:
                 records.setdefault(int(number), {})[rest] = record
         for client, parts in records.items():
             if isinstance(error := parts.pop("error", None), ConfigRecord):
@@ -96,7 +101,7 @@ class Exchange:
     def close(self) -> None:
         """Count those who did not answer as failures."""
         for client in self.unanswered:
-            self.failures[client] = "no reply"
+            self.failures[client] = f"no reply; a node reported: {self.error}" if self.error else "no reply"
 
     def check_enough(self, share: float, what: str) -> None:
         """Raise TooFewReplies when fewer than `share` of those asked sent a good reply."""

@@ -1,9 +1,15 @@
 """What holds for every test: one thread, and nobody's real cache."""
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
+    import flwr.clientapp
+    import flwr.serverapp  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -54,24 +54,27 @@ class LocalGrid(Grid):
         return list(range(1, max(1, self.workers) + 1))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Yield the reply to each message. A worker that died costs the messages that were out, and is replaced."""
+        """Yield the reply to each message. A worker that died is replaced, and what was out is sent once more."""
         asked = list(messages)
         for message in asked:
             message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
         if self.pool is None:
             yield from (self.play_here(message) for message in asked)
             return
-        futures = [self.pool.submit(play, message) for message in asked]
-        for future in futures:
-            try:
-                yield future.result(timeout)
+        done = 0
+        for _ in range(2):
+            try:  # submitting raises as well, when a worker died between two rounds
+                for future in [self.pool.submit(play, message) for message in asked[done:]]:
+                    try:
+                        yield future.result(timeout)
+                    except TimeoutError:
+                        log.warning("no reply after %g s", timeout)
+                    done += 1
+                return
             except BrokenProcessPool:
-                log.warning("a worker process died; its clients are asked again")
+                log.warning("a worker process died and is replaced; its clients are asked again")
                 self.stack.close()
                 self.__enter__()
-                return
-            except TimeoutError:
-                log.warning("no reply after %g s", timeout)
 
     def play_here(self, message: Message) -> Message:
         """Return the reply of this process's ClientApp."""

@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "garbage": (garbage, "unreadable reply: "),
     "dropped": (lambda records: drop(records, FAULTY), "no reply"),
 }
-CHANGES: dict[str, Any] = {"method": "fedbn+creff", "min_replies": 0.5, "partition": "iid"}
+CHANGES: dict[str, Any] = {"method": "fedbn+creff", "min_replies": 0.5, "alpha": 10.0}
 
 
 def in_round(round: int, spoil: Callable[[RecordDict], None]) -> Tamper:
@@ -200,6 +200,22 @@ def test_dead_worker_is_asked_again(train: Train) -> None:
     outcome = train(grid=(grid := Dying()))
     assert [list(message.content["task"]["clients"]) for message in grid.asked[:3]] == [[0, 2], [1, 3], [0]]
     assert outcome.summary["failures"] == 0 and outcome.hash == train("undisturbed").hash
+
+
+def test_what_a_dead_node_reported_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("client_app.app.states", broken)
+    with pytest.raises(TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"):
+        train()
+
+
+def test_first_word_of_a_client_counts() -> None:
+    exchange = Exchange([0, 1])
+    exchange.sort(RecordDict({"0/error": ConfigRecord({"reason": "first"}), "1/model": ArrayRecord()}))
+    exchange.sort(RecordDict({"0/model": ArrayRecord(), "1/error": ConfigRecord({"reason": "second"})}))
+    assert (exchange.failures, list(exchange.answers), exchange.unanswered) == ({0: "first"}, [1], [])
 
 
 def test_too_few_nodes(train: Train) -> None:
@@ -318,9 +334,7 @@ def test_start_is_a_drop_in(tmp_path: Path) -> None:
         return MetricRecord({"round": server_round})
 
     with LocalGrid() as grid:
-        result = strategy.start(
-            grid=grid, initial_arrays=pack(strategy.shared), num_rounds=2, evaluate_fn=evaluate
-        )
+        result = strategy.start(grid=grid, initial_arrays=pack(strategy.shared), num_rounds=2, evaluate_fn=evaluate)
     assert isinstance(result, Result)
     assert digest([unpack(result.arrays)]) == digest([strategy.shared]) == measured[-1] != measured[0]
     assert {number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()} == {

@@ -1,0 +1,238 @@
+"""The ClientApp through flwr's own messages, as the engine of one process sends them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from client_builders import same
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from client_app.assignment import Assignment, Player, code_version, initial_seed, player
+from client_app.client import Variant
+from client_app.memory import file_of, folder_of, recall
+from client_app.messages import pack, unpack
+from client_app.models import build
+from client_app.optimizer import TrainingSettings
+from client_app.scores import Scores, measure
+from client_app.state import State, copy
+from client_app.training import train_round
+from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.logit_shift import LogitShift
+from data import DataSettings, SettingError, federate
+from server_app.engines.local import LocalGrid
+
+SHAPE = (1, 8, 8)
+VARIANTS = (FeatureGradients(), LocalBatchNorm(), LogitShift())
+
+
+@pytest.fixture(autouse=True)
+def fresh_players() -> Iterator[None]:
+    yield
+    player.cache_clear()
+
+
+@pytest.fixture(params=[True, False], ids=["bytes", "handing over"])
+def grid(request: pytest.FixtureRequest) -> Iterator[LocalGrid]:
+    with LocalGrid(faithful=request.param) as opened:
+        yield opened
+
+
+def assignment_in(folder: Path, variants: tuple[Variant, ...] = VARIANTS) -> Assignment:
+    return Assignment(
+        data=DataSettings(clients=3, partition="iid", train_images=90, test_images=50),
+        training=TrainingSettings(batch_size=16),
+        model="mlp-bn",
+        variants=variants,
+        seed=3,
+        device="cpu",
+        folder=folder,
+        code=code_version(),
+    )
+
+
+def shared_of(assignment: Assignment) -> dict[str, torch.Tensor]:
+    model = build("mlp-bn", SHAPE, 10, initial_seed(assignment.seed))
+    private = frozenset().union(*(variant.private_names(model) for variant in assignment.variants))
+    return {name: t for name, t in copy(model.state_dict()).items() if name not in private}
+
+
+def broadcast() -> dict[str, State]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "feature-gradients": {"weight": torch.randn(10, 64, generator=generator), "bias": torch.zeros(10)},
+        "logit-shift": {"counts": torch.full((10,), 10 * 2**16)},
+    }
+
+
+def ask(
+    grid: LocalGrid,
+    kind: str,
+    assignment: Assignment | str,
+    clients: list[int],
+    memory: list[int] | None = None,
+    models: dict[str, State] | None = None,
+    **task: int | str,
+) -> dict[str, object]:
+    """Return the reply's records by name."""
+    text = assignment if isinstance(assignment, str) else assignment.to_json()
+    if models is None:
+        assert isinstance(assignment, Assignment)
+        models = {
+            "model": shared_of(assignment),
+            **{f"broadcast/{name}": state for name, state in broadcast().items()},
+        }
+    config = {"assignment": text, "clients": clients, "memory": memory or [0] * len(clients), **task}
+    content = RecordDict({**{name: pack(state) for name, state in models.items()}, "task": ConfigRecord(config)})
+    (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type=kind)])
+    assert not reply.has_error(), reply.error
+    return dict(reply.content)
+
+
+def test_training_reports_what_the_loop_returns(grid: LocalGrid, tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    records = ask(grid, "train", assignment, [0, 2], round=1)
+    assert {name.split("/")[0] for name in records} == {"0", "2"}
+    judge = Player(assignment)
+    for number in (0, 2):
+        client = judge.client(number, 1, shared_of(assignment), broadcast(), {})
+        expected = train_round(client, VARIANTS, assignment.training)
+        assert same(unpack(records[f"{number}/model"]), expected.shared)
+        uploaded = {n.split("/", 2)[2] for n in records if n.startswith(f"{number}/upload/")}
+        assert uploaded == set(expected.uploads) == {"feature-gradients"}
+        upload = unpack(records[f"{number}/upload/feature-gradients"])
+        assert same(upload, expected.uploads["feature-gradients"])
+        numbers = dict(records[f"{number}/metrics"])
+        seconds = numbers.pop("seconds")
+        assert seconds > 0
+        assert numbers == {
+            "num-examples": expected.examples,
+            "loss": expected.loss,
+            "steps": expected.trained.steps,
+            "coefficient-sum": expected.trained.coefficient_sum,
+            "remembers": 1,
+        }
+        assert dict(records[f"{number}/worker"])["device"] == "cpu"
+        kept = recall(folder_of(tmp_path, number), 1)["private"]
+        assert same(kept, expected.memory["private"])
+
+
+def test_the_message_is_not_changed_by_training(tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    shared, sent = shared_of(assignment), broadcast()
+    models = {"model": shared, **{f"broadcast/{name}": state for name, state in sent.items()}}
+    with LocalGrid() as grid:
+        ask(grid, "train", assignment, [0, 1], models=models, round=1)
+    assert same(shared, shared_of(assignment))
+    assert all(same(sent[name], state) for name, state in broadcast().items())
+
+
+def test_memory_is_read_and_written_as_the_server_names_it(grid: LocalGrid, tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    folder = folder_of(tmp_path, 1)
+    ask(grid, "train", assignment, [1], round=1)
+    first = recall(folder, 1)["private"]
+    lost = unpack(ask(grid, "train", assignment, [1], [1], round=2)["1/model"])
+    assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2)}
+    again = unpack(ask(grid, "train", assignment, [1], [1], round=2)["1/model"])
+    assert same(lost, again), "a round played again from the same memory is the same"
+    assert same(recall(folder, 1)["private"], first)
+    ask(grid, "train", assignment, [1], [2], round=3)
+    assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (2, 3)}
+    counters = [t.item() for name, t in recall(folder, 3)["private"].items() if "num_batches" in name]
+    steps = ask(grid, "train", assignment, [1], [3], round=4)["1/metrics"]["steps"]
+    assert set(counters) == {3 * steps}, "the statistics went on from round to round"
+
+
+def test_a_client_that_fails_costs_the_others_nothing(grid: LocalGrid, tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    alone = ask(grid, "train", assignment, [0], round=5)
+    records = ask(grid, "train", assignment, [7, 0, 1], [0, 0, 4], round=5)
+    assert "there is no client 7" in str(records["7/error"]["reason"])
+    assert str(file_of(folder_of(tmp_path, 1), 4)) in str(records["1/error"]["reason"])
+    assert str(records["1/error"]["reason"]).startswith("MemoryLost")
+    assert {name for name in records if name[0] in "17"} == {"7/error", "1/error"}
+    assert same(unpack(records["0/model"]), unpack(alone["0/model"]))
+    assert not folder_of(tmp_path, 7).exists()
+
+
+def test_other_code_is_refused(grid: LocalGrid, tmp_path: Path) -> None:
+    assignment = replace(assignment_in(tmp_path), code="0123456789abcdef")
+    records = ask(grid, "train", assignment, [0, 1], round=1)
+    assert records.keys() == {"0/error", "1/error"}
+    assert "other code than the server" in str(records["0/error"]["reason"])
+    assert not (tmp_path / "memory").exists()
+
+
+def test_a_setting_of_another_version_is_an_error_of_each_client(grid: LocalGrid, tmp_path: Path) -> None:
+    fields = json.loads(assignment_in(tmp_path).to_json())
+    fields["variants"]["unheard-of"] = {}
+    models = {"model": shared_of(assignment_in(tmp_path))}
+    records = ask(grid, "train", json.dumps(fields), [0], models=models, round=1)
+    assert "KeyError" in str(records["0/error"]["reason"])
+
+
+def test_questions_are_answered_with_the_client_s_counts(grid: LocalGrid, tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    models = {"model": shared_of(assignment)}
+    records = ask(grid, "query", assignment, [0, 1, 2], models=models, question="class-counts")
+    assert records.keys() == {f"{k}/upload/logit-shift" for k in range(3)}
+    federation = federate(assignment.data, assignment.seed)
+    for k in range(3):
+        counts_C = (torch.from_numpy(federation.counts_KC[k]) + 1) * 2**16
+        assert torch.equal(unpack(records[f"{k}/upload/logit-shift"])["counts"], counts_C)
+    assert ask(grid, "query", assignment, [0], models=models, question="another") == {}
+
+
+def test_evaluation_measures_every_deployed_model_with_private_tensors(grid: LocalGrid, tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    trained = unpack(ask(grid, "train", assignment, [0], round=1)["0/model"])
+    models = {"deployed/average": shared_of(assignment), "deployed/creff": copy(trained)}
+    records = ask(grid, "evaluate", assignment, [0, 1], [1, 0], models=models, round=1)
+    assert records.keys() == {f"{k}/scores/{name}" for k in (0, 1) for name in ("average", "creff")}
+    scores = {name: Scores.of(unpack(record), 10) for name, record in records.items()}
+    assert all(found.confusion_CC.sum() == 50 for found in scores.values())
+    # both have the same test set here; client 1 was never trained and keeps the initial batch norm
+    assert not torch.equal(scores["0/scores/average"].loss, scores["1/scores/average"].loss)
+    assert not torch.equal(scores["0/scores/average"].loss, scores["0/scores/creff"].loss)
+    judge = Player(assignment)
+    judge.model.load_state_dict(judge.whole(trained, {}))
+    expected = measure(judge.model, judge.federation.test(1))
+    assert torch.equal(scores["1/scores/creff"].loss, expected.loss)
+
+
+def test_a_client_without_memory_starts_from_the_initial_private_tensors(tmp_path: Path) -> None:
+    assignment = assignment_in(tmp_path)
+    judge = Player(assignment)
+    train_round(judge.client(0, 1, shared_of(assignment), broadcast(), {}), VARIANTS, assignment.training)
+    client = judge.client(1, 1, shared_of(assignment), broadcast(), {})
+    initial = build("mlp-bn", SHAPE, 10, initial_seed(assignment.seed)).state_dict()
+    assert same(client.model.state_dict(), initial), "client 0's batch norm stayed in the process"
+    assert client.start.keys() == shared_of(assignment).keys()
+    assert not client.start.keys() & judge.private
+
+
+def test_draws_depend_on_run_round_and_client(tmp_path: Path) -> None:
+    seeds = set()
+    for run in (3, 4):
+        judge = Player(replace(assignment_in(tmp_path), seed=run))
+        for round in (1, 2):
+            for number in (0, 1, 2):
+                seeds.add(judge.client(number, round, shared_of(judge.assignment), {}, {}).seed)
+    assert len(seeds) == 12
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize(("visible", "remedy"), [("", "client-resources-num-gpus"), (None, "use device = cpu")])
+def test_a_gpu_demanded_and_not_seen_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, remedy: str
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(SettingError, match=remedy):
+        Player(replace(assignment_in(tmp_path), device="cuda"))

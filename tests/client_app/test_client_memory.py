@@ -1,0 +1,99 @@
+"""The memory protocol: the server names the round, the client keeps that file alone."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from client_builders import same
+from safetensors import safe_open
+
+from client_app import memory
+from client_app.memory import MemoryLost, file_of, folder_of, forget_all_but, recall, remember, write_atomically
+
+
+def kept(value: float) -> dict[str, dict[str, torch.Tensor]]:
+    return {
+        "private": {"features.1.running_mean": torch.full((3,), value), "features.1.counter": torch.tensor(4)},
+        "other": {"a/b": torch.full((2, 2), value, dtype=torch.float64), "empty": torch.empty(0, 2)},
+    }
+
+
+def equal(left: dict[str, dict[str, torch.Tensor]], right: dict[str, dict[str, torch.Tensor]]) -> bool:
+    return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+
+
+def test_what_is_remembered_is_recalled(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, 12)
+    assert folder.name == "client-00012"
+    assert recall(folder, 0) == {}
+    remember(folder, 1, kept(1.0))
+    remember(folder, 2, kept(2.0))
+    assert equal(recall(folder, 1), kept(1.0)) and equal(recall(folder, 2), kept(2.0))
+    assert recall(folder, 0) == {}, "the server says that nothing counts yet"
+
+
+def test_a_reply_that_was_lost_leaves_no_trace(tmp_path: Path) -> None:
+    remember(tmp_path, 1, kept(1.0))
+    remember(tmp_path, 2, kept(2.0))  # this update never reached the server, which names round 1 again
+    forget_all_but(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == [file_of(tmp_path, 1).name]
+    remember(tmp_path, 3, kept(3.0))
+    assert equal(recall(tmp_path, 1), kept(1.0)) and equal(recall(tmp_path, 3), kept(3.0))
+    forget_all_but(tmp_path, 3)
+    with pytest.raises(MemoryLost):
+        recall(tmp_path, 1)
+
+
+def test_a_round_played_again_overwrites(tmp_path: Path) -> None:
+    remember(tmp_path, 4, kept(1.0))
+    remember(tmp_path, 4, kept(2.0))
+    assert equal(recall(tmp_path, 4), kept(2.0))
+
+
+def test_round_zero_forgets_everything_and_a_missing_folder_is_no_error(tmp_path: Path) -> None:
+    remember(tmp_path, 1, kept(1.0))
+    (tmp_path / "somebody's notes.txt").write_text("keep")
+    forget_all_but(tmp_path, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["somebody's notes.txt"]
+    forget_all_but(tmp_path / "nowhere", 3)
+
+
+def test_a_lost_file_is_named(tmp_path: Path) -> None:
+    remember(tmp_path, 1, kept(1.0))
+    with pytest.raises(MemoryLost) as caught:
+        recall(tmp_path, 2)
+    assert str(file_of(tmp_path, 2)) in str(caught.value) and "round 2" in str(caught.value)
+
+
+def test_nothing_to_remember_writes_nothing(tmp_path: Path) -> None:
+    remember(tmp_path / "folder", 1, {})
+    assert not (tmp_path / "folder").exists()
+
+
+def test_files_sort_by_round(tmp_path: Path) -> None:
+    names = [file_of(tmp_path, round).name for round in (2, 10, 100, 99_999)]
+    assert names == sorted(names)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.safetensors"
+    write_atomically(path, {"x": torch.ones(2)}, {"why": "first"})
+
+    def half_written(tensors: object, filename: Path, metadata: object) -> None:
+        Path(filename).write_bytes(b"half")
+        assert path.exists(), "the old file is there while the new one is written"
+        raise OSError("no space left")
+
+    monkeypatch.setattr(memory, "save_file", half_written)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(path, {"x": torch.zeros(2)})
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    with safe_open(path, "pt") as file:
+        assert file.get_tensor("x").tolist() == [1, 1]
+        assert file.metadata() == {"why": "first"}
+
+
+def test_transposed_tensors_are_written(tmp_path: Path) -> None:
+    matrix = torch.arange(6.0).reshape(2, 3).T
+    remember(tmp_path, 1, {"private": {"matrix": matrix}})
+    assert torch.equal(recall(tmp_path, 1)["private"]["matrix"], matrix)

@@ -1,0 +1,75 @@
+"""States in records and back, as bytes and within one process."""
+
+import pytest
+import torch
+from client_builders import same
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+
+from client_app.messages import TensorRecord, handing_over, pack, size, unpack
+from client_app.models import build
+
+STATES = {
+    "float32": {"x": torch.randn(2, 3, 4)},
+    "float64": {"x": torch.randn(3, dtype=torch.float64)},
+    "float16": {"x": torch.randn(3).half()},
+    "int64": {"x": torch.tensor([2**62, -1])},
+    "uint8": {"x": torch.tensor([0, 255], dtype=torch.uint8)},
+    "bool": {"x": torch.tensor([True, False])},
+    "zero-dim": {"x": torch.tensor(3.5), "counter": torch.tensor(7)},
+    "empty": {"x": torch.empty(0, 4, 4), "classes": torch.empty(0, dtype=torch.int64)},
+    "transposed": {"x": torch.arange(6.0).reshape(2, 3).T},
+    "special values": {"x": torch.tensor([float("inf"), float("-inf"), -0.0, 1e-45])},
+    "gradient": {"x": torch.ones(2, requires_grad=True)},
+    "no tensors": {},
+    "model": dict(build("mlp-bn", (1, 4, 4), 3, 0).state_dict()),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_bytes_and_back(name: str) -> None:
+    state = STATES[name]
+    record = pack(state)
+    assert type(record) is ArrayRecord
+    travelled = recorddict_from_proto(recorddict_to_proto(RecordDict({"state": record})))
+    for back in (unpack(record), unpack(travelled.array_records["state"])):
+        assert list(back) == list(state)
+        assert {k: (t.dtype, t.shape) for k, t in back.items()} == {k: (t.dtype, t.shape) for k, t in state.items()}
+        assert same(back, state)
+        assert all(not tensor.requires_grad for tensor in back.values())
+
+
+def test_packed_bytes_do_not_follow_the_tensor() -> None:
+    tensor = torch.zeros(3)
+    record = pack({"x": tensor})
+    tensor.add_(1)
+    assert unpack(record)["x"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_handing_over_passes_the_tensors_themselves(name: str) -> None:
+    state = STATES[name]
+    with handing_over():
+        record = pack(state)
+        content = RecordDict({"state": record})
+        assert isinstance(content.array_records["state"], TensorRecord)
+        back = unpack(content.array_records["state"])
+        assert list(back) == list(state) and all(back[key] is tensor for key, tensor in state.items())
+        reply = Message(content, dst_node_id=1, message_type="train") if name == "model" else None
+        assert reply is None or unpack(reply.content.array_records["state"])["head.bias"] is state["head.bias"]
+    assert type(pack(state)) is ArrayRecord, "outside, bytes again"
+
+
+def test_handing_over_ends_with_an_error_and_nests() -> None:
+    with pytest.raises(KeyError), handing_over():
+        raise KeyError
+    assert type(pack({})) is ArrayRecord
+    with handing_over():
+        with handing_over():
+            pass
+        assert type(pack({})) is TensorRecord
+
+
+def test_size_is_that_of_the_values() -> None:
+    assert size({"x": torch.zeros(3, 4), "counter": torch.tensor(1), "empty": torch.empty(0)}) == 3 * 4 * 4 + 8
+    assert size({}) == 0

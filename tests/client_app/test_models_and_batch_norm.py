@@ -1,0 +1,126 @@
+"""The models' sizes, and FedBN: which tensors stay on a client."""
+
+import pytest
+import torch
+from client_builders import SHAPE, play, same, small_client
+from torch import nn
+
+from client_app.models import MODELS, Classifier, batch_norm_names, build, has_batch_norm
+from client_app.optimizer import TrainingSettings
+from client_app.state import copy
+from client_app.training import train_round
+from client_app.variants.local_batch_norm import LocalBatchNorm
+from data import SettingError
+
+SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "parameters", "width", "tensors", "sent"),
+    [
+        ("mcmahan-cnn", (1, 28, 28), 10, 1_663_370, 512, 8, 8),
+        ("resnet-8", (3, 32, 32), 10, 1_227_594, 256, 56, 11),
+        ("resnet-8", (3, 32, 32), 100, 1_250_724, 256, 56, 11),
+        ("digit-model", (3, 28, 28), 10, 14_219_210, 512, 37, 12),
+        ("small-cnn", (1, 8, 8), 10, 13_706, 64, 8, 8),
+        ("mlp-bn", (1, 8, 8), 10, 17_610, 64, 16, 6),
+    ],
+)
+def test_counts(
+    name: str, shape: tuple[int, ...], classes: int, parameters: int, width: int, tensors: int, sent: int
+) -> None:
+    model = build(name, shape, classes, 0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert len(model.state_dict()) == tensors
+    kept = LocalBatchNorm().private_names(model)
+    assert len(model.state_dict().keys() - kept) == sent
+    assert has_batch_norm(model) == (sent < tensors)
+    model.eval()
+    with torch.no_grad():
+        inputs_B = torch.randn(2, *shape)
+        assert model.features(inputs_B).shape == (2, width)
+        assert torch.equal(model.head(model.features(inputs_B)), model(inputs_B))
+    assert model.head.in_features == width and model.head.out_features == classes
+    if name != "mlp-bn" and classes == 10:
+        assert f"{parameters:,}" in (MODELS[name].__doc__ or "")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_come_from_the_seed_alone(name: str) -> None:
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    first = copy(build(name, SHAPE, 3, 1).state_dict())
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator moved"
+    torch.manual_seed(6)
+    assert same(first, build(name, SHAPE, 3, 1).state_dict())
+    assert not same(first, build(name, SHAPE, 3, 2).state_dict())
+
+
+@pytest.mark.parametrize("shape", [(64,), (1, 3, 8), (1, 8, 3)])
+def test_images_too_small_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(SettingError, match="needs images of 4x4 pixels"):
+        build("small-cnn", shape, 10, 0)
+    assert build("mlp-bn", shape, 10, 0).head.out_features == 10
+
+
+def test_layers_are_found_by_type_not_by_name() -> None:
+    names = batch_norm_names(build("resnet-8", (3, 32, 32), 10, 0))
+    assert any("downsample.1" in name for name in names)
+    assert {name.rsplit(".", 1)[1] for name in names} == {
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    }
+    misnamed = nn.Sequential()
+    misnamed.add_module("bn", nn.Linear(2, 2))
+    misnamed.add_module("linear", nn.BatchNorm1d(2, affine=False))
+    assert batch_norm_names(Classifier(misnamed, nn.Linear(2, 2))) == {
+        "features.linear.running_mean",
+        "features.linear.running_var",
+        "features.linear.num_batches_tracked",
+    }
+    assert batch_norm_names(nn.BatchNorm1d(2, track_running_stats=False)) == {"weight", "bias"}
+    assert not has_batch_norm(Classifier(nn.Sequential(nn.GroupNorm(1, 2), nn.LayerNorm(2)), nn.Linear(2, 2)))
+
+
+def test_names_sent_and_kept_make_up_the_state() -> None:
+    client = small_client()
+    report = train_round(client, [LocalBatchNorm()], SETTINGS)
+    kept = report.memory["private"]
+    assert not kept.keys() & report.shared.keys()
+    assert same({**kept, **report.shared}, client.model.state_dict())
+    assert kept.keys() == batch_norm_names(client.model)
+    assert not report.uploads
+    plain = train_round(small_client(), [], SETTINGS)
+    assert same(plain.shared, client.model.state_dict()), "one client: FedBN's first round is FedAvg's"
+    assert not plain.memory
+
+
+def test_one_client_s_rounds_are_those_of_fedavg() -> None:
+    counts = [(5, 3, 2, 2)]
+    plain, _ = play([], counts, SETTINGS, rounds=3)
+    shared, (report,) = play([LocalBatchNorm()], counts, SETTINGS, rounds=3)
+    assert same({**shared, **report.memory["private"]}, plain)
+
+
+def test_a_model_without_batch_norm_sends_everything() -> None:
+    plain = train_round(small_client(model="small-cnn"), [], SETTINGS)
+    local = train_round(small_client(model="small-cnn"), [LocalBatchNorm()], SETTINGS)
+    assert same(plain.shared, local.shared) and not local.memory
+
+
+def test_clients_differ_in_batch_norm_alone() -> None:
+    counts = [(8, 4, 2, 1), (1, 2, 4, 8)]
+    shared, reports = play([LocalBatchNorm()], counts, SETTINGS)
+    private = [report.memory["private"] for report in reports]
+    model = build("mlp-bn", SHAPE, 4, 0).eval()
+    inputs_B = small_client().samples.inputs_N
+    logits = []
+    for kept in (private[0], private[1], private[0]):
+        model.load_state_dict({**shared, **kept})
+        with torch.no_grad():
+            logits.append(model(inputs_B))
+    assert torch.equal(logits[0], logits[2])
+    assert not torch.allclose(logits[0], logits[1], atol=1e-3)

@@ -1,0 +1,153 @@
+"""States: means, digests, prefixes, seeds."""
+
+import math
+
+import pytest
+import torch
+from client_builders import FLOAT, same
+from torch import Tensor
+
+from client_app.state import copy, difference, digest, seed_of, split_prefix, weighted_mean, weighted_sum, with_prefix
+
+
+def states(number: int = 5, seed: int = 0) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {
+            "weight": torch.randn(3, 4, generator=generator) * 10 ** (i - 2),
+            "double": torch.randn(2, dtype=FLOAT, generator=generator),
+            "scalar": torch.randn((), generator=generator),
+            "counter": torch.tensor(7 + i),
+            "empty": torch.empty(0, 2),
+        }
+        for i in range(number)
+    ]
+
+
+WEIGHTS = [3.0, 1.0, 4.0, 1.5, 9.25]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, FLOAT])
+def test_weighted_mean_is_the_exact_sum_rounded(dtype: torch.dtype) -> None:
+    values = [1e8, 1.0, -1e8, 1e-3, 7.0, 1e7, -1e7]
+    weights = [1.0, 2.0, 1.0, 5.0, 3.0, 0.1, 0.1]
+    mean = weighted_mean([{"x": torch.full((2,), value, dtype=dtype)} for value in values], weights)["x"]
+    stored = [torch.tensor(value, dtype=dtype).item() for value in values]
+    exact = math.fsum(w * v for w, v in zip(weights, stored, strict=True)) / math.fsum(weights)
+    assert mean.dtype == dtype
+    assert mean.tolist() == pytest.approx([exact] * 2, rel=1e-6)  # float32 sums would lose it all
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weighted_mean_over_a_loop_and_in_any_order(seed: int) -> None:
+    given = states(seed=seed)
+    mean = weighted_mean(given, WEIGHTS)
+    for name in ("weight", "double", "scalar"):
+        for index in range(given[0][name].numel()):
+            terms = [w * s[name].reshape(-1)[index].item() for w, s in zip(WEIGHTS, given, strict=True)]
+            scale = max(map(abs, terms))
+            expected = math.fsum(terms) / math.fsum(WEIGHTS)
+            tolerance = (1e-7 if mean[name].dtype == torch.float32 else 1e-15) * scale
+            assert mean[name].reshape(-1)[index].item() == pytest.approx(expected, abs=tolerance)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed)).tolist()
+    other = weighted_mean([given[i] for i in order], [WEIGHTS[i] for i in order])
+    assert all(torch.allclose(mean[name], other[name], rtol=1e-6, atol=1e-7) for name in mean)
+    assert same(mean, weighted_mean(given, [4 * w for w in WEIGHTS]))
+    tripled = weighted_mean(given, [3 * w for w in WEIGHTS])
+    assert all(torch.allclose(mean[name], tripled[name], rtol=1e-6, atol=1e-7) for name in mean)
+    low, high = torch.stack([s["weight"] for s in given]).aminmax(dim=0)
+    assert (low <= mean["weight"]).all() and (mean["weight"] <= high).all()
+
+
+def test_equal_states_are_their_own_mean() -> None:
+    (state,) = states(1)
+    assert same(weighted_mean([state] * 4, [1, 2, 4, 1]), state)
+    assert same(weighted_mean([state], [0.3]), state)
+
+
+def test_integers_stay_whole_and_inputs_stay_as_they_are() -> None:
+    given = states()
+    before = digest(given)
+    mean = weighted_mean(given, WEIGHTS)
+    assert mean["counter"].dtype == torch.int64 and mean["counter"].item() == 11
+    assert mean["empty"].shape == (0, 2) and mean["scalar"].shape == ()
+    assert {name: t.dtype for name, t in mean.items()} == {name: t.dtype for name, t in given[0].items()}
+    mean["weight"].fill_(0)
+    assert digest(given) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "weights"),
+    [(0, []), (2, [0.0, 0.0]), (2, [1.0, -1.0]), (2, [math.nan, 1.0]), (2, [math.inf, 1.0]), (2, [-1.0, -2.0])],
+)
+def test_a_mean_of_nothing_is_refused(number: int, weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="a mean of"):
+        weighted_mean(states(number), weights)
+
+
+def test_as_many_weights_as_states() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        weighted_mean(states(2), [1.0, 1.0, 1.0])
+
+
+def test_sum_and_difference() -> None:
+    left, right = states(2)
+    total = weighted_sum([left, right], [1.0, -1.0])
+    gap = difference(left, right)
+    assert gap.keys() == {"weight", "double", "scalar", "empty"}
+    assert all(torch.allclose(total[name], gap[name]) for name in gap)
+
+
+def test_copies_share_nothing() -> None:
+    state = {"x": torch.ones(2, requires_grad=True)}
+    copied = copy(state)
+    with torch.no_grad():
+        state["x"].add_(1)
+    assert copied["x"].tolist() == [1, 1] and not copied["x"].requires_grad
+
+
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+CHANGES: dict[str, list[dict[str, Tensor]]] = {
+    "value": [{"x": X + torch.tensor([0, 0, 0, 1e-6]), "y": X}],
+    "sign of zero": [{"x": X * torch.tensor([-0.0, 1, 1, 1]), "y": X}],
+    "name": [{"z": X, "y": X}],
+    "swapped names": [{"y": X, "x": X + 1}],
+    "dtype": [{"x": X.view(torch.int32), "y": X}],
+    "shape": [{"x": X.reshape(2, 2), "y": X}],
+    "missing": [{"x": X}],
+    "extra": [{"x": X, "y": X, "z": X}],
+    "extra empty": [{"x": X, "y": X, "z": torch.empty(0)}],
+    "other cut": [{"x": X}, {"y": X}],
+    "extra state": [{"x": X, "y": X}, {}],
+    "twice": [{"x": X, "y": X}] * 2,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_digest_changes_with(change: str) -> None:
+    assert digest(CHANGES[change]) != digest([{"x": X, "y": X}])
+
+
+def test_digest_is_that_of_the_values_not_of_the_memory() -> None:
+    expected = digest([{"x": X.reshape(2, 2), "y": X}])
+    transposed = X.reshape(2, 2).T.contiguous().T
+    assert not transposed.is_contiguous()
+    assert digest([{"y": X.clone().requires_grad_(True), "x": transposed}]) == expected
+    scalars = [{"a": torch.tensor(1.0), "b": torch.tensor(3), "c": torch.tensor(True), "d": torch.empty(0, 3)}]
+    assert digest(scalars) == digest([{name: tensor.clone() for name, tensor in scalars[0].items()}])
+
+
+def test_prefixes_come_back() -> None:
+    parts = {"one": {"a/b": X, "c": X + 1}, "two": {"a": X}}
+    joined = {**with_prefix("one", parts["one"]), **with_prefix("two", parts["two"])}
+    assert joined.keys() == {"one/a/b", "one/c", "two/a"}
+    back = split_prefix(joined)
+    assert back.keys() == parts.keys() and all(same(back[name], parts[name]) for name in parts)
+    assert split_prefix({}) == {}
+
+
+def test_seeds_depend_on_every_word() -> None:
+    words = [(1, 2, 3), (1, 2, 4), (1, 3, 2), (12, 3), (1, 23), (0, 2, 3), ("1", "2", "3", ""), (1, 2)]
+    assert len({seed_of(*word) for word in words}) == len(words)
+    assert seed_of(1, "model") == seed_of(1, "model")
+    assert all(0 <= seed_of(word) < 2**63 for word in range(100))

@@ -1,0 +1,162 @@
+"""The command line as a user meets it: exit status, one sentence for bad input, a table, JSON, Ctrl-C."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from server_app.cli import main
+from server_app.experiments import experiment, load_experiments
+
+QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
+
+
+def fedskew(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the command line in this process and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_a_run_prints_rounds_table_and_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedskew("run", *QUICK, "--set", "method=creff", "--results", str(tmp_path), monkeypatch=monkeypatch) == 0
+    told = capsys.readouterr().out
+    (folder,) = tmp_path.iterdir()
+    for words in ("round   1/2", "round   2/2", "fedavg", "creff", "balanced", str(folder)):
+        assert words in told
+    left = {file.name for file in folder.iterdir()}
+    assert {"settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"} <= left
+
+
+def test_json_is_all_that_stdout_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedskew("run", *QUICK, "--json", "--results", str(tmp_path), "--seed", "3", monkeypatch=monkeypatch) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rounds"] == 2
+    assert "seed3" in summary["run"]
+
+
+def test_a_finished_run_is_not_repeated_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for more in ([], [], ["--fresh"]):
+        assert fedskew("run", *QUICK, "--results", str(tmp_path), *more, monkeypatch=monkeypatch) == 0
+        told.append(capsys.readouterr().out)
+    assert ["finished earlier" in words for words in told] == [False, True, False]
+
+
+@pytest.fixture
+def own_data(tmp_path: Path) -> Path:
+    """Three npz files: 40 images, a label that does not exist, and no labels at all."""
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 10
+    np.savez(tmp_path / "forty.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(tmp_path / "ten.npz", train_images=images, train_labels=labels + 1, test_images=images, test_labels=labels)
+    np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
+    return tmp_path
+
+
+OWN = ["classes=10", "input-shape=1x8x8"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["roundz=3"], ["roundz", "did you mean rounds"]),
+        (["rounds=many"], ["rounds", "many", "integer"]),
+        (["alpha=0"], ["alpha = 0.0", "greater than 0"]),
+        (["method=fedbn"], ["model", "small-cnn", "batch norm"]),
+        (["method=creff+tau-norm"], ["creff and tau-norm", "deploy"]),
+        (["method=fedshift+reweighting"], ["logit-shift and reweighting", "class prior"]),
+        (["dataset=npz:forty.npz", *OWN, "clients=50"], ["50", "40"]),
+        (["dataset=npz:ten.npz", *OWN], ["ten.npz", "10"]),
+        (["dataset=npz:bare.npz", *OWN], ["bare.npz", "train_labels"]),
+        (["dataset=folder:nowhere", *OWN], ["nowhere"]),
+        (["dataset=mnist", "data-root=empty"], ["mnist", "empty", "download"]),
+        (["dataset=mnits"], ["mnits", "mnist"]),
+        (["results=forty.npz/below"], ["results", "forty.npz", "cannot be written"]),
+    ],
+)
+@pytest.mark.parametrize("engine", ["inprocess", "ray"])
+def test_bad_input_is_one_sentence_and_exit_status_2(
+    own_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    words: list[str],
+    engine: str,
+) -> None:
+    """Also for Ray: what is wrong is said before Ray starts."""
+    monkeypatch.chdir(own_data)
+    pairs = [word for setting in settings for word in ("--set", setting)]
+    assert fedskew("run", "--engine", engine, *pairs, monkeypatch=monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert told.startswith("fedskew: ")
+    for word in words:
+        assert word in told
+
+
+def test_a_run_that_fails_says_why_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--results", str(tmp_path), "--set", "learning-rate=1e30"]
+    assert fedskew("run", *QUICK, *words, monkeypatch=monkeypatch) == 1
+    assert "not finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", ["methods", "settings", "models", "experiments"])
+def test_lists_are_whole_in_both_forms(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], topic: str
+) -> None:
+    assert fedskew("list", topic, "--json", monkeypatch=monkeypatch) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert fedskew("list", topic, monkeypatch=monkeypatch) == 0
+    table = capsys.readouterr().out
+    assert rows
+    for row in rows:
+        assert all(value != "" or key == "default" for key, value in row.items())
+        assert str(next(iter(row.values()))) in table
+
+
+def test_every_run_of_every_shipped_experiment_parses(tmp_path: Path) -> None:
+    for one in load_experiments().values():
+        runs = one.runs({"results": str(tmp_path), "data-root": str(tmp_path)})
+        assert len({run.run_id for run in runs}) == len(one.methods) * len(one.seeds)
+
+
+def test_an_experiment_with_an_unknown_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="sseeds"):
+        experiment("wrong", {"title": "", "methods": ["fedavg"], "sseeds": [1]})
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "workers"])
+def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
+    command = [sys.executable, "-m", "server_app.cli", "run", "--engine", engine, "--results", str(tmp_path), "--json"]
+    command += ["--set", "rounds=30"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    children = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGINT)
+    told = running.communicate(timeout=30)[1]
+    assert running.returncode == 130
+    assert "interrupted" in told
+    assert not psutil.wait_procs(children, timeout=5)[1]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "resuming after round" in finished.stderr
+    assert json.loads(finished.stdout)["rounds"] == 30

@@ -1,0 +1,135 @@
+"""Every method for two rounds in one process: same hash however the clients are played, and the rows it promises."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import Outcome, experiment
+
+from client_app.models import batch_norm_names, build
+from server_app.checkpoint import Checkpoint
+from server_app.engines.local import LocalGrid
+from server_app.methods import METHODS
+
+Train = Callable[..., Outcome]
+COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting")
+
+
+@pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
+def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: str) -> None:
+    changes = {"method": method, "participation": 0.75}
+    handed, faithful = train("handed", **changes), train("faithful", grid=LocalGrid(faithful=True), **changes)
+    assert handed.summary["hash"] == faithful.summary["hash"]
+    assert handed.records == faithful.records
+    summary = handed.summary
+    deploys = "creff" in method or "tau-norm" in method
+    assert len(summary["rows"]) == len(summary["models"]) == (2 if deploys else 1)
+    for record in handed.records:
+        assert len(record["clients"]) == 3 and record["failures"] == {}
+        assert record["evaluated-by"] == ("clients" if "fedbn" in method else "server")
+        assert record["bytes-down"] > 0 < record["bytes-up"]
+        for numbers in record["models"].values():
+            assert 0 <= numbers["balanced-accuracy"] <= 1 and len(numbers["recall"]) == 10
+    assert ("matching-loss" in handed.records[0]) == ("creff" in method)
+    again = train("again", **changes)
+    assert again.hash == handed.hash
+    assert train("other seed", seed=1, **changes).hash != handed.hash
+
+
+@pytest.mark.parametrize("method", ["fedshift+fedbn+iwds", "creff+fedbn"])
+def test_worker_processes_give_the_same(train: Train, method: str) -> None:
+    here, there = train("here", method=method), train("there", method=method, grid=LocalGrid(workers=2))
+    assert there.summary["hash"] == here.summary["hash"]
+    assert there.records == here.records
+    processes = {worker["process"] for record in there.folder.rounds() for worker in record["workers"]}
+    assert processes and os.getpid() not in processes
+    assert {worker["process"] for record in here.folder.rounds() for worker in record["workers"]} == {os.getpid()}
+
+
+def test_another_process_gives_the_same(train: Train, tmp_path: Path) -> None:
+    script = (
+        "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from in_process import experiment\n"
+        "changes = json.loads(sys.argv[3])\n"
+        "for method in changes: print(experiment(Path(sys.argv[2]), method=method).hash)"
+    )
+    methods = ["fedshift+fedbn+iwds", "creff+fedbn"]
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path / "there"), json.dumps(methods)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert told == [train("here", method=method).hash for method in methods]
+
+
+@pytest.mark.parametrize("other", ["fedavg", "fedbn", "fedshift", "iwds", "fedshift+fedbn"])
+def test_creff_leaves_the_average_alone(train: Train, other: str) -> None:
+    """{u, v} is the other method's to the bit in every round; the re-trained head never enters it."""
+    plain = train("plain", method=other, rounds=4, participation=0.75)
+    creff = train("creff", method=f"creff+{other}", rounds=4, participation=0.75)
+    for part in ("shared", "memory"):
+        assert creff.summary["hash"][part] == plain.summary["hash"][part]
+    for ours, theirs in zip(creff.records, plain.records, strict=True):
+        assert ours["models"]["average"] == theirs["models"]["average"]
+        assert ours["loss"] == theirs["loss"]
+        assert ours["models"]["creff"] != ours["models"]["average"]
+    assert creff.summary["rows"]["average"] == plain.summary["rows"]["average"]
+
+
+def test_server_optimizer_identity(train: Train) -> None:
+    plain = train("plain", rounds=3)
+    assert train("same", rounds=3, server_learning_rate=1.0, server_momentum=0.0).hash == plain.hash
+    assert train("momentum", rounds=3, server_momentum=0.9).hash != plain.hash
+
+
+def test_tau_sweep_shares_its_training(train: Train) -> None:
+    outcomes = {tau: train(f"{tau}", method="tau-norm", tau_norm__tau=tau) for tau in (0.0, 1.0)}
+    assert outcomes[0.0].summary["hash"]["shared"] == outcomes[1.0].summary["hash"]["shared"]
+    last = outcomes[0.0].records[-1]["models"]
+    assert last["tau-norm"] == last["average"]
+
+
+def test_batch_norm_never_leaves_the_client(train: Train) -> None:
+    outcome = train(method="fedbn")
+    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    private, checkpoint = batch_norm_names(model), Checkpoint.load(outcome.folder.checkpoint_file)
+    assert len(private) == 10
+    assert checkpoint.shared.keys() == model.state_dict().keys() - private
+    assert checkpoint.memory_rounds == dict.fromkeys(range(4), 2)
+    everything = train("fedavg").records
+    sent = sum(tensor.numel() * tensor.element_size() for tensor in checkpoint.shared.values())
+    assert outcome.records[0]["bytes-up"] == outcome.records[0]["bytes-down"] == 4 * sent < everything[0]["bytes-up"]
+
+
+def test_participation_is_rounded_down_and_at_least_one(train: Train) -> None:
+    for participation, count in ((0.5, 2), (0.74, 2), (0.75, 3), (0.01, 1)):
+        outcome = train(f"{participation}", participation=participation)
+        assert [len(record["clients"]) for record in outcome.records] == [count] * 2
+
+
+def test_every_client_is_sampled_in_time(tmp_path: Path) -> None:
+    outcome = experiment(tmp_path, rounds=12, participation=0.5, evaluate_every=0)
+    sampled = [tuple(record["clients"]) for record in outcome.records]
+    assert len(set(sampled)) > 2 and {client for clients in sampled for client in clients} == set(range(4))
+    longer = experiment(tmp_path / "longer", rounds=13, participation=0.5, evaluate_every=0)
+    assert [tuple(record["clients"]) for record in longer.records][:12] == sampled
+
+
+@pytest.mark.parametrize(("key", "value"), [("fedprox", 0.0), ("fedshift", 0.0)])
+def test_identity_settings_are_plain_training(train: Train, key: str, value: Any) -> None:
+    setting = {"fedprox": "proximal__mu", "fedshift": "logit_shift__scale"}[key]
+    identity = train("identity", method=key, **{setting: value})
+    assert identity.hash == train("plain").hash
+    assert train("effect", method=key).hash != identity.hash
+
+
+def test_matching_loss_falls_on_digits(train: Train) -> None:
+    """With the settings of the paper's Figure 4 (m = 100, I = 100, rate 0.1) below 0.15 within ten rounds."""
+    outcome = train(
+        method="creff", model="small-cnn", clients=5, rounds=10, alpha=0.1, train_images=0, participation=0.4,
+        evaluate_every=0, creff__features_per_class=100, creff__feature_steps=100, creff__head_steps=20,
+    )  # fmt: skip
+    losses = [record["matching-loss"] for record in outcome.records]
+    assert losses[-1] < 0.15 and losses[-1] < losses[0]

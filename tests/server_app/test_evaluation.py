@@ -1,0 +1,155 @@
+"""The numbers behind the tables, from hand-made confusion matrices."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from client_app.scores import BINS, Scores
+from server_app.evaluation import local_accuracies, metrics, of_clients, of_server, shot_groups, spread
+from server_app.methods import compose, row_name
+from server_app.results import RunFolder, finite, summarize
+
+
+def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
+    """Return scores whose confidence is 0.9 throughout."""
+    table = torch.tensor(confusion)
+    total, correct = table.sum().item(), table.diagonal().sum().item()
+    calibration = torch.zeros(3, BINS).double()
+    calibration[:, int(0.9 * BINS)] = torch.tensor([total, correct, 0.9 * total]).double()
+    return Scores(table, torch.tensor(loss).double(), calibration)
+
+
+def test_metrics_by_hand() -> None:
+    found = metrics(scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]})
+    recall = [0.8, 0.75, 5 / 6]
+    assert found["recall"] == pytest.approx(recall)
+    assert found["accuracy"] == pytest.approx(16 / 20)
+    assert found["balanced-accuracy"] == pytest.approx(sum(recall) / 3)
+    assert found["macro-f1"] == pytest.approx((16 / 19 + 6 / 10 + 10 / 11) / 3)
+    assert found["loss"] == pytest.approx(0.5)
+    assert found["calibration-error"] == pytest.approx(0.1)
+    assert found["many-recall"] == pytest.approx(0.775) and found["few-recall"] == pytest.approx(5 / 6)
+
+
+def test_class_without_test_samples() -> None:
+    found = metrics(scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]})
+    assert found["balanced-accuracy"] == pytest.approx((0.75 + 1) / 2)
+    assert found["macro-f1"] == pytest.approx((6 / 7 + 1) / 2)
+    assert math.isnan(found["recall"][1]) and math.isnan(found["medium-recall"])  # type: ignore[index, arg-type]
+    assert found["many-recall"] == 0.75
+    told = json.loads(json.dumps(finite(found), allow_nan=False))
+    assert told["recall"] == [0.75, None, 1.0] and told["medium-recall"] is None
+
+
+def test_scores_add_up() -> None:
+    left, right = scores([[3, 1], [2, 2]], 2.0), scores([[1, 0], [5, 4]], 3.0)
+    together, union = metrics(left + right), metrics(scores([[4, 1], [7, 6]], 5.0))
+    assert together.keys() == union.keys()
+    assert all(together[name] == pytest.approx(union[name]) for name in union)
+    pooled = of_clients({4: left, 7: right}, torch.tensor([[1, 1]] * 8), {})
+    assert pooled["accuracy"] == metrics(left + right)["accuracy"]
+    assert pooled["client-accuracy"]["values"] == pytest.approx([5 / 8, 0.5])  # type: ignore[index, call-overload]
+
+
+def test_client_evaluation_uses_each_clients_own_classes() -> None:
+    found = of_clients({1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])}, torch.tensor([[1, 3], [3, 1]]), {})
+    assert found["local-accuracy"]["values"] == pytest.approx([0.75 + 0.125, 0.75])  # type: ignore[index, call-overload]
+
+
+def test_local_accuracy() -> None:
+    counts_KC = torch.tensor([[10, 0, 0], [5, 5, 10], [0, 0, 1]])
+    assert local_accuracies([0.5, 1.0, 0.1], counts_KC) == pytest.approx([0.5, 0.25 * 0.5 + 0.25 + 0.05, 0.1])
+
+
+def test_local_accuracy_without_test_samples_of_a_class() -> None:
+    found = local_accuracies([0.5, math.nan, 0.1], torch.tensor([[3, 4, 1], [0, 2, 0]]))
+    assert found[0] == pytest.approx((3 * 0.5 + 0.1) / 4) and math.isnan(found[1])
+
+
+def test_server_evaluation_has_local_accuracy() -> None:
+    found = of_server(scores([[4, 0], [2, 2]]), torch.tensor([[1, 3], [3, 1]]), {"few": [1]})
+    assert found["local-accuracy"]["mean"] == pytest.approx(0.75)  # type: ignore[index, call-overload]
+    assert found["few-recall"] == 0.5
+
+
+def test_spread() -> None:
+    values = [index / 20 for index in reversed(range(20))]
+    found = spread(values)
+    assert found == {
+        "mean": pytest.approx(0.475), "worst": 0.0, "worst-decile": pytest.approx(0.025), "values": values,
+    }  # fmt: skip
+    assert spread([0.3])["worst-decile"] == 0.3
+    assert spread([0.4, math.nan, 0.2])["mean"] == pytest.approx(0.3)
+    assert math.isnan(spread([math.nan])["worst"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("counts", "factor", "groups"),
+    [
+        ([5000] * 10, 1.0, {}),
+        ([50, 40, 30, 25, 20, 15, 10, 8, 6, 5], 10.0, {"many": [0, 1, 2], "medium": [3, 4, 5, 6], "few": [7, 8, 9]}),
+        ([101, 100, 20, 19], 5.0, {"many": [0], "medium": [1, 2], "few": [3]}),
+        ([500, 200], 2.5, {"many": [0, 1]}),
+    ],
+)
+def test_shot_groups(counts: list[int], factor: float, groups: dict[str, list[int]]) -> None:
+    assert shot_groups(counts, factor) == groups
+
+
+@pytest.mark.parametrize(
+    ("method", "deployed", "row"),
+    [
+        ("fedavg", "average", "fedavg"),
+        ("creff", "average", "fedavg"),
+        ("creff", "creff", "creff"),
+        ("creff+fedbn", "average", "fedbn"),
+        ("creff+fedbn", "creff", "fedbn+creff"),
+        ("tau-norm+fedshift", "average", "fedshift"),
+        ("tau-norm+fedshift", "tau-norm", "fedshift+tau-norm"),
+        ("iwds+fedbn+fedshift", "average", "fedshift+fedbn+iwds"),
+    ],
+)
+def test_row_names(method: str, deployed: str, row: str) -> None:
+    assert row_name(compose(method), deployed) == row
+
+
+def record(round: int, **numbers: Any) -> dict[str, Any]:
+    return {"round": round, "models": {"average": {"recall": [0.5], **numbers}} if numbers else {}}
+
+
+def test_summary_names_last_best_and_means() -> None:
+    accuracies = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6]
+    records = [record(k + 1, **{"balanced-accuracy": a, "loss": 1.0}) for k, a in enumerate(accuracies)]
+    found = summarize([*records, record(8)])["average"]
+    assert found["last"]["balanced-accuracy"] == 0.6
+    assert (found["best-test"]["round"], found["best-test"]["balanced-accuracy"]) == (2, 0.9)
+    assert found["mean-of-last-5"]["balanced-accuracy"] == pytest.approx(0.4)
+    assert found["mean-of-last-10"]["balanced-accuracy"] == pytest.approx(3 / 7)
+    assert summarize([]) == {} == summarize([record(1)])
+
+
+def test_summary_of_a_run_that_diverged_for_a_while() -> None:
+    records = [
+        record(1, **{"balanced-accuracy": 0.1, "loss": None}),
+        record(2, **{"balanced-accuracy": 0.3, "loss": 1.5}),
+    ]
+    found = summarize(records)["average"]
+    assert found["mean-of-last-5"] == {"balanced-accuracy": pytest.approx(0.2), "loss": None}
+
+
+def test_rounds_file_survives_a_cut_line(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for number in (1, 2, 3):
+        folder.add_round({"round": number, "loss": math.inf})
+    with folder.rounds_file.open("a") as file:
+        file.write('{"round": 4, "lo')
+    assert [each["round"] for each in folder.rounds()] == [1, 2, 3]
+    folder.cut_after(2)
+    folder.add_round({"round": 3, "loss": 0.5})
+    assert folder.rounds() == [
+        {"round": 1, "loss": None}, {"round": 2, "loss": None}, {"round": 3, "loss": 0.5},
+    ]  # fmt: skip

@@ -1,0 +1,299 @@
+"""Settings are parsed strictly: every error names the key, the value and the rule."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_app.assignment import Assignment
+from data import SettingError
+from server_app.methods import METHODS, compose
+from server_app.settings import (
+    WITHOUT_EFFECT_ON_NUMBERS,
+    Scalar,
+    as_toml,
+    defaults,
+    explanations,
+    parse,
+    parse_text,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+METHOD_OF = {
+    "feature-gradients": "creff", "creff": "creff", "logit-shift": "fedshift", "proximal": "fedprox",
+    "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
+}  # fmt: skip
+NAN, INFINITY = float("nan"), float("inf")
+OUT_OF_RANGE: dict[str, list[Scalar]] = {
+    "method": ["", "fedavg+", "fedsift"],
+    "model": ["resnet-9", ""],
+    "rounds": [0, -1],
+    "participation": [0.0, 1.1, -0.5, NAN],
+    "evaluate-every": [-1],
+    "server-learning-rate": [0.0, -1.0, INFINITY, NAN],
+    "server-momentum": [1.0, -0.1, NAN],
+    "device": ["gpu", ""],
+    "dataset": ["", "digts"],
+    "classes": ["1", "a,a", "a,,b"],
+    "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
+    "mean": ["a", "1,2", "nan"],
+    "std": ["0", "-1", "inf"],
+    "train-images": [-1],
+    "test-images": [-1],
+    "imbalance-factor": [0.5, NAN],
+    "largest-class": [-1],
+    "clients": [-1],
+    "partition": ["dirichlet", "domains"],
+    "alpha": [0.0, -1.0, NAN],
+    "min-samples": [0],
+    "local-epochs": [0],
+    "local-steps": [-1],
+    "batch-size": [0, 1],
+    "learning-rate": [0.0, -1.0, INFINITY, NAN],
+    "learning-rate-decay": [0.0, 1.5, NAN],
+    "learning-rate-decay-every": [0],
+    "momentum": [1.0, -0.1, NAN],
+    "weight-decay": [-1.0, INFINITY, NAN],
+    "nodes": [0],
+    "node-wait": [-1.0, NAN],
+    "timeout": [0.0, -1.0, NAN],
+    "min-replies": [0.0, 1.5, NAN],
+    "feature-gradients.min-class-samples": [0],
+    "logit-shift.smoothing": [-1.0, 0.1, INFINITY, NAN],
+    "logit-shift.scale": [-1.0, INFINITY, NAN],
+    "logit-shift.target": ["local"],
+    "proximal.mu": [-1.0, INFINITY, NAN],
+    "resampling.beta-start": [-0.1, 1.1, NAN],
+    "resampling.beta-end": [-0.1, 1.1, NAN],
+    "resampling.decay": [-0.1, 1.1, NAN],
+    "resampling.warm-up-rounds": [-1],
+    "reweighting.smoothing": [-1.0, 0.1, INFINITY, NAN],
+    "fedavg.weights-over": ["everyone"],
+    "creff.features-per-class": [-1],
+    "creff.feature-steps": [-1],
+    "creff.feature-learning-rate": [0.0, INFINITY, NAN],
+    "creff.head-steps": [-1],
+    "creff.head-learning-rate": [0.0, -1.0, INFINITY, NAN],
+    "creff.head-start": ["zeros"],
+    "creff.distance": ["cosine"],
+    "tau-norm.tau": [-0.1, INFINITY, NAN],
+}
+ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache"}
+OTHER_VALUE: dict[str, Scalar] = {
+    "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
+    "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
+    "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
+    "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
+}  # fmt: skip
+
+
+def in_force(key: str) -> dict[str, Any]:
+    """Return the settings with which `key` has an effect, on a model with batch norm."""
+    return {"model": "mlp-bn", "method": METHOD_OF.get(key.rpartition(".")[0], "fedavg")}
+
+
+def other_value(key: str) -> Scalar:
+    """Return a valid value that is not the default."""
+    default = defaults()[key]
+    if key in OTHER_VALUE:
+        return OTHER_VALUE[key]
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int):
+        return default + 1
+    return default / 2 if isinstance(default, float) and default else f"{default}x" if isinstance(default, str) else 0.5
+
+
+def test_every_key_is_listed_here() -> None:
+    assert OUT_OF_RANGE.keys() | ANYTHING_GOES == defaults().keys()
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OUT_OF_RANGE.items() for value in values])
+def test_out_of_range(key: str, value: Scalar) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse({**in_force(key), key: value})
+    message = str(caught.value)
+    assert caught.value.key == key
+    assert message.startswith(f"{key} = {value!r}: ") and len(message) > len(f"{key} = {value!r}: ") + 8
+
+
+@pytest.mark.parametrize("key", defaults())
+def test_wrong_type(key: str) -> None:
+    kind = type(defaults()[key])
+    wrong: dict[type, list[Any]] = {
+        bool: [1, "true", 0.0], int: [True, "3", 2.0], float: ["0.5", False, None], str: [3, True, ["a"]],
+    }  # fmt: skip
+    for value in wrong[kind]:
+        with pytest.raises(SettingError) as caught:
+            parse({**in_force(key), key: value})
+        assert caught.value.key == key and f"{key} = {value!r}: must be " in str(caught.value)
+
+
+def test_integer_serves_as_a_number() -> None:
+    settings = parse({"alpha": 1, "participation": 1})
+    assert (type(settings.data.alpha), settings.data.alpha) == (float, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("round", "rounds"), ("learning_rate", "learning-rate"), ("logit-shift.smothing", "logit-shift.smoothing"),
+     ("head-steps", "creff.head-steps"), ("creff.m", "")],
+)  # fmt: skip
+def test_unknown_key(key: str, nearest: str) -> None:
+    with pytest.raises(SettingError, match=rf"^{key} = 3: there is no such setting") as caught:
+        parse({"method": "fedshift+creff", key: 3})
+    if nearest:
+        assert str(caught.value).endswith(f"did you mean {nearest}?")
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "words"),
+    [
+        ({"partition": "iid", "alpha": 0.5}, "alpha", ("has no effect", "iid")),
+        ({"partition": "iid", "min-samples": 3}, "min-samples", ("has no effect", "iid")),
+        ({"partition": "llt", "min-samples": 3}, "min-samples", ("has no effect", "llt")),
+        ({"dataset": "domains:mnist,usps", "alpha": 0.5}, "alpha", ("has no effect", "domains")),
+        ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
+        ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
+        ({"method": "creff+tau-norm"}, "method", ("creff and tau-norm", "deploy")),
+        ({"method": "fedshift+reweighting"}, "method", ("logit-shift and reweighting", "twice")),
+        ({"method": "fedbn", "model": "small-cnn"}, "model", ("no batch norm", "fedbn")),
+        ({"method": "fedsift"}, "method", ("fedsift", "did you mean fedshift")),
+        ({"method": "fedbn+iwsd"}, "method", ("iwsd", "did you mean iwds")),
+        ({"method": "fedbn++iwds"}, "method", ("an empty name",)),
+        ({"method": "xyz"}, "method", ("known are", "fedavg")),
+        ({"partition": "llt", "clients": 7}, "clients", ("multiple", "10")),
+        ({"partition": "domains"}, "partition", ("domains",)),
+        ({"model": "mlp-bn", "batch-size": 1}, "batch-size", ("at least 2", "mlp-bn")),
+        ({"train-images": 100, "imbalance-factor": 10.0}, "train-images", ("imbalance-factor",)),
+        ({"model": "small-cnn", "dataset": "npz:x", "classes": "2", "input-shape": "30"}, "model", ("images", "30")),
+    ],
+)
+def test_contradictions(config: Mapping[str, Any], key: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse(config)
+    assert caught.value.key == key
+    assert f"{key} = {config[key]!r}: " in str(caught.value)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_idle_settings_at_their_defaults_are_no_error() -> None:
+    parse(defaults())  # flwr hands over every key of pyproject.toml
+    parse({**defaults(), "method": "creff+fedbn", "model": "mlp-bn", "partition": "iid"})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_parses(method: str) -> None:
+    settings = parse({"method": method, "model": "mlp-bn"})
+    assert settings.general.method == method
+    assert Assignment.from_json(settings.assignment().to_json()) == settings.assignment()
+
+
+def test_method_order_does_not_matter() -> None:
+    ids = set()
+    for names in permutations(["fedshift", "fedbn", "iwds", "creff", "fedavg"]):
+        settings = parse({"method": "+".join(names), "model": "mlp-bn"})
+        ids.add(settings.run_id)
+        assert settings.general.method == "fedshift+fedbn+iwds+creff"
+        assert settings.parts == compose("creff+iwds+fedbn+fedshift+creff")
+    assert len(ids) == 1
+    assert parse({"method": " fedbn + fedavg ", "model": "mlp-bn"}).general.method == "fedbn"
+
+
+@pytest.mark.parametrize("key", defaults())
+def test_run_id(key: str) -> None:
+    """It changes with every setting that can change a number, and with no other."""
+    changed = {**in_force(key), key: other_value(key)}
+    same = parse(changed).run_id == parse(in_force(key)).run_id
+    assert same == (key in WITHOUT_EFFECT_ON_NUMBERS)
+
+
+def test_run_id_is_the_same_for_what_is_left_out_and_spelled_out() -> None:
+    plain, spelled = parse({}), parse({**defaults(), "partition": "lda", "model": "small-cnn", "clients": 10})
+    assert plain.run_id == spelled.run_id
+    assert plain.run_id.startswith("digits-fedshift-seed0-")
+    assert parse({"results": "~/x"}).folder == Path.home() / "x" / plain.run_id
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"method": "creff+fedshift+fedbn", "model": "mlp-bn", "creff.feature-steps": 7, "logit-shift.smoothing": 0.5},
+        {"method": "tau-norm+iwds", "partition": "iid", "tau-norm.tau": 0.5, "resampling.decay": 1},
+        {"dataset": "cifar10", "imbalance-factor": 50, "partition": "llt", "clients": 20},
+        {"dataset": "domains:mnist,usps,mnist-m", "method": "fedbn"},
+        {"dataset": "npz:/a/b.npz", "classes": "cat,dog", "input-shape": "30", "model": "mlp-bn"},
+    ],
+)
+def test_flat_round_trip(config: Mapping[str, Any]) -> None:
+    settings = parse(config)
+    flat = settings.flat()
+    assert parse(flat) == settings and parse(flat).run_id == settings.run_id
+    assert json.loads(json.dumps(flat)) == flat and "auto" not in (flat["model"], flat["partition"])
+    assert {key: flat[key] for key in config if key not in ("method",)} == {
+        key: value for key, value in config.items() if key not in ("method",)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rounds=7", ("rounds", 7)),
+        (" rounds = 7 ", ("rounds", 7)),
+        ("rounds=1.5", ("rounds", 1.5)),
+        ("rounds=many", ("rounds", "many")),
+        ("alpha=1", ("alpha", 1)),
+        ("alpha=1e-3", ("alpha", 0.001)),
+        ("fresh=True", ("fresh", True)),
+        ("fresh=false", ("fresh", False)),
+        ("fresh=1", ("fresh", "1")),
+        ("classes=10", ("classes", "10")),
+        ("mean=0.5", ("mean", "0.5")),
+        ("method=fedbn+iwds", ("method", "fedbn+iwds")),
+        ("logit-shift.smoothing=0", ("logit-shift.smoothing", 0)),
+        ("cache=a=b", ("cache", "a=b")),
+        ("cache=", ("cache", "")),
+        ("unknown=1", ("unknown", "1")),
+    ],
+)
+def test_parse_text(text: str, expected: tuple[str, Scalar]) -> None:
+    key, value = parse_text(text)
+    assert (key, value, type(value)) == (*expected, type(expected[1]))
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", ""])
+def test_parse_text_needs_key_and_value(text: str) -> None:
+    with pytest.raises(SettingError, match="must be key=value"):
+        parse_text(text)
+
+
+def test_defaults_of_the_flower_app() -> None:
+    """`flwr run` may override the keys of pyproject.toml alone, so all of them are there, with the same defaults."""
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert written == tomllib.loads(as_toml())["tool"]["flwr"]["app"]["config"]
+    assert as_toml() in (ROOT / "pyproject.toml").read_text() + "\n"
+    flat = {f"{k}.{n}": v for k, part in written.items() if isinstance(part, dict) for n, v in part.items()}
+    flat |= {key: value for key, value in written.items() if not isinstance(value, dict)}
+    assert {key: (type(value), value) for key, value in flat.items()} == {
+        key: (type(value), value) for key, value in defaults().items()
+    }
+
+
+def test_every_setting_is_explained() -> None:
+    told = explanations()
+    assert told.keys() == defaults().keys()
+    for text in told.values():
+        assert len(text) > 10 and text[-1] in ".)n" and "\n" not in text
+
+
+def test_suitable_models() -> None:
+    expected = {
+        "digits": "small-cnn", "mnist": "mcmahan-cnn", "usps": "small-cnn", "cifar10": "resnet-8",
+        "domains:mnist,usps": "digit-model",
+    }  # fmt: skip
+    assert {dataset: parse({"dataset": dataset}).general.model for dataset in expected} == expected

@@ -1,0 +1,210 @@
+"""FedAvg, the server optimizer, tau-normalization and the sum of integers, against their equations."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, digest
+from data import SettingError
+from strategies.fedavg import FedAvg
+from strategies.integer_sum import PlainSum
+from strategies.server import Refused, Server, ServerMethod, Update, differences, expected_of, not_finite
+from strategies.server_optimizer import ServerOptimizer
+from strategies.tau_norm import TauNorm
+
+
+def random_state(seed: int) -> dict[str, torch.Tensor]:
+    """Return weights, running statistics and a counter."""
+    draws = torch.Generator().manual_seed(seed)
+    return {
+        "features.weight": torch.randn(4, 3, generator=draws),
+        "features.running_mean": torch.randn(4, generator=draws),
+        "features.num_batches_tracked": torch.tensor(seed + 5),
+        "head.weight": torch.randn(3, 4, generator=draws),
+        "head.bias": torch.randn(3, generator=draws),
+    }
+
+
+@pytest.fixture
+def server() -> Server:
+    model = Classifier(nn.Linear(3, 4), nn.Linear(4, 3))
+    parameters = frozenset({"features.weight", "head.weight", "head.bias"})
+    return Server(
+        model, random_state(0), clients=5, round=1, seed=0, training=TrainingSettings(), parameters=parameters,
+        examples=100,
+    )  # fmt: skip
+
+
+def updates_of(examples: list[int]) -> list[Update]:
+    return [Update(k, random_state(k + 1), count) for k, count in enumerate(examples)]
+
+
+# ---- FedAvg ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedavg_is_the_weighted_mean(server: Server) -> None:
+    updates = updates_of([10, 30, 20])
+    shared, state = FedAvg().combine(server, {}, updates)
+    for name, tensor in shared.items():
+        if name == "features.num_batches_tracked":
+            assert tensor == 8 and tensor.dtype == torch.int64  # the largest: a counter is not averaged
+        else:
+            expected = sum(u.examples / 60 * u.shared[name].double() for u in updates)
+            torch.testing.assert_close(tensor, expected.float(), rtol=1e-6, atol=1e-7)
+            assert tensor.dtype == torch.float32
+    assert state == {}
+
+
+def test_fedavg_of_equal_models_is_that_model(server: Server) -> None:
+    updates = [Update(k, random_state(3), count) for k, count in enumerate((7, 11, 1))]
+    assert digest([FedAvg().combine(server, {}, updates)[0]]) == digest([random_state(3)])
+    assert digest([FedAvg().combine(server, {}, updates[:1])[0]]) == digest([random_state(3)])
+
+
+def test_fedavg_does_not_depend_on_the_weights_scale(server: Server) -> None:
+    shared = [FedAvg().combine(server, {}, updates_of([k, 3 * k, 2 * k]))[0] for k in (1, 8)]
+    assert digest(shared[:1]) == digest(shared[1:])
+
+
+def test_weights_over_all_damp_the_step(server: Server) -> None:
+    """w + sum_i |D_i| / |D| (w_i - w), with 60 of 100 samples taking part."""
+    updates = updates_of([10, 30, 20])
+    damped, _ = FedAvg(weights_over="all").combine(server, {}, updates)
+    mean, _ = FedAvg().combine(server, {}, updates)
+    for name in server.parameters:
+        expected = server.start[name] + 0.6 * (mean[name] - server.start[name])
+        torch.testing.assert_close(damped[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_over_all_agree_with_full_participation(server: Server) -> None:
+    updates = updates_of([10, 30, 20, 25, 15])
+    both = [FedAvg(weights_over=rule).combine(server, {}, updates)[0] for rule in ("participants", "all")]
+    assert digest(both[:1]) == digest(both[1:])
+
+
+def test_weights_over_all_need_the_number_of_samples(server: Server) -> None:
+    with pytest.raises(SettingError, match=r"fedavg\.weights-over.*needs to know"):
+        FedAvg(weights_over="all").combine(replace(server, examples=0), {}, updates_of([1, 2]))
+
+
+# ---- server optimizer ------------------------------------------------------------------------------------------------
+
+
+def test_rate_1_without_momentum_is_the_combined_model(server: Server) -> None:
+    combined = random_state(4)
+    shared, state = ServerOptimizer().step(server, {}, combined)
+    assert digest([shared]) == digest([combined]) and state == {}
+
+
+@pytest.mark.parametrize(("rate", "momentum"), [(0.5, 0.0), (1.0, 0.9), (0.3, 0.5)])
+def test_server_step_is_its_equation(server: Server, rate: float, momentum: float) -> None:
+    combined, velocity = random_state(4), {name: random_state(8)[name] for name in server.parameters}
+    shared, state = ServerOptimizer(rate, momentum).step(server, velocity, combined)
+    for name in server.parameters:
+        expected = momentum * velocity[name] + combined[name] - server.start[name]
+        torch.testing.assert_close(state[name], expected)
+        torch.testing.assert_close(shared[name], server.start[name] + rate * expected)
+    for name in combined.keys() - server.parameters:
+        assert torch.equal(shared[name], combined[name])  # buffers are taken as combined
+    assert state.keys() == server.parameters
+
+
+def test_constant_displacement(server: Server) -> None:
+    """v is the displacement in the first round and tends to displacement / (1 - momentum)."""
+    optimizer, state = ServerOptimizer(1.0, 0.8), {}
+    combined = {**server.start, **{name: server.start[name] + 0.25 for name in server.parameters}}
+    for round in range(60):
+        _, state = optimizer.step(server, state, combined)
+        if round == 0:
+            torch.testing.assert_close(state["head.bias"], torch.full((3,), 0.25))
+    torch.testing.assert_close(state["head.bias"], torch.full((3,), 0.25 / (1 - 0.8)), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("rate", "momentum"), [(0, 0), (-1, 0), (math.inf, 0), (math.nan, 0), (1, 1), (1, -0.1)])
+def test_server_optimizer_settings(rate: float, momentum: float) -> None:
+    with pytest.raises(SettingError, match=r"server-(learning-rate|momentum)"):
+        ServerOptimizer(rate, momentum)
+
+
+# ---- tau-normalization -----------------------------------------------------------------------------------------------
+
+
+def normalized(server: Server, tau: float, shared: State) -> State:
+    return TauNorm(tau).deploy(server, {}, shared, []).models["tau-norm"]
+
+
+def test_tau_0_is_the_identity(server: Server) -> None:
+    assert digest([normalized(server, 0.0, server.start)]) == digest([server.start])
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5, 1.0, 2.0])
+def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
+    deployed, norms = normalized(server, tau, server.start), server.start["head.weight"].norm(dim=1)
+    torch.testing.assert_close(deployed["head.weight"].norm(dim=1), norms ** (1 - tau))
+    direction = torch.cosine_similarity(deployed["head.weight"], server.start["head.weight"])
+    torch.testing.assert_close(direction, torch.ones(3))
+    for name in deployed.keys() - {"head.weight"}:
+        assert torch.equal(deployed[name], server.start[name])  # the bias is kept
+
+
+def test_tau_normalization_of_a_zero_row(server: Server) -> None:
+    shared = {**server.start, "head.weight": torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4])}
+    assert torch.isfinite(normalized(server, 1.0, shared)["head.weight"]).all()
+
+
+@pytest.mark.parametrize("tau", [-0.1, math.inf, math.nan])
+def test_tau_is_checked(tau: float) -> None:
+    with pytest.raises(SettingError, match=r"tau-norm\.tau"):
+        TauNorm(tau)
+
+
+# ---- integers, and what a state may be -------------------------------------------------------------------------------
+
+
+def test_sum_of_integers() -> None:
+    answers = {k: {"counts": torch.tensor([k, 2**40 * k])} for k in range(4)}
+    assert PlainSum().total(answers)["counts"].tolist() == [6, 6 * 2**40]
+
+
+@pytest.mark.parametrize("odd", [{"counts": torch.ones(3).long()}, {"other": torch.ones(2).long()},
+                                 {"counts": torch.ones(2)}, {}])  # fmt: skip
+def test_sum_of_unlike_answers(odd: State) -> None:
+    with pytest.raises(ValueError, match="client 1 answered"):
+        PlainSum().total({0: {"counts": torch.ones(2).long()}, 1: odd})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s, ""),
+        (lambda s: {n: t for n, t in s.items() if n != "head.bias"}, "head.bias is missing"),
+        (lambda s: {**s, "z": torch.ones(1)}, "z is not expected"),
+        (lambda s: {**s, "head.bias": torch.ones(4)}, "head.bias is float32 of 4, not float32 of 3"),
+        (lambda s: {**s, "head.bias": torch.ones(())}, "head.bias is float32 of one value, not float32 of 3"),
+        (lambda s: {**s, "head.bias": torch.ones(3).half()}, "head.bias is float16 of 3, not float32 of 3"),
+    ],
+)
+def test_differences(change: Callable[[State], State], reason: str) -> None:
+    assert differences(change(random_state(1)), expected_of(random_state(1))) == reason
+
+
+def test_not_finite() -> None:
+    assert not_finite(random_state(1)) == ""
+    assert not_finite({"a": torch.tensor([3e38, 3e38]), "n": torch.tensor(3)}) == ""  # only its sum overflows
+    assert not_finite({"a": torch.tensor([3e38, 3e38]), "b": torch.tensor([math.nan])}) == "b"
+    assert not_finite({"a": torch.tensor([math.inf, -math.inf])}) == "a"
+
+
+def test_a_method_fills_the_place_it_names(server: Server) -> None:
+    with pytest.raises(TypeError, match="tau-norm does not combine"):
+        TauNorm().combine(server, {}, [])
+    with pytest.raises(TypeError, match="fedavg does not deploy"):
+        FedAvg().deploy(server, {}, {}, [])
+    ServerMethod().accepts(server, {})
+    assert issubclass(Refused, ValueError)
