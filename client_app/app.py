@@ -72,6 +72,7 @@ def evaluate(message: Message, context: Context) -> Message:
     deployed = states(message, "deployed")
 
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
+        player.check_number(number)
         memory = recall(folder_of(player.assignment.folder, number), memory_round)
         samples = player.federation.test(number, player.device)
         whole = {name: player.whole(shared, memory) for name, shared in deployed.items()}

@@ -115,12 +115,16 @@ class Player:
         """Return the model's state: the shared weights and the client's private tensors (the initial ones at first)."""
         return {**shared, **self.initial, **memory.get("private", {})}
 
+    def check_number(self, client: int) -> None:
+        """Raise LookupError for a client that does not exist."""
+        if not 0 <= client < self.federation.clients:
+            raise LookupError(f"there is no client {client}, only 0 to {self.federation.clients - 1}")
+
     def client(
         self, client: int, round: int, shared: State, broadcast: Mapping[str, State], memory: Mapping[str, State]
     ) -> Client:
         """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
-        if not 0 <= client < len(self.federation.train_indices):
-            raise LookupError(f"there is no client {client}, only 0 to {len(self.federation.train_indices) - 1}")
+        self.check_number(client)
         self.model.load_state_dict(self.whole(shared, memory))
         return Client(
             id=client,

@@ -54,7 +54,7 @@ def recall(folder: Path, round: int) -> dict[str, dict[str, Tensor]]:
 
 def forget_all_but(folder: Path, round: int) -> None:
     """Delete the other rounds' files; call it only once the server has named `round` for training."""
-    for path in folder.glob("round-*.safetensors"):
+    for path in (*folder.glob("round-*.safetensors"), *folder.glob(".round-*")):  # the latter: a kill while writing
         if path != file_of(folder, round):
             path.unlink(missing_ok=True)
 

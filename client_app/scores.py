@@ -46,10 +46,14 @@ class Scores:
             raise ValueError("the scores hold a negative or non-finite value")
         return Scores(state["confusion"], state["loss"], state["calibration"])
 
-
     @staticmethod
     def of_batch(logits_BC: Tensor, labels_B: Tensor) -> "Scores":
-        """Return the scores of one batch, computed in float64 on the CPU."""
+        """Return the scores of one batch, computed in float64 on the CPU.
+
+        Raises FloatingPointError when a logit is not finite.
+        """
+        if not torch.isfinite(logits_BC).all():
+            raise FloatingPointError("the model's outputs are not finite")
         labels_B, classes = labels_B.cpu(), logits_BC.shape[1]
         log_probabilities_BC = F.log_softmax(logits_BC.double().cpu(), dim=1)
         confidence_B, predicted_B = log_probabilities_BC.exp().max(1)

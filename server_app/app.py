@@ -55,7 +55,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
         if settings.general.fresh:
             folder.clear()
         if (summary := folder.summary()) is not None:
-            tell("finished earlier; fresh = true repeats it")
+            tell(folder.finished_note())
             return summary
         return Run(grid, settings, federation, folder, tell).finish()
 

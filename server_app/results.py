@@ -66,6 +66,12 @@ class RunFolder:
         except (FileNotFoundError, ValueError):
             return None
 
+    def finished_note(self) -> str:
+        """Return the line that says a finished run is reused, and whether other code made it."""
+        made_by = json.loads(self.settings_file.read_text())["versions"]["code"] if self.settings_file.exists() else ""
+        other = "" if made_by == code_version() else ", by another version of the code"
+        return f"finished earlier{other}; fresh = true repeats it"
+
     def rounds(self) -> list[dict[str, Any]]:
         """Return the records of the rounds so far; a line that a kill cut short is left out."""
         if not self.rounds_file.exists():

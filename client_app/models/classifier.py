@@ -4,7 +4,10 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """`head(features(x))`; the methods that touch the classifier alone rely on this split."""
+    """`head(features(x))`, the head with a bias.
+
+    The methods that touch the head alone, and evaluation, rely on this split: there is nothing between or after the two.
+    """
 
     def __init__(self, features: nn.Module, head: nn.Linear) -> None:
         super().__init__()

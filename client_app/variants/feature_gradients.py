@@ -42,8 +42,10 @@ class FeatureGradients(Variant):
 
 def class_gradients(features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bias_C: Tensor) -> Tensor:
     """Return (C, C, D): each class's mean over its samples of (softmax(W z + b) - e_c) z^T; 0 for an absent class."""
-    classes = len(weight_CD)
-    one_hot_NC = torch.nn.functional.one_hot(labels_N, classes).to(features_ND)
-    errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1) - one_hot_NC  # p - e_c
-    means_CN = (one_hot_NC / one_hot_NC.sum(0).clamp(min=1)).T
-    return torch.einsum("cn,nj,nd->cjd", means_CN, errors_NC, features_ND)
+    errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
+    errors_NC = errors_NC - torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(errors_NC)  # p - e_c
+    gradients_CCD = features_ND.new_zeros(len(weight_CD), *weight_CD.shape)
+    for label in labels_N.unique().tolist():
+        held = labels_N == label
+        gradients_CCD[label] = errors_NC[held].T @ features_ND[held] / held.sum()
+    return gradients_CCD

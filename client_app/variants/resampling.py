@@ -16,7 +16,7 @@ class Resampling(Variant):
 
     beta_t = beta_m + (beta_0 - beta_m) rho^t with t = round - 1: from nearly class-balanced towards uniform. Draws are
     with replacement, as many an epoch as the client has samples. Identity of the weights: beta = 0 (all 1: uniform
-    with replacement); there is no setting that equals a plain shuffle.
+    with replacement); warm-up-rounds >= rounds is plain training.
     """
 
     name: ClassVar[str] = "resampling"

@@ -55,7 +55,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
             folder.clear()
     tell(f"run folder: {folder.path}")
     if (summary := folder.summary()) is not None:
-        tell("finished earlier; fresh = true repeats it")
+        tell(folder.finished_note())
         return summary
     config = replace(settings, general=replace(settings.general, fresh=False)).flat()
     log = folder.path / "flwr.log"

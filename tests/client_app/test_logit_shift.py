@@ -12,6 +12,7 @@ from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import class_distribution, sampling_weights, total_offset, train_round
 from client_app.variants.logit_shift import LogitShift
+from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
 from client_app.variants.reweighting import Reweighting
 
@@ -271,8 +272,6 @@ class TestReweighting:
 
 @pytest.mark.parametrize("mu", [0.0, 0.1, 2.0])
 def test_proximal_is_the_gradient_of_the_penalized_loss(mu: float) -> None:
-    from client_app.variants.proximal import Proximal
-
     generator = torch.Generator().manual_seed(5)
     model = linear_model(3, 2)
     inputs_N, labels_N = torch.randn(6, 3, dtype=FLOAT, generator=generator), torch.arange(6) % 2
@@ -288,8 +287,6 @@ def test_proximal_is_the_gradient_of_the_penalized_loss(mu: float) -> None:
 
 
 def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
-    from client_app.variants.proximal import Proximal
-
     plain, pulled = (
         train_round(counting_client((3, 1)), variants, TrainingSettings(local_steps=1)).shared
         for variants in ([], [Proximal(5.0)])

@@ -268,7 +268,8 @@ def test_before_sees_the_model_as_received_whatever_its_mode_was(training: bool)
     assert same(report.shared, train_round(small_client(), [], TrainingSettings()).shared)
 
 
-def test_two_gradients_that_share_memory_are_corrected_once() -> None:
+@pytest.mark.parametrize("mu", [0.25, 0.0])
+def test_two_gradients_that_share_memory_are_corrected_once(mu: float) -> None:
     """autograd may return one tensor as the gradient of two parameters that are added."""
 
     class TwoBiases(Classifier):
@@ -285,9 +286,9 @@ def test_two_gradients_that_share_memory_are_corrected_once() -> None:
     gradient = (0.5 - F.one_hot(labels_N, 2).double()) / 4
     order = next(iter(batches(client, None, TrainingSettings())))
     settings = TrainingSettings(local_steps=1, learning_rate=1.0, weight_decay=0.1)
-    report = train_round(client, [Proximal(0.25)], settings)
+    report = train_round(client, [Proximal(mu)], settings)
     for name, start in (("one", 0.0), ("two", 1.0)):
-        expected = start - (gradient[order] + 0.25 + 0.1 * start)
+        expected = start - (gradient[order] + mu + 0.1 * start)
         assert torch.allclose(report.shared[name].double(), expected, atol=1e-6), name
 
 

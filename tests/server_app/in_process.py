@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 import client_app.app
 from client_app.client import Client, Report
@@ -136,11 +136,6 @@ def losses(plan: Mapping[int, tuple[str, int]]) -> Tamper:
             records[f"{client}/model"] = pack({**model, "head.bias": model["head.bias"] * float("nan")})
 
     return tamper
-
-
-def failing(reason: str) -> RecordDict:
-    """Return what a client answers that raised."""
-    return RecordDict({"error": ConfigRecord({"reason": reason})})
 
 
 PLACES = ("during training", "before the checkpoint", "after the checkpoint")

@@ -13,6 +13,7 @@ import pytest
 from in_process import PLACES, Outcome, TamperingGrid, killed, losses, small
 
 import server_app.app
+from data import SettingError
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.results import FolderBusy, RunFolder
 from strategies.exchange import TooFewReplies
@@ -133,6 +134,12 @@ def test_lock_refuses_a_second_process(train: Train, tmp_path: Path) -> None:
             train()
         holder.communicate("")
     assert train().summary["rounds"] == 2  # the lock falls with the process
+
+
+def test_folder_that_cannot_be_written(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(SettingError, match=r"results = .*cannot be written"):
+        train()
 
 
 def test_json_of_the_run_folder(train: Train) -> None:
