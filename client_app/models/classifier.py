@@ -6,7 +6,7 @@ from torch import Tensor, nn
 class Classifier(nn.Module):
     """`head(features(x))`, the head with a bias.
 
-    The methods that touch the head alone, and evaluation, rely on this split: there is nothing between or after the two.
+    The methods that touch the head alone, and evaluation, rely on this split: nothing comes between or after.
     """
 
     def __init__(self, features: nn.Module, head: nn.Linear) -> None:

@@ -45,7 +45,7 @@ def class_gradients(features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bi
     errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
     errors_NC = errors_NC - torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(errors_NC)  # p - e_c
     gradients_CCD = features_ND.new_zeros(len(weight_CD), *weight_CD.shape)
-    for label in labels_N.unique().tolist():
+    for label in torch.unique(labels_N).tolist():
         held = labels_N == label
         gradients_CCD[label] = errors_NC[held].T @ features_ND[held] / held.sum()
     return gradients_CCD

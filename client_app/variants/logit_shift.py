@@ -17,8 +17,9 @@ class LogitShift(PriorCorrection):
     """Train on CE(f(x) + s_i, y) with s_ik = scale * ln(P_i(k) / P(k)); inference uses f alone.
 
     With P(x|y) shared by the clients, every client's optimum is then softmax(f) = P(y|x), the same for all (FedShift,
-    Theorem 2; smoothing > 0 moves it a little). P_i is the distribution the client trains on, so that a sampler does not bias it. With smoothing 0 a
-    class the client lacks gets s = -inf: it drops out of the softmax and its logit receives no gradient.
+    Theorem 2; smoothing > 0 moves it a little). P_i is the distribution the client trains on, so that a sampler does
+    not bias it. With smoothing 0 a class the client lacks gets s = -inf: it drops out of the softmax and its logit
+    receives no gradient.
     Identity: scale = 0.
     """
 
