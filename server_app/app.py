@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
 
 from client_app.assignment import choose_device, initial_seed
 from client_app.memory import folder_of, recall
@@ -69,6 +70,7 @@ class Run:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
         general, dataset = settings.general, federation.dataset
         self.model = build(general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
         self.device = choose_device("auto" if general.device == "cuda" else general.device)
         self.strategy = Strategy(
@@ -122,7 +124,7 @@ class Run:
         self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
         self.strategy.memory_rounds = checkpoint.memory_rounds
         self.folder.cut_after(checkpoint.round)
-        self.tell(f"resuming after round {checkpoint.round}")
+        self.tell(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
 
     def save(self) -> None:
         """Write the checkpoint of the round that has just finished."""
@@ -140,6 +142,7 @@ class Run:
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
         """Evaluate when it is due, record the round, then checkpoint: a record without checkpoint is cut on resume."""
         every, began = self.settings.general.evaluate_every, time.perf_counter()
+        self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
         models = self.evaluate() if due else {}
         last = self.strategy.last
@@ -149,7 +152,7 @@ class Run:
             "evaluated-by": ("clients" if self.evaluated_by_clients else "server") if due else "nobody",
             "loss": last.loss,
             "clients": list(last.clients),
-            "failures": last.failures,
+            "failures": {**self.unmeasured, **last.failures},
             "bytes-down": last.bytes_down,
             "bytes-up": last.bytes_up,
             "seconds": {**last.seconds, "evaluation": time.perf_counter() - began, "round": self.lap()},
@@ -169,7 +172,8 @@ class Run:
     def evaluate(self) -> dict[str, Any]:
         """Return the numbers of every deployed model."""
         if self.evaluated_by_clients:
-            measured = self.strategy.evaluate_on_clients(self.grid, self.federation.dataset.num_classes)
+            measured, missing = self.strategy.evaluate_on_clients(self.grid, self.federation.dataset.num_classes)
+            self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
             return {name: of_clients(each, self.counts_KC, self.groups) for name, each in measured.items()}
         samples = self.federation.test(None, self.device)
         scores = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
@@ -193,10 +197,10 @@ class Run:
 
     def hashes(self) -> dict[str, str]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each."""
-        memory: State = {}
+        memory: dict[str, Tensor] = {}
         for client, round in sorted(self.strategy.memory_rounds.items()):
             for part, state in recall(folder_of(self.folder.path, client), round).items():
-                memory = {**memory, **with_prefix(f"{client}/{part}", state)}
+                memory |= with_prefix(f"{client}/{part}", state)
         deployed = {name: state for name, state in self.strategy.deployed.items() if name != AVERAGE}
         states: dict[str, list[State]] = {
             "shared": [self.strategy.shared],

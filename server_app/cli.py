@@ -94,8 +94,9 @@ def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
+    several = len({one.general.seed for one in planned}) > 1
     table.add_column("method", no_wrap=True)
-    for heading in ("seed", "balanced", "best", "F1", *(classes if recalls else ())):
+    for heading in (*(["seed"] * several), "balanced", "best", "F1", *(classes if recalls else ())):
         table.add_column(heading[:8], justify="right", no_wrap=True)
     shown: set[tuple[str, int, str]] = set()
     for one, summary in zip(planned, summaries, strict=True):
@@ -106,7 +107,7 @@ def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -
             shown.add(key)
             means = (last["balanced-accuracy"], best["balanced-accuracy"], last["macro-f1"])
             recall = ["-" if value is None else f"{100 * value:.0f}" for value in last["recall"]] if recalls else []
-            table.add_row(row, str(one.general.seed), *(f"{100 * mean:.1f}" for mean in means), *recall)
+            table.add_row(row, *([str(one.general.seed)] * several), *(f"{100 * mean:.1f}" for mean in means), *recall)
     return table
 
 

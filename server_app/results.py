@@ -17,6 +17,8 @@ import torch
 from client_app.assignment import code_version
 from data import SettingError
 
+PACKAGES = ("client_app", "data", "server_app", "strategies")
+
 
 class FolderBusy(RuntimeError):
     """Another process is working on the run."""
@@ -68,9 +70,15 @@ class RunFolder:
 
     def finished_note(self) -> str:
         """Return the line that says a finished run is reused, and whether other code made it."""
-        made_by = json.loads(self.settings_file.read_text())["versions"]["code"] if self.settings_file.exists() else ""
-        other = "" if made_by == code_version() else ", by another version of the code"
-        return f"finished earlier{other}; fresh = true repeats it"
+        return f"finished earlier{self.other_code()}; fresh = true repeats it"
+
+    def other_code(self) -> str:
+        """Return a remark when other code than the present one began the run; empty when it was the same."""
+        try:
+            made_by = json.loads(self.settings_file.read_text())["versions"]["code"]
+        except (FileNotFoundError, ValueError, LookupError):
+            made_by = "unknown"
+        return "" if made_by == code_version(*PACKAGES) else ", begun by another version of the code"
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the records of the rounds so far; a line that a kill cut short is left out."""
@@ -127,7 +135,11 @@ def finite(value: Any) -> Any:
 
 def versions() -> dict[str, str]:
     """Return what a number may depend on beside the settings."""
-    told = {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability(), "code": code_version()}
+    told = {
+        "python": platform.python_version(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "code": code_version(*PACKAGES),
+    }
     for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
         try:
             told[package] = version(package)

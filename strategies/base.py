@@ -19,10 +19,11 @@ from client_app.models import Classifier
 from client_app.scores import Scores
 from client_app.state import State, copy
 from client_app.training import private_names
-from strategies.exchange import Answer, Compose, Exchange, ExchangeSettings, converse, messages
+from strategies.checks import Refused, checked_update, expected_of
+from strategies.exchange import Compose, Exchange, ExchangeSettings, converse, messages
 from strategies.fedavg import FedAvg
 from strategies.integer_sum import IntegerSum, PlainSum
-from strategies.server import Refused, Server, ServerMethod, Update, differences, expected_of, not_finite
+from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 
 log = logging.getLogger("fedskew")
@@ -42,7 +43,9 @@ class Round:
     loss: float = math.nan
     """Mean training loss, weighted by samples."""
     bytes_down: int = 0
+    """Model and broadcasts, once for every client asked, as where each is a node of its own."""
     bytes_up: int = 0
+    """Models and uploads of the updates that were used."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
     workers: Sequence[Mapping[str, object]] = ()
@@ -106,6 +109,12 @@ class Strategy(FlowerStrategy):
         """The server methods at work."""
         return [self.combine, *([self.deploy] if self.deploy else [])]
 
+    def ask(self, grid: Grid, clients: Sequence[int], compose: Compose, kind: str) -> Exchange:
+        """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
+        exchange = converse(grid, clients, compose, kind, self.exchange_settings)
+        self.exchange_settings = replace(self.exchange_settings, nodes=1)
+        return exchange
+
     # ---- questions before round 1 ------------------------------------------------------------------------------------
 
     def ask_class_prior(self, grid: Grid) -> bool:
@@ -118,7 +127,7 @@ class Strategy(FlowerStrategy):
             assert variant.question is not None
             everyone = range(self.clients)
             task = ConfigRecord({"question": variant.question})
-            exchange = converse(grid, everyone, self.compose(task), MessageType.QUERY, self.exchange_settings)
+            exchange = self.ask(grid, everyone, self.compose(task), MessageType.QUERY)
             for client, answer in list(exchange.answers.items()):
                 if variant.name not in answer.named("upload"):
                     exchange.refuse(client, f"the reply holds no answer for {variant.name}")
@@ -224,40 +233,11 @@ class Strategy(FlowerStrategy):
         updates = []
         for client in sorted(exchange.answers):
             try:
-                updates.append(self.update(client, exchange.answers[client]))
+                answer = exchange.answers[client]
+                updates.append(checked_update(client, answer, self.server, self.expected, self.parts))
             except Refused as reason:
                 exchange.refuse(client, str(reason))
         return updates
-
-    def update(self, client: int, answer: Answer) -> Update:
-        """Return a client's answer as an update. Raises Refused for one that must not be combined."""
-        if "model" not in answer.states:
-            raise Refused("the reply holds no model")
-        shared, uploads = answer.states["model"], answer.named("upload")
-        if reason := differences(shared, self.expected):
-            raise Refused(f"model: {reason}")
-        for part in self.parts:
-            if part.consumes:
-                if part.consumes not in uploads:
-                    raise Refused(f"upload {part.consumes} is missing")
-                try:
-                    part.accepts(self.server, uploads[part.consumes])
-                except Refused as reason:
-                    raise Refused(f"upload {part.consumes}: {reason}") from None
-        if unknown := uploads.keys() - {part.consumes for part in self.parts}:
-            raise Refused(f"upload {min(unknown)} is not one that {self.combine.name} takes")
-        for name, state in {"model": shared, **uploads}.items():
-            if tensor := not_finite(state):
-                raise Refused(f"{name}: {tensor} is not finite")
-        numbers = {"loss", "steps", "coefficient-sum", "remembers", "seconds", "num-examples"}
-        if missing := numbers - answer.metrics.keys():
-            raise Refused(f"metric {min(missing)} is missing")
-        examples = answer.metrics["num-examples"]
-        if not (0 < examples < math.inf and examples == int(examples)):
-            raise Refused(f"num-examples is {examples:g}")
-        if not all(math.isfinite(answer.metrics[name]) for name in numbers):
-            raise Refused("a metric is not finite")
-        return Update(client, shared, int(examples), uploads, answer.metrics)
 
     # ---- flwr's loop -------------------------------------------------------------------------------------------------
 
@@ -282,21 +262,21 @@ class Strategy(FlowerStrategy):
         for server_round in range(self.round + 1, num_rounds + 1):
             self.begin_round(server_round, arrays)
             compose = self.compose_training(server_round)
-            exchange = converse(grid, self._exchange.asked, compose, MessageType.TRAIN, self.exchange_settings)
+            exchange = self.ask(grid, self._exchange.asked, compose, MessageType.TRAIN)
             arrays, metrics = self.finish_round(server_round, exchange)
             result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
             if evaluate_fn and (measured := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = measured
         return result
 
-    def evaluate_on_clients(self, grid: Grid, classes: int) -> dict[str, dict[int, Scores]]:
-        """Return every client's scores of every deployed model, with its own private tensors and test set.
+    def evaluate_on_clients(self, grid: Grid, classes: int) -> tuple[dict[str, dict[int, Scores]], dict[int, str]]:
+        """Return every client's scores of every deployed model, and why clients are missing from them.
 
-        Raises TooFewReplies when too few clients answer.
+        A client measures with its own private tensors, on its own test set. Raises TooFewReplies when too few answer.
         """
         models = {f"deployed/{name}": state for name, state in self.deployed.items()}
         compose = self.compose(ConfigRecord({"round": self.round}), models)
-        exchange = converse(grid, range(self.clients), compose, MessageType.EVALUATE, self.exchange_settings)
+        exchange = self.ask(grid, range(self.clients), compose, MessageType.EVALUATE)
         scores: dict[str, dict[int, Scores]] = {name: {} for name in self.deployed}
         for client in sorted(exchange.answers):
             try:
@@ -313,7 +293,7 @@ class Strategy(FlowerStrategy):
         for client, reason in sorted(exchange.failures.items()):
             log.warning("round %d: client %d not evaluated: %s", self.round, client, reason)
         exchange.check_enough(self.exchange_settings.min_replies, f"evaluation after round {self.round}")
-        return scores
+        return scores, dict(sorted(exchange.failures.items()))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from client_app.state import State
 from data import require
-from strategies.server import Deployment, Refused, Server, ServerMethod, Update, differences
+from strategies.checks import Refused, differences
+from strategies.server import Deployment, Server, ServerMethod, Update
 
 DISTANCES = {"code-scale": "sum", "paper-literal": "mean"}
 

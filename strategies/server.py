@@ -59,10 +59,6 @@ class Deployment:
     """Numbers for the round's record."""
 
 
-class Refused(ValueError):
-    """An upload that its method does not accept; the message says why."""
-
-
 @dataclass(frozen=True)
 class ServerMethod:
     """A method's server side. It fills one place: `combine` or `deploy`; its fields are the hyper-parameters.
@@ -84,7 +80,7 @@ class ServerMethod:
         return {}
 
     def accepts(self, server: Server, upload: State) -> None:
-        """Raise Refused unless `upload` has the names, shapes, dtypes and values that the method takes."""
+        """Raise Refused (checks.py) unless `upload` has the names, shapes, dtypes and values that the method takes."""
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         """Return the shared weights made from the updates (sorted by client), and the new state."""
@@ -93,32 +89,3 @@ class ServerMethod:
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> "Deployment":
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
         raise TypeError(f"{self.name} does not deploy a model of its own")
-
-
-def differences(state: State, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> str:
-    """Return the first way in which the state's names, shapes or dtypes are not the expected ones; empty when none."""
-    if missing := expected.keys() - state.keys():
-        return f"{min(missing)} is missing"
-    if extra := state.keys() - expected.keys():
-        return f"{min(extra)} is not expected"
-    for name, (shape, dtype) in expected.items():
-        if tuple(state[name].shape) != shape or state[name].dtype != dtype:
-            return f"{name} is {described(tuple(state[name].shape), state[name].dtype)}, not {described(shape, dtype)}"
-    return ""
-
-
-def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    """Return e.g. float32 of 10x64."""
-    return f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, shape)) or 'one value'}"
-
-
-def not_finite(state: State) -> str:
-    """Return the name of a tensor with a NaN or an infinity; empty when all are finite."""
-    # A sum is finite only if every term is; one that overflows is looked at value by value.
-    suspects = (n for n, t in state.items() if t.is_floating_point() and not torch.isfinite(t.sum()))
-    return next((name for name in suspects if not torch.isfinite(state[name]).all()), "")
-
-
-def expected_of(state: State) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of every tensor."""
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}

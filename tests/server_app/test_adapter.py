@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "no metrics": (lambda records: records.pop(METRICS) and None, "metric coefficient-sum is missing"),
     "unknown upload": (
         lambda records: records.update({f"{FAULTY}/upload/surprise": pack({"a": torch.ones(1)})}),
-        "upload surprise is not one that fedavg takes",
+        "upload surprise is not one that fedavg",
     ),
     "missing upload": (lambda records: records.pop(UPLOAD) and None, "upload feature-gradients is missing"),
     "nan upload": (

@@ -14,8 +14,9 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import SettingError
+from strategies.checks import Refused
 from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
-from strategies.server import Refused, Server, Update
+from strategies.server import Server, Update
 
 CLASSES, WIDTH = 5, 12
 

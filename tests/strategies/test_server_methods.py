@@ -12,9 +12,10 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from data import SettingError
+from strategies.checks import Refused, differences, expected_of, not_finite
 from strategies.fedavg import FedAvg
 from strategies.integer_sum import PlainSum
-from strategies.server import Refused, Server, ServerMethod, Update, differences, expected_of, not_finite
+from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 from strategies.tau_norm import TauNorm
 
