@@ -74,10 +74,13 @@ def evaluate(message: Message, context: Context) -> Message:
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
         player.check_number(number)
         memory = recall(folder_of(player.assignment.folder, number), memory_round)
-        samples = player.federation.test(number, player.device)
         whole = {name: player.whole(shared, memory) for name, shared in deployed.items()}
-        scores = measure_all(player.model, whole, samples)
-        return RecordDict({f"scores/{name}": pack(measured.state()) for name, measured in scores.items()})
+        scores = {
+            f"{kind}/{name}": measured
+            for kind, samples in player.test_sets(number).items()
+            for name, measured in measure_all(player.model, whole, samples).items()
+        }
+        return RecordDict({name: pack(measured.state()) for name, measured in scores.items()})
 
     return reply(message, play)
 

@@ -17,7 +17,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
 from client_app.variants import VARIANTS
-from data import DataSettings, SettingError, federate
+from data import DataSettings, Samples, SettingError, federate
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,12 @@ class Player:
     def whole(self, shared: State, memory: Mapping[str, State]) -> State:
         """Return the model's state: the shared weights and the client's private tensors (the initial ones at first)."""
         return {**shared, **self.initial, **memory.get("private", {})}
+
+    def test_sets(self, client: int) -> dict[str, Samples]:
+        """Return what a client's models are measured on: its test set and, where the data have one, validation set."""
+        sets = {"test": self.federation.test(client, self.device)}
+        validation = self.federation.validation(client, self.device)
+        return sets if validation is None else {**sets, "validation": validation}
 
     def check_number(self, client: int) -> None:
         """Raise LookupError for a client that does not exist."""

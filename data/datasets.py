@@ -34,6 +34,7 @@ class Dataset:
     test_labels: NDArray[np.int64]
     val_inputs: NDArray[np.generic] | None
     val_labels: NDArray[np.int64] | None
+    val_domains: NDArray[np.int64] | None
     train_domains: NDArray[np.int64] | None
     """(N,): each sample's index into domain_names; None where there are no domains."""
     test_domains: NDArray[np.int64] | None
@@ -85,6 +86,7 @@ def load(settings: DataSettings) -> Dataset:
         test_labels=loaded("test_labels"),
         val_inputs=mapped["val_inputs"] if has_val else None,
         val_labels=loaded("val_labels") if has_val else None,
+        val_domains=loaded("val_domains") if has_val and domains else None,
         train_domains=loaded("train_domains") if domains else None,
         test_domains=loaded("test_domains") if domains else None,
         domain_names=_domain_names(names) if domains else (),

@@ -50,15 +50,15 @@ class Federation:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
         return self._samples("test", client if self.test_indices is not None else None, device)
 
+    def validation(self, client: int | None = None, device: str = "cpu") -> Samples | None:
+        """The validation samples of one client, or all of them; None where the data have none."""
+        return None if self.dataset.val_labels is None else self._samples("val", client, device)
+
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
         key = (split, client, device)
         if key not in self._kept:
-            data = self.dataset
-            held = self.train_indices if split == "train" else self.test_indices
-            indices = self.global_test if client is None or held is None else held[client]
-            inputs, labels = (
-                (data.train_inputs, data.train_labels) if split == "train" else (data.test_inputs, data.test_labels)
-            )
+            data, indices = self.dataset, self._indices(split, client)
+            inputs, labels = getattr(data, f"{split}_inputs"), getattr(data, f"{split}_labels")
             shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
             self._kept[key] = Samples(
                 torch.from_numpy(np.ascontiguousarray(inputs[indices])).to(device),
@@ -71,6 +71,15 @@ class Federation:
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return samples
+
+    def _indices(self, split: str, client: int | None) -> Indices:
+        if split == "train" and client is not None:
+            return self.train_indices[client]
+        if split == "test":
+            return self.global_test if client is None or self.test_indices is None else self.test_indices[client]
+        domains = self.dataset.val_domains
+        whole = np.arange(len(self.dataset.val_labels if self.dataset.val_labels is not None else ()), dtype=np.int64)
+        return whole if client is None or domains is None else whole[domains == client]
 
 
 @lru_cache(maxsize=4)

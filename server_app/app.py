@@ -170,14 +170,24 @@ class Run:
         return self.private or self.federation.test_indices is not None
 
     def evaluate(self) -> dict[str, Any]:
-        """Return the numbers of every deployed model."""
+        """Return the numbers of every deployed model on the test set, and on the validation set where there is one."""
+        sets = {"test": self.federation.test(None, self.device)}
+        if (validation := self.federation.validation(None, self.device)) is not None:
+            sets["validation"] = validation
+        numbers: dict[str, dict[str, Any]] = {}
         if self.evaluated_by_clients:
-            measured, missing = self.strategy.evaluate_on_clients(self.grid, self.federation.dataset.num_classes)
+            classes = self.federation.dataset.num_classes
+            by_clients, missing = self.strategy.evaluate_on_clients(self.grid, classes, tuple(sets))
             self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
-            return {name: of_clients(each, self.counts_KC, self.groups) for name, each in measured.items()}
-        samples = self.federation.test(None, self.device)
-        scores = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
-        return {name: of_server(each, self.counts_KC, self.groups) for name, each in scores.items()}
+            for kind, models in by_clients.items():
+                numbers[kind] = {name: of_clients(each, self.counts_KC, self.groups) for name, each in models.items()}
+        else:
+            for kind, samples in sets.items():
+                scores = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
+                numbers[kind] = {name: of_server(each, self.counts_KC, self.groups) for name, each in scores.items()}
+        for name, on_validation in numbers.pop("validation", {}).items():
+            numbers["test"][name]["validation"] = on_validation
+        return numbers["test"]
 
     def line(self, record: dict[str, Any]) -> str:
         """Return one line about a round."""

@@ -155,19 +155,22 @@ def versions() -> dict[str, str]:
 
 
 def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict[str, Any]]:
-    """Return, for every deployed model, the last round's numbers, the best round's, and the mean of the last `window`.
+    """Return, for every deployed model, the numbers of the last round, of the best ones, and means of the last rounds.
 
-    Best is the highest balanced accuracy on the test set: an oracle's choice, and named so.
+    best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where the data have
+    a validation set, the test numbers of the round that was best on that.
     """
     evaluated = [record for record in records if record.get("models")]
     result: dict[str, dict[str, Any]] = {}
     for name in evaluated[-1]["models"] if evaluated else ():
         rounds = [(record["round"], record["models"][name]) for record in evaluated if name in record["models"]]
         best = max(rounds, key=lambda item: item[1]["balanced-accuracy"])
+        validated = [item for item in rounds if "validation" in item[1]]
         scalars = [key for key, value in rounds[-1][1].items() if isinstance(value, float)]
         result[name] = {
             "last": rounds[-1][1],
             "best-test": {"round": best[0], **best[1]},
+            **({"best-validation": chosen(validated)} if validated else {}),
             **{
                 f"mean-of-last-{count}": {
                     key: mean([numbers[key] for _, numbers in rounds[-count:]]) for key in scalars
@@ -176,3 +179,9 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
             },
         }
     return result
+
+
+def chosen(rounds: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the numbers of the round with the highest balanced accuracy on the validation set."""
+    number, numbers = max(rounds, key=lambda item: item[1]["validation"]["balanced-accuracy"])
+    return {"round": number, **numbers}

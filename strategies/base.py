@@ -269,27 +269,30 @@ class Strategy(FlowerStrategy):
                 result.evaluate_metrics_serverapp[server_round] = measured
         return result
 
-    def evaluate_on_clients(self, grid: Grid, classes: int) -> tuple[dict[str, dict[int, Scores]], dict[int, str]]:
-        """Return every client's scores of every deployed model, and why clients are missing from them.
+    def evaluate_on_clients(
+        self, grid: Grid, classes: int, kinds: Sequence[str] = ("test",)
+    ) -> tuple[dict[str, dict[str, dict[int, Scores]]], dict[int, str]]:
+        """Return scores by kind of test set, deployed model and client, and why clients are missing from them.
 
-        A client measures with its own private tensors, on its own test set. Raises TooFewReplies when too few answer.
+        A client measures with its own private tensors, on its own test sets. Raises TooFewReplies when too few answer.
         """
         models = {f"deployed/{name}": state for name, state in self.deployed.items()}
         compose = self.compose(ConfigRecord({"round": self.round}), models)
         exchange = self.ask(grid, range(self.clients), compose, MessageType.EVALUATE)
-        scores: dict[str, dict[int, Scores]] = {name: {} for name in self.deployed}
+        scores: dict[str, dict[str, dict[int, Scores]]] = {kind: {name: {} for name in self.deployed} for kind in kinds}
         for client in sorted(exchange.answers):
             try:
-                measured = {
-                    n: Scores.of(state, classes) for n, state in exchange.answers[client].named("scores").items()
-                }
-                if measured.keys() != self.deployed.keys():
-                    raise ValueError(f"scores of {sorted(measured)}, not of {sorted(self.deployed)}")
+                measured = {kind: exchange.answers[client].named(kind) for kind in kinds}
+                for kind in kinds:
+                    if measured[kind].keys() != self.deployed.keys():
+                        raise ValueError(f"{kind} scores of {sorted(measured[kind])}, not of {sorted(self.deployed)}")
+                checked = {k: {n: Scores.of(state, classes) for n, state in measured[k].items()} for k in kinds}
             except ValueError as error:
                 exchange.refuse(client, str(error))
                 continue
-            for name, client_scores in measured.items():
-                scores[name][client] = client_scores
+            for kind in kinds:
+                for name, client_scores in checked[kind].items():
+                    scores[kind][name][client] = client_scores
         for client, reason in sorted(exchange.failures.items()):
             log.warning("round %d: client %d not evaluated: %s", self.round, client, reason)
         exchange.check_enough(self.exchange_settings.min_replies, f"evaluation after round {self.round}")

@@ -192,16 +192,16 @@ def test_evaluation_measures_every_deployed_model_with_private_tensors(grid: Loc
     trained = unpack(ask(grid, "train", assignment, [0], round=1)["0/model"])
     models = {"deployed/average": shared_of(assignment), "deployed/creff": copy(trained)}
     records = ask(grid, "evaluate", assignment, [0, 1], [1, 0], models=models, round=1)
-    assert records.keys() == {f"{k}/scores/{name}" for k in (0, 1) for name in ("average", "creff")}
+    assert records.keys() == {f"{k}/test/{name}" for k in (0, 1) for name in ("average", "creff")}
     scores = {name: Scores.of(unpack(record), 10) for name, record in records.items()}
     assert all(found.confusion_CC.sum() == 50 for found in scores.values())
     # both have the same test set here; client 1 was never trained and keeps the initial batch norm
-    assert not torch.equal(scores["0/scores/average"].loss, scores["1/scores/average"].loss)
-    assert not torch.equal(scores["0/scores/average"].loss, scores["0/scores/creff"].loss)
+    assert not torch.equal(scores["0/test/average"].loss, scores["1/test/average"].loss)
+    assert not torch.equal(scores["0/test/average"].loss, scores["0/test/creff"].loss)
     judge = Player(assignment)
     judge.model.load_state_dict(judge.whole(trained, {}))
     expected = measure(judge.model, judge.federation.test(1))
-    assert torch.equal(scores["1/scores/creff"].loss, expected.loss)
+    assert torch.equal(scores["1/test/creff"].loss, expected.loss)
 
 
 def test_a_client_without_memory_starts_from_the_initial_private_tensors(tmp_path: Path) -> None:

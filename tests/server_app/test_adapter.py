@@ -177,12 +177,13 @@ def test_no_good_reply_is_never_enough() -> None:
 def test_faulty_scores_are_left_out(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     def tamper(asked: Message, records: RecordDict) -> None:
         if asked.metadata.message_type == "evaluate":
-            scores = unpack(records.array_records[f"{FAULTY}/scores/average"])
-            records[f"{FAULTY}/scores/average"] = pack({**scores, "loss": -scores["loss"]})
+            scores = unpack(records.array_records[f"{FAULTY}/test/average"])
+            records[f"{FAULTY}/test/average"] = pack({**scores, "loss": -scores["loss"]})
 
     outcome = train(grid=TamperingGrid(tamper), method="fedbn", min_replies=0.75)
     assert len(outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]) == 3
     assert f"client {FAULTY} not evaluated" in caplog.text
+    assert str(FAULTY) in outcome.records[-1]["failures"]
     assert outcome.hash == train("undisturbed", method="fedbn").hash
 
 

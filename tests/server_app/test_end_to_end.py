@@ -8,13 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import Outcome, experiment
 
 from client_app.models import batch_norm_names, build
+from server_app.app import run
 from server_app.checkpoint import Checkpoint
 from server_app.engines.local import LocalGrid
 from server_app.methods import METHODS
+from server_app.results import RunFolder
+from server_app.settings import parse
 
 Train = Callable[..., Outcome]
 COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting")
@@ -133,3 +137,27 @@ def test_matching_loss_falls_on_digits(train: Train) -> None:
     )  # fmt: skip
     losses = [record["matching-loss"] for record in outcome.records]
     assert losses[-1] < 0.15 and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(("method", "model"), [("creff", "small-cnn"), ("fedbn", "mlp-bn")])
+def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str) -> None:
+    """Both ways of evaluation; the test numbers of the round that is best on validation data are in the summary."""
+    draw = np.random.default_rng(0)
+    labels = np.arange(120) % 4
+    images = draw.integers(0, 128, (120, 8, 8), dtype=np.uint8) + (40 * labels[:, None, None]).astype(np.uint8)
+    arrays = {"train": slice(0, 60), "test": slice(60, 90), "val": slice(90, 120)}
+    np.savez(
+        tmp_path / "own.npz",
+        **{f"{key}_images": images[part] for key, part in arrays.items()},
+        **{f"{key}_labels": labels[part] for key, part in arrays.items()},
+    )
+    config = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "4", "input-shape": "1x8x8", "partition": "iid"}
+    one = parse({**config, "clients": 3, "rounds": 3, "method": method, "model": model, "results": str(tmp_path / "r")})
+    with LocalGrid() as grid:
+        summary = run(grid, one)
+    records = RunFolder(one.folder).rounds()
+    for name, numbers in summary["models"].items():
+        on_validation = [record["models"][name]["validation"]["balanced-accuracy"] for record in records]
+        best = numbers["best-validation"]
+        assert best["round"] == 1 + on_validation.index(max(on_validation))
+        assert best["balanced-accuracy"] == records[best["round"] - 1]["models"][name]["balanced-accuracy"]
