@@ -36,7 +36,11 @@ class Experiment:
 
 def load_experiments(path: Path = FILE) -> dict[str, Experiment]:
     """Return the experiments of a file by their names. Raises SettingError for keys that mean nothing."""
-    return {name: experiment(name, entry) for name, entry in yaml.safe_load(path.read_text()).items()}
+    try:
+        entries = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise SettingError("experiments", str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    return {name: experiment(name, entry) for name, entry in entries.items()}
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:

@@ -143,6 +143,12 @@ def test_an_experiment_with_an_unknown_key_is_refused() -> None:
         experiment("wrong", {"title": "", "methods": ["fedavg"], "sseeds": [1]})
 
 
+def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "experiments.yaml").write_text("one:\n  title: a: b\n")
+    with pytest.raises(ValueError, match=r"experiments.yaml.*is not YAML.*line 2"):
+        load_experiments(tmp_path / "experiments.yaml")
+
+
 @pytest.mark.parametrize("engine", ["inprocess", "workers"])
 def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
     command = [sys.executable, "-m", "server_app.cli", "run", "--engine", engine, "--results", str(tmp_path), "--json"]
