@@ -56,6 +56,8 @@ def settings(folder: Path, samples: int, rounds: int) -> RunSettings:
             "partition": "iid",
             "participation": SAMPLED / CLIENTS,
             "learning-rate": 0.01,
+            "local-epochs": 1,
+            "momentum": 0.0,
             "rounds": rounds,
             "evaluate-every": 0,
             "cache": str(folder / "cache"),

@@ -18,7 +18,7 @@ from data import require
 class TrainingSettings:
     """How a client trains in a round."""
 
-    local_epochs: int = 1
+    local_epochs: int = 5
     """Passes over the client's data in a round, E."""
     local_steps: int = 0
     """Optimizer steps in a round; 0 takes local-epochs instead."""
@@ -30,7 +30,7 @@ class TrainingSettings:
     """The rate is multiplied by this every learning-rate-decay-every rounds."""
     learning_rate_decay_every: int = 10
     """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1."""
-    momentum: float = 0.0
+    momentum: float = 0.9
     """SGD's momentum; the buffers are fresh in every round."""
     weight_decay: float = 0.0
     """L2 penalty inside the gradient, as in torch.optim.SGD."""
