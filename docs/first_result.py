@@ -14,6 +14,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from server_app.experiments import find
 
@@ -52,6 +53,7 @@ def main() -> None:
             axes.fill_between(rounds, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=9, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
