@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -159,7 +159,8 @@ class Run:
             "workers": [dict(worker) for worker in last.workers],
             **last.metrics,
         }
-        record["line"] = self.line(record) + self.hidden_gpus(last.workers, round)
+        hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
+        record["line"] = self.line(record) + hint
         self.folder.add_round(record)
         self.save()
         self.tell(str(record["line"]))
@@ -198,13 +199,6 @@ class Run:
             words.append(f"left out: {', '.join(f'client {client}' for client in record['failures'])}")
         return "  ".join(words)
 
-    def hidden_gpus(self, workers: Any, round: int) -> str:
-        """Return a hint in the first line when this machine has GPUs that the clients were not given."""
-        hidden = torch.cuda.is_available() and all(worker.get("device") == "cpu" for worker in workers)
-        if round != 1 or not hidden or self.settings.general.device == "cpu":
-            return ""
-        return "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"
-
     def hashes(self) -> dict[str, str]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each."""
         memory: dict[str, Tensor] = {}
@@ -218,3 +212,10 @@ class Run:
             "memory": [memory],
         }
         return {"all": digest(chain(*states.values())), **{name: digest(part) for name, part in states.items()}}
+
+
+def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
+    """Return a hint for a run's first line when this machine has GPUs that no client was given; flwr gives none."""
+    if device == "cpu" or not torch.cuda.is_available() or any(worker.get("device") == "cuda" for worker in workers):
+        return ""
+    return "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"
