@@ -45,6 +45,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "train-images": [-1],
     "test-images": [-1],
     "imbalance-factor": [0.5, NAN],
+    "holdout-per-class": [-1],
     "largest-class": [-1],
     "clients": [-1],
     "partition": ["dirichlet", "domains"],
