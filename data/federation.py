@@ -93,7 +93,7 @@ class Federation:
 
 @lru_cache(maxsize=4)
 def federate(settings: DataSettings, seed: int) -> Federation:
-    """Hold out, draw the subset, cut the long tail, deal out; the same settings, data and seed give the same federation.
+    """Hold out, draw the subset, cut the long tail, deal out; equal settings, data and seed give the same federation.
 
     Raises:
         SettingError: settings that contradict each other or the data.
@@ -122,7 +122,9 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     if data.test_domains is not None:
         test_parts = tuple(global_test[part] for part in by_domain(data.test_domains[global_test], settings.clients))
     counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
-    identity = _hash(data.content, [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])])
+    identity = _hash(
+        data.content, [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
+    )
     return Federation(data, tuple(parts), test_parts, global_test, counts_KC.astype(np.int64), holdout, identity)
 
 

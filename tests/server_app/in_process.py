@@ -34,6 +34,13 @@ CREFF_SMALL: dict[str, Any] = {
     "creff.feature-steps": 3,
     "creff.head-steps": 4,
 }
+SERVER_SMALL: dict[str, dict[str, Any]] = {
+    "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
+    "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
+    "feddf": {"holdout-per-class": 3, "feddf.steps": 4, "feddf.batch-size": 8},
+    "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
+}
+"""By method: the settings it needs, and short work for the server."""
 
 Tamper = Callable[[Message, RecordDict], None]
 """(what was asked, the reply's records to change in place)."""
@@ -98,9 +105,11 @@ class Outcome:
 def small(results: Path, **changes: Any) -> RunSettings:
     """Return small settings with changes; keys with `_` for `-` and `__` for `.`."""
     method = str(changes.get("method", SMALL["method"]))
-    creff = CREFF_SMALL if "creff" in method else {}
+    needed = dict(CREFF_SMALL if "creff" in method else {})
+    for name in method.split("+"):
+        needed |= SERVER_SMALL.get(name, {})
     stated = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
-    return parse({**SMALL, **creff, "results": str(results), **stated})
+    return parse({**SMALL, **needed, "results": str(results), **stated})
 
 
 def experiment(results: Path, grid: LocalGrid | None = None, **changes: Any) -> Outcome:
