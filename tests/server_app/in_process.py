@@ -16,6 +16,7 @@ from server_app.app import Run, run
 from server_app.engines.local import LocalGrid
 from server_app.results import RunFolder
 from server_app.settings import RunSettings, parse
+from strategies.base import Strategy
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -165,6 +166,14 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
             return original(client, *arguments)
 
         client_app.app.train_round = train_round
+    elif place == "during the final question":
+        question = Strategy.question
+
+        def ask_and_die(strategy: Strategy, *arguments: Any) -> None:
+            question(strategy, *arguments)
+            die()
+
+        Strategy.question = ask_and_die  # type: ignore[assignment,method-assign]
     elif place == "before the checkpoint":
         add_round = RunFolder.add_round
 
