@@ -19,7 +19,7 @@ from strategies.server import Deployment, Server, ServerMethod, Update
 class CCVR(ServerMethod):
     """After the last round, deploy the average under a head that is re-trained on features drawn class by class.
 
-    Class c's features are normal with the mean and the covariance of all clients' features pooled (Eq. 3, 4):
+    Class c's features are normal with the mean and the covariance of all clients' features pooled:
 
         mu_c    = sum_k n_kc mu_kc / N_c
         Sigma_c = sum_k (n_kc - 1) / (N_c - 1) Sigma_kc
@@ -89,7 +89,7 @@ class CCVR(ServerMethod):
 def pooled(statistics: Iterable[State], classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return each class's count (C,), mean (C, D) and unbiased covariance (C, D, D) over all clients, float64.
 
-    The sum of squares is taken around the pooled mean, which is Eq. (4) without its cancellation. A class with a single
+    The sum of squares is taken around the pooled mean, which is the class docstring's sum without its cancellation. A class with a single
     sample has covariance 0, one that nobody holds is 0 throughout.
     """
     statistics = list(statistics)
@@ -97,14 +97,14 @@ def pooled(statistics: Iterable[State], classes: int, width: int) -> tuple[Tenso
     for one in statistics:
         counts_C[one["classes"]] += one["counts"]
         sums_CD[one["classes"]] += one["counts"].double()[:, None] * one["means"].double()
-    means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # Eq. (3)
+    means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # mu_c
     scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
     for one in statistics:
         held, counts_n = one["classes"], one["counts"].double()[:, None, None]
         between_nD = one["means"].double() - means_CD[held]
         outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
         scatter_CDD[held] += (counts_n - 1) * one["covariances"].double() + counts_n * outer_nDD
-    return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Eq. (4)
+    return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Sigma_c
 
 
 def virtual_features(mean_D: Tensor, covariance_DD: Tensor, number: int, draws: torch.Generator) -> Tensor:

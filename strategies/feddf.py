@@ -17,7 +17,7 @@ from strategies.server import Server, ServerMethod, Update
 
 @dataclass(frozen=True)
 class FedDF(ServerMethod):
-    """Start from FedAvg's mean w and take Adam steps on the hold-out, whose labels are not looked at (Eq. 1), down
+    """Start from FedAvg's mean w and take Adam steps on the hold-out, whose labels are not looked at, down
 
         KL( softmax(mean_k f(w_k, x)) || softmax(f(w, x)) )
 

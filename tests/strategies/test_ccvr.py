@@ -65,7 +65,7 @@ def test_pooled_statistics_are_the_central_ones() -> None:
     assert not means_CD[1].any() and not covariances_CDD[1].any()
 
 
-def test_pooling_is_the_paper_s_equation() -> None:
+def test_pooling_is_the_docstring_s_sum() -> None:
     answers = list(answers_of([(5, 3), (2, 8), (7, 1)]).values())
     _, means_CD, covariances_CDD = pooled(answers, 2, WIDTH)
     for c in range(2):
