@@ -89,8 +89,8 @@ class CCVR(ServerMethod):
 def pooled(statistics: Iterable[State], classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return each class's count (C,), mean (C, D) and unbiased covariance (C, D, D) over all clients, float64.
 
-    The sum of squares is taken around the pooled mean, which is the class docstring's sum without its cancellation. A class with a single
-    sample has covariance 0, one that nobody holds is 0 throughout.
+    The sum of squares is taken around the pooled mean: the class docstring's sum without its cancellation. A class with
+    a single sample has covariance 0, one that nobody holds is 0 throughout.
     """
     statistics = list(statistics)
     counts_C, sums_CD = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, width, dtype=torch.float64)
