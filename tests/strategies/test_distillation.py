@@ -237,6 +237,23 @@ def test_swa_averages_the_weights_it_names(server: Server) -> None:
         assert torch.equal(averaged[name], after[7][name])  # buffers are those of the last step
 
 
+def test_fedbe_takes_the_step_of_its_equation(server: Server) -> None:
+    """One full-batch step from the mean; mean, clients and draws teach alike, and the teacher is sharpened."""
+    samples, model, updates = samples_of(), model_of(), updates_of(1, 2, 3)
+    mean, _ = FedAvg().combine(server, {}, updates)
+    method = FedBE(models=2, variance_scale=3.0, steps=1, batch_size=1000, learning_rate=0.1, average_start=0)
+    clients = [update.shared for update in updates]
+    teachers = [mean, *clients, *method.drawn(server, mean, clients)]
+    p = sum(torch.softmax(logits_of(model, state, samples), dim=1) for state in teachers) / 6
+    teacher = p**2 / (p**2).sum(1, keepdim=True)  # T = 0.5
+    model.load_state_dict(mean)
+    divergence(model.train()(samples.inputs_N), teacher).backward()
+    student, _ = method.combine(server, {}, updates)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(student[name], mean[name] - 0.1 * parameter.grad, rtol=1e-5, atol=1e-6)
+
+
 def test_feddf_takes_the_steps_of_its_equation() -> None:
     """Full batches, so that no order matters; float64, as Adam blows up the rounding of a gradient that is zero."""
     single, model = samples_of(), model_of().double()
