@@ -34,6 +34,8 @@ class Federation:
     """Sorted indices into the test set."""
     counts_KC: NDArray[np.int64]
     """(clients, classes): training samples of each class at each client."""
+    holdout_indices: Indices
+    """Sorted indices into the training set of the images that the server keeps for itself; no client holds one."""
     hash: str
     """Over the data's contents and all indices: equal hashes are the same samples at the same clients."""
     _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
@@ -54,11 +56,16 @@ class Federation:
         """The validation samples of one client, or all of them; None where the data have none."""
         return None if self.dataset.val_labels is None else self._samples("val", client, device)
 
+    def holdout(self, device: str = "cpu") -> Samples | None:
+        """The server's own samples, equally many of each class; None where it keeps none."""
+        return self._samples("holdout", None, device) if len(self.holdout_indices) else None
+
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
         key = (split, client, device)
         if key not in self._kept:
             data, indices = self.dataset, self._indices(split, client)
-            inputs, labels = getattr(data, f"{split}_inputs"), getattr(data, f"{split}_labels")
+            source = "train" if split == "holdout" else split
+            inputs, labels = getattr(data, f"{source}_inputs"), getattr(data, f"{source}_labels")
             shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
             self._kept[key] = Samples(
                 torch.from_numpy(np.ascontiguousarray(inputs[indices])).to(device),
@@ -75,6 +82,8 @@ class Federation:
     def _indices(self, split: str, client: int | None) -> Indices:
         if split == "train" and client is not None:
             return self.train_indices[client]
+        if split == "holdout":
+            return self.holdout_indices
         if split == "test":
             return self.global_test if client is None or self.test_indices is None else self.test_indices[client]
         domains = self.dataset.val_domains
@@ -84,7 +93,7 @@ class Federation:
 
 @lru_cache(maxsize=4)
 def federate(settings: DataSettings, seed: int) -> Federation:
-    """Draw the subset, cut the long tail, deal out the rest; the same settings, data and seed give the same federation.
+    """Hold out, draw the subset, cut the long tail, deal out; equal settings, data and seed give the same federation.
 
     Raises:
         SettingError: settings that contradict each other or the data.
@@ -92,7 +101,15 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     """
     settings = resolve(settings)
     data = load(settings)
-    train = _subset(data, data.train_labels, data.train_domains, settings.train_images, "train-images", seed)
+    everything = np.arange(len(data.train_labels), dtype=np.int64)
+    holdout, train = everything[:0], everything
+    if per_class := settings.holdout_per_class:  # before anything else is drawn: the pool is still balanced
+        wanted_C = np.full(data.num_classes, per_class, np.int64)
+        labels_N, domains_N = data.train_labels, data.train_domains
+        holdout = _draw(data, labels_N, domains_N, wanted_C, "holdout-per-class", per_class, seed)
+        train = np.setdiff1d(everything, holdout)
+    domains_N = None if data.train_domains is None else data.train_domains[train]
+    train = train[_subset(data, data.train_labels[train], domains_N, settings.train_images, "train-images", seed)]
     tail = (settings.imbalance_factor, settings.largest_class, generator(seed, "long tail"))
     train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
     global_test = _subset(data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed)
@@ -105,8 +122,10 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     if data.test_domains is not None:
         test_parts = tuple(global_test[part] for part in by_domain(data.test_domains[global_test], settings.clients))
     counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
-    identity = _hash(data.content, [parts, list(test_parts or ()), [global_test]])
-    return Federation(data, tuple(parts), test_parts, global_test, counts_KC.astype(np.int64), identity)
+    identity = _hash(
+        data.content, [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
+    )
+    return Federation(data, tuple(parts), test_parts, global_test, counts_KC.astype(np.int64), holdout, identity)
 
 
 def _subset(
@@ -115,17 +134,29 @@ def _subset(
     """Sorted indices of `number` samples (of each domain), equally many of each class; all of them if it is 0."""
     if number == 0:
         return np.arange(len(labels_N), dtype=np.int64)
-    wanted_C = balanced_counts(number, data.num_classes)
+    return _draw(data, labels_N, domains_N, balanced_counts(number, data.num_classes), key, number, seed)
+
+
+def _draw(
+    data: Dataset,
+    labels_N: Indices,
+    domains_N: NDArray[np.int64] | None,
+    wanted_C: NDArray[np.int64],
+    key: str,
+    value: int,
+    seed: int,
+) -> Indices:
+    """Sorted indices of `wanted_C` samples of each class (of each domain), drawn for the setting `key` = `value`."""
     if domains_N is None:
-        return draw_of_each_class(labels_N, wanted_C, generator(seed, key), key, number)
+        return draw_of_each_class(labels_N, wanted_C, generator(seed, key), key, value)
     chosen = []
     for domain, name in enumerate(data.domain_names):
         of_domain = np.flatnonzero(domains_N == domain)
         draws = generator(seed, f"{key} of {name}")
         try:
-            chosen.append(of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, number)])
+            chosen.append(of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value)])
         except SettingError as error:
-            raise SettingError(key, number, f"domain {name}: {str(error).split(': ', 1)[1]}") from None
+            raise SettingError(key, value, f"domain {name}: {str(error).split(': ', 1)[1]}") from None
     return np.sort(np.concatenate(chosen))
 
 

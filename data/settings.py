@@ -44,6 +44,8 @@ class DataSettings:
     """Draw that many training images, equally many of each class (of each domain, for domains:); 0 is all."""
     test_images: int = 0
     """Draw that many test images, equally many of each class (of each domain, for domains:); 0 is all."""
+    holdout_per_class: int = 0
+    """Training images of each class (of each domain, for domains:) kept at the server; no client holds them."""
     imbalance_factor: float = 1.0
     """Long tail: size of the largest class over size of the smallest; 1 leaves the classes as they are."""
     largest_class: int = 0
@@ -59,7 +61,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         require(bool(self.dataset), "dataset", self.dataset, "must name a data set")
-        for key in ("train_images", "test_images", "largest_class", "clients"):
+        for key in ("train_images", "test_images", "holdout_per_class", "largest_class", "clients"):
             require(getattr(self, key) >= 0, key.replace("_", "-"), getattr(self, key), "must be 0 or more")
         require(self.imbalance_factor >= 1, "imbalance-factor", self.imbalance_factor, "must be at least 1")
         require(self.partition in PARTITIONS, "partition", self.partition, f"must be one of {', '.join(PARTITIONS)}")

@@ -79,10 +79,11 @@ class Run:
             clients=settings.data.clients,
             participation=general.participation,
             combine=settings.combine,
-            deploy=settings.deploy,
+            deploys=settings.deploys,
             optimizer=ServerOptimizer(general.server_learning_rate, general.server_momentum),
             exchange=settings.exchange,
             examples=sum(len(indices) for indices in federation.train_indices),
+            holdout=federation.holdout(self.device),
             device=self.device,
         )
         self.private = len(self.strategy.shared) < len(self.model.state_dict())

@@ -1,19 +1,22 @@
 """A method's name, the parts it stands for, and which parts go together."""
 
 import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from client_app.client import Variant
 from client_app.variants import VARIANTS
 from data import SettingError
+from strategies.ccvr import CCVR
 from strategies.creff import CReFF
 from strategies.fedavg import FedAvg
+from strategies.fedbe import FedBE
+from strategies.feddf import FedDF
+from strategies.real_features import RealFeatures
 from strategies.server import ServerMethod
 from strategies.tau_norm import TauNorm
 
-COMBINES: dict[str, type[ServerMethod]] = {FedAvg.name: FedAvg}
-DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, TauNorm)}
+COMBINES: dict[str, type[ServerMethod]] = {part.name: part for part in (FedAvg, FedDF, FedBE)}
+DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, CCVR, TauNorm, RealFeatures)}
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,17 @@ METHODS: dict[str, Method] = {
             ("feature-gradients",),
             deploy="creff",
         ),
+        Method(
+            "ccvr",
+            "Luo et al., NeurIPS 2021",
+            "class counts, feature means and covariances, once: of a single sample its feature",
+            ("class-statistics",),
+            deploy="ccvr",
+        ),
         Method("tau-norm", "Kang et al., ICLR 2020", "nothing", deploy="tau-norm"),
+        Method("real-features", "Shang et al., IJCAI 2022, Figures 1 and 2", "nothing", deploy="real-features"),
+        Method("feddf", "Lin et al., NeurIPS 2020", "nothing", combine="feddf"),
+        Method("fedbe", "Chen and Chao, ICLR 2021", "nothing", combine="fedbe"),
     )
 }
 
@@ -58,12 +71,12 @@ class Parts:
     names: tuple[str, ...]
     variants: tuple[str, ...]
     combine: str
-    deploy: str
+    deploys: tuple[str, ...]
 
     @property
     def sections(self) -> tuple[str, ...]:
         """The parts that have settings of their own."""
-        return (*self.variants, self.combine, *([self.deploy] if self.deploy else []))
+        return (*self.variants, self.combine, *self.deploys)
 
 
 def compose(method: str) -> Parts:
@@ -80,27 +93,42 @@ def compose(method: str) -> Parts:
     samplers = [name for name in variants if VARIANTS[name].samples]
     for wanting, what in (
         ([member.name for member in members if member.combine], "want to combine the clients' updates, and one can"),
-        ([member.name for member in members if member.deploy], "want to deploy a model of their own, and one can"),
         (corrections, "both correct the class prior: together they would correct it twice"),
         (samplers, "both want to draw the samples, and one can"),
     ):
         if len(wanting) > 1:
             raise SettingError("method", method, f"{' and '.join(wanting)} {what}")
+    combine = next((member.combine for member in members if member.combine), FedAvg.name)
+    deploys = tuple(member.deploy for member in members if member.deploy)
+    keeping = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
+    whole = [name for name in (combine, *deploys) if {**COMBINES, **DEPLOYS}[name].needs_whole_model]
+    if keeping and whole:
+        rule = (
+            f"{whole[0]} needs the whole model to be the same everywhere, and {keeping[0]} keeps a part on each client"
+        )
+        raise SettingError("method", method, rule)
     kept = [member.name for member in members if member.name != "fedavg"] or ["fedavg"]
     return Parts(
         names=tuple(kept),
         variants=variants,
-        combine=next((member.combine for member in members if member.combine), FedAvg.name),
-        deploy=next((member.deploy for member in members if member.deploy), ""),
+        combine=combine,
+        deploys=deploys,
     )
 
 
 def row_name(parts: Parts, deployed: str) -> str:
-    """Return the name of one deployed model of a run: `creff` trains the rows fedavg and creff."""
-    names: Sequence[str] = parts.names
-    if parts.deploy and deployed != parts.deploy:
-        names = [name for name in parts.names if METHODS[name].deploy != parts.deploy] or [parts.combine]
-    return "+".join(names)
+    """Return the name of one deployed model of a run: `creff+ccvr` trains the rows fedavg, creff and ccvr.
+
+    A part that deploys several models names each PART-VALUE, and so are their rows.
+    """
+    names = []
+    for name in parts.names:
+        own = METHODS[name].deploy
+        if not own:
+            names.append(name)
+        elif deployed == own or deployed.startswith(f"{own}-"):
+            names.append(deployed)
+    return "+".join(names or [parts.combine])
 
 
 def section_types() -> dict[str, type[Variant] | type[ServerMethod]]:

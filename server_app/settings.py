@@ -21,7 +21,7 @@ from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, require, resolve
 from server_app.methods import Parts, compose, section_types
 from strategies.exchange import ExchangeSettings
-from strategies.server import ServerMethod
+from strategies.server import ServerMethod, needs_holdout
 from strategies.server_optimizer import ServerOptimizer
 
 Scalar = bool | int | float | str
@@ -87,12 +87,12 @@ class RunSettings:
     parts: Parts
     variants: tuple[Variant, ...]
     combine: ServerMethod
-    deploy: ServerMethod | None
+    deploys: tuple[ServerMethod, ...]
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
         result = {key_of(field): getattr(getattr(self, group), field.name) for group, field in flat_fields()}
-        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *([self.deploy] if self.deploy else [])]
+        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.deploys]
         for part in named:
             result |= {f"{part.name}.{name.replace('_', '-')}": value for name, value in asdict(part).items()}
         return result
@@ -148,6 +148,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     sections = {name: built_section(name, values) for name in parts.sections}
     refuse_idle(values, kinds, parts)
     data = resolve(group("data"))
+    for part in (sections[parts.combine], *(sections[name] for name in parts.deploys)):
+        if part.needs_holdout and not data.holdout_per_class:
+            raise needs_holdout(part.name)
     model = suitable_model(data) if general.model == "auto" else general.model
     shape = tuple(int(side) for side in data.input_shape.split("x"))
     probe = build(model, shape, 2, 0)  # refuses inputs that the model cannot take
@@ -167,7 +170,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         parts=parts,
         variants=tuple(sections[name] for name in parts.variants),
         combine=sections[parts.combine],
-        deploy=sections[parts.deploy] if parts.deploy else None,
+        deploys=tuple(sections[name] for name in parts.deploys),
     )
 
 

@@ -5,7 +5,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -16,41 +16,22 @@ from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.messages import pack, size, unpack
 from client_app.models import Classifier
-from client_app.scores import Scores
 from client_app.state import State, copy
 from client_app.training import private_names
-from strategies.checks import Refused, checked_update, expected_of
+from data import Samples
+from strategies.checks import Refused, check_answer, checked_update, expected_of
 from strategies.exchange import Compose, Exchange, ExchangeSettings, converse, messages
 from strategies.fedavg import FedAvg
 from strategies.integer_sum import IntegerSum, PlainSum
-from strategies.server import Server, ServerMethod, Update
+from strategies.round import Round, sorted_workers
+from strategies.scoring import ClientScores, scores_of
+from strategies.server import Deployment, Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 
 log = logging.getLogger("fedskew")
 
 AVERAGE = "average"
 """Name of the combined model among the deployed ones."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """What is worth recording about a finished round, beside how good the models are."""
-
-    number: int
-    clients: Sequence[int]
-    """Clients whose updates were used."""
-    failures: Mapping[int, str] = field(default_factory=dict)
-    loss: float = math.nan
-    """Mean training loss, weighted by samples."""
-    bytes_down: int = 0
-    """Model and broadcasts, once for every client asked, as where each is a node of its own."""
-    bytes_up: int = 0
-    """Models and uploads of the updates that were used."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
-    workers: Sequence[Mapping[str, object]] = ()
-    """The processes that played the clients: process id, device, visible GPUs."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Strategy(FlowerStrategy):
@@ -69,15 +50,16 @@ class Strategy(FlowerStrategy):
         clients: int,
         participation: float = 1.0,
         combine: ServerMethod | None = None,
-        deploy: ServerMethod | None = None,
+        deploys: Sequence[ServerMethod] = (),
         optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
         integer_sum: IntegerSum | None = None,
         examples: int = 0,
+        holdout: Samples | None = None,
         device: str = "cpu",
     ) -> None:
         self.clients, self.participation = clients, participation
-        self.combine, self.deploy, self.optimizer = combine or FedAvg(), deploy, optimizer or ServerOptimizer()
+        self.combine, self.deploys, self.optimizer = combine or FedAvg(), deploys, optimizer or ServerOptimizer()
         self.exchange_settings, self.integer_sum = exchange or ExchangeSettings(), integer_sum or PlainSum()
         self.assignment = assignment.to_json()
         self.variants: Sequence[Variant] = assignment.variants
@@ -95,6 +77,7 @@ class Strategy(FlowerStrategy):
             device=device,
             parameters=frozenset(name for name, _ in model.named_parameters()) - private,
             examples=examples,
+            holdout=holdout,
         )
         self.round = 0
         self.memory_rounds: dict[int, int] = {}
@@ -107,7 +90,7 @@ class Strategy(FlowerStrategy):
     @property
     def parts(self) -> list[ServerMethod]:
         """The server methods at work."""
-        return [self.combine, *([self.deploy] if self.deploy else [])]
+        return [self.combine, *self.deploys]
 
     def ask(self, grid: Grid, clients: Sequence[int], compose: Compose, kind: str) -> Exchange:
         """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
@@ -115,7 +98,16 @@ class Strategy(FlowerStrategy):
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         return exchange
 
-    # ---- questions before round 1 ------------------------------------------------------------------------------------
+    # ---- questions outside training ----------------------------------------------------------------------------------
+
+    def question(self, grid: Grid, question: str, variant: str) -> Exchange:
+        """Ask every client a question about the shared weights; a reply without `variant`'s answer is refused."""
+        task = ConfigRecord({"question": question})
+        exchange = self.ask(grid, range(self.clients), self.compose(task), MessageType.QUERY)
+        for client, answer in list(exchange.answers.items()):
+            if variant not in answer.named("upload"):
+                exchange.refuse(client, f"the reply holds no answer for {variant}")
+        return exchange
 
     def ask_class_prior(self, grid: Grid) -> bool:
         """Ask all clients, once in a run's life, what a variant must know of all of them; return whether it asked.
@@ -125,16 +117,39 @@ class Strategy(FlowerStrategy):
         asking = [variant for variant in self.variants if variant.question and variant.name not in self.states]
         for variant in asking:
             assert variant.question is not None
-            everyone = range(self.clients)
-            task = ConfigRecord({"question": variant.question})
-            exchange = self.ask(grid, everyone, self.compose(task), MessageType.QUERY)
-            for client, answer in list(exchange.answers.items()):
-                if variant.name not in answer.named("upload"):
-                    exchange.refuse(client, f"the reply holds no answer for {variant.name}")
+            exchange = self.question(grid, variant.question, variant.name)
             exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
-            answers = {client: exchange.answers[client].named("upload")[variant.name] for client in everyone}
-            self.states[variant.name] = self.integer_sum.total(answers)
+            self.states[variant.name] = self.integer_sum.total(exchange.uploads(variant.name))
         return bool(asking)
+
+    def ask_finally(self, grid: Grid) -> None:
+        """After the last round, ask all clients what methods must know of the final model, and deploy what they make.
+
+        It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
+        checkpoint repeats both.
+        """
+        for part in (part for part in self.deploys if part.final_question):
+            exchange = self.question(grid, part.final_question, part.final_question)
+            for client, answer in exchange.uploads(part.final_question).items():
+                try:
+                    check_answer(answer, self.server, part)
+                except Refused as refusal:
+                    exchange.refuse(client, str(refusal))
+            for client, reason in sorted(exchange.failures.items()):
+                log.warning("question %s: client %d left out: %s", part.final_question, client, reason)
+            exchange.check_enough(self.exchange_settings.min_replies, f"question {part.final_question} for {part.name}")
+            answers, began = exchange.uploads(part.final_question), time.perf_counter()
+            state, last = self.states[part.name], self.last
+            metrics = self.deploy(part, part.deploy_finally(self.server, state, self.shared, answers))
+            reasons = {client: f"{part.final_question}: {reason}" for client, reason in exchange.failures.items()}
+            self.last = replace(
+                last,
+                failures=dict(sorted({**reasons, **last.failures}.items())),
+                bytes_down=last.bytes_down + size(self.shared) * self.clients,
+                bytes_up=last.bytes_up + sum(map(size, answers.values())),
+                seconds={**last.seconds, "server": last.seconds["server"] + time.perf_counter() - began},
+                metrics={**last.metrics, **metrics},
+            )
 
     def broadcast(self) -> dict[str, State]:
         """Return what goes down beside the model, by variant."""
@@ -202,11 +217,9 @@ class Strategy(FlowerStrategy):
         self.shared, self.states["server-optimizer"] = self.optimizer.step(
             self.server, self.states.get("server-optimizer", {}), combined
         )
-        self.deployed, metrics = {AVERAGE: self.shared}, {}
-        if self.deploy:
-            deployment = self.deploy.deploy(self.server, self.states[self.deploy.name], self.shared, updates)
-            self.states[self.deploy.name], metrics = deployment.state, dict(deployment.metrics)
-            self.deployed |= deployment.models
+        self.deployed, metrics = {AVERAGE: self.shared}, dict[str, float]()
+        for part in (part for part in self.deploys if not part.final_question):
+            metrics |= self.deploy(part, part.deploy(self.server, self.states[part.name], self.shared, updates))
 
         self.round = server_round
         self.memory_rounds |= {update.client: server_round for update in updates if update.metrics["remembers"]}
@@ -227,6 +240,12 @@ class Strategy(FlowerStrategy):
             metrics=metrics,
         )
         return pack(self.shared), MetricRecord({"loss": self.last.loss})
+
+    def deploy(self, part: ServerMethod, deployment: Deployment) -> Mapping[str, float]:
+        """Take what a part deploys, and its state; return its numbers for the record."""
+        self.states[part.name] = deployment.state
+        self.deployed |= deployment.models
+        return deployment.metrics
 
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
@@ -264,6 +283,8 @@ class Strategy(FlowerStrategy):
             compose = self.compose_training(server_round)
             exchange = self.ask(grid, self._exchange.asked, compose, MessageType.TRAIN)
             arrays, metrics = self.finish_round(server_round, exchange)
+            if server_round == num_rounds:
+                self.ask_finally(grid)
             result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
             if evaluate_fn and (measured := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = measured
@@ -271,7 +292,7 @@ class Strategy(FlowerStrategy):
 
     def evaluate_on_clients(
         self, grid: Grid, classes: int, kinds: Sequence[str] = ("test",)
-    ) -> tuple[dict[str, dict[str, dict[int, Scores]]], dict[int, str]]:
+    ) -> tuple[ClientScores, dict[int, str]]:
         """Return scores by kind of test set, deployed model and client, and why clients are missing from them.
 
         A client measures with its own private tensors, on its own test sets. Raises TooFewReplies when too few answer.
@@ -279,20 +300,7 @@ class Strategy(FlowerStrategy):
         models = {f"deployed/{name}": state for name, state in self.deployed.items()}
         compose = self.compose(ConfigRecord({"round": self.round}), models)
         exchange = self.ask(grid, range(self.clients), compose, MessageType.EVALUATE)
-        scores: dict[str, dict[str, dict[int, Scores]]] = {kind: {name: {} for name in self.deployed} for kind in kinds}
-        for client in sorted(exchange.answers):
-            try:
-                measured = {kind: exchange.answers[client].named(kind) for kind in kinds}
-                for kind in kinds:
-                    if measured[kind].keys() != self.deployed.keys():
-                        raise ValueError(f"{kind} scores of {sorted(measured[kind])}, not of {sorted(self.deployed)}")
-                checked = {k: {n: Scores.of(state, classes) for n, state in measured[k].items()} for k in kinds}
-            except ValueError as error:
-                exchange.refuse(client, str(error))
-                continue
-            for kind in kinds:
-                for name, client_scores in checked[kind].items():
-                    scores[kind][name][client] = client_scores
+        scores = scores_of(exchange, self.deployed, kinds, classes)
         for client, reason in sorted(exchange.failures.items()):
             log.warning("round %d: client %d not evaluated: %s", self.round, client, reason)
         exchange.check_enough(self.exchange_settings.min_replies, f"evaluation after round {self.round}")
@@ -311,9 +319,3 @@ class Strategy(FlowerStrategy):
         """Log what the strategy is made of."""
         parts = ", ".join([*(part.name for part in self.parts), *(variant.name for variant in self.variants)])
         log.info("%d clients, participation %g: %s", self.clients, self.participation, parts)
-
-
-def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
-    """Return the distinct processes behind the answers."""
-    distinct = {str(sorted(a.worker.items())): a.worker for a in exchange.answers.values() if a.worker}
-    return [distinct[key] for key in sorted(distinct)]

@@ -56,6 +56,13 @@ def check_uploads(uploads: Mapping[str, State], server: Server, parts: Sequence[
         raise Refused(f"upload {min(unknown)} is not one that {' or '.join(part.name for part in parts)} takes")
 
 
+def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
+    """Raise Refused unless `answer` to the part's final question is as the part needs it."""
+    part.accepts(server, answer)
+    if tensor := not_finite(answer):
+        raise Refused(f"{tensor} is not finite")
+
+
 def differences(state: State, expected: Expected) -> str:
     """Return the first way in which the state's names, shapes or dtypes are not the expected ones; empty when none."""
     if missing := expected.keys() - state.keys():

@@ -12,6 +12,7 @@ from torch import Tensor
 from client_app.state import State
 from data import require
 from strategies.checks import Refused, differences
+from strategies.head import train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
 DISTANCES = {"code-scale": "sum", "paper-literal": "mean"}
@@ -90,12 +91,7 @@ class CReFF(ServerMethod):
             head = random_head(state["weight"].shape, server.generator(self.name))
         head = self.retrain({name: tensor.to(server.device) for name, tensor in head.items()}, features_CMD)
         distances = row_distances(feature_gradients(features_CMD, state["weight"], state["bias"]), gradients_CCD)[held]
-        like = shared["head.weight"].device
-        deployed = {
-            **shared,
-            "head.weight": head["weight"].to(like, copy=True),
-            "head.bias": head["bias"].to(like, copy=True),
-        }
+        deployed = with_head(shared, head)
         new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
         return Deployment({self.name: deployed}, new_state, {"matching-loss": distances.mean().item()})
 
@@ -120,13 +116,8 @@ class CReFF(ServerMethod):
     def retrain(self, head: State, features_CMD: Tensor) -> dict[str, Tensor]:
         """Return the head after J full-batch steps of cross-entropy on all features (Eq. 7)."""
         classes, per_class, width = features_CMD.shape
-        inputs_ND, weight_CD, bias_C = features_CMD.reshape(-1, width), head["weight"].clone(), head["bias"].clone()
-        one_hot_NC = torch.eye(classes, device=inputs_ND.device).repeat_interleave(per_class, dim=0)
-        for _ in range(self.head_steps):
-            errors_NC = (torch.softmax(inputs_ND @ weight_CD.T + bias_C, dim=1) - one_hot_NC) / len(inputs_ND)
-            weight_CD -= self.head_learning_rate * errors_NC.T @ inputs_ND
-            bias_C -= self.head_learning_rate * errors_NC.sum(0)
-        return {"weight": weight_CD, "bias": bias_C}
+        labels_N = torch.arange(classes, device=features_CMD.device).repeat_interleave(per_class)
+        return train_head(head, features_CMD.reshape(-1, width), labels_N, self.head_steps, self.head_learning_rate)
 
 
 def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:

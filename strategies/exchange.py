@@ -98,6 +98,10 @@ class Exchange:
         self.answers.pop(client, None)
         self.failures[client] = reason
 
+    def uploads(self, name: str) -> dict[int, State]:
+        """Return the upload `name` of everybody who answered, sorted by client."""
+        return {client: self.answers[client].named("upload")[name] for client in sorted(self.answers)}
+
     def close(self) -> None:
         """Count those who did not answer as failures."""
         for client in self.unanswered:

@@ -9,6 +9,7 @@ import torch
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
+from data import Samples, SettingError
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,23 @@ class Server:
     """Names of the parameters; the other names of the state are buffers."""
     examples: int = 0
     """Training samples of all clients together; 0 where the server does not know."""
+    holdout: Samples | None = None
+    """The server's own samples, which no client holds."""
+
+    def own_samples(self, method: str) -> Samples:
+        """Return the hold-out on the server's device. Raises SettingError where there is none."""
+        if self.holdout is None:
+            raise needs_holdout(method)
+        return self.holdout
 
     def generator(self, method: str) -> torch.Generator:
         """Return a generator for `method`'s draws in this round; no two methods share a stream."""
         return torch.Generator().manual_seed(seed_of(self.seed, "server", self.round, method))
+
+
+def needs_holdout(method: str) -> SettingError:
+    """Return the error of a method that works on images of the server's own where there are none."""
+    return SettingError("holdout-per-class", 0, f"{method} needs images of the server's own: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ServerMethod:
-    """A method's server side. It fills one place: `combine` or `deploy`; its fields are the hyper-parameters.
+    """A method's server side. It fills one place, `combine` or `deploy`; its fields are the hyper-parameters.
 
     State is an argument and a result, named tensors like everything else, so that checkpoints and resume need no code
     in a method.
@@ -70,6 +84,13 @@ class ServerMethod:
     name: ClassVar[str]
     consumes: ClassVar[str] = ""
     """The local variant whose uploads the method needs; uploads that no method consumes are refused."""
+    final_question: ClassVar[str] = ""
+    """The local variant that all clients must answer after the last round; `deploy_finally` then takes `deploy`'s
+    place. The question has the variant's name."""
+    needs_holdout: ClassVar[bool] = False
+    """Whether the method works on `Server.holdout`."""
+    needs_whole_model: ClassVar[bool] = False
+    """Whether the model must be the same everywhere: no client may keep a part of it."""
 
     def initial_state(self, server: Server) -> State:
         """Return the state before round 1."""
@@ -80,7 +101,10 @@ class ServerMethod:
         return {}
 
     def accepts(self, server: Server, upload: State) -> None:
-        """Raise Refused (checks.py) unless `upload` has the names, shapes, dtypes and values that the method takes."""
+        """Raise Refused (checks.py) unless `upload` has the names, shapes, dtypes and values that the method takes.
+
+        `upload` is what a client sent with an update for `consumes`, or as its answer to `final_question`.
+        """
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         """Return the shared weights made from the updates (sorted by client), and the new state."""
@@ -89,3 +113,7 @@ class ServerMethod:
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> "Deployment":
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
         raise TypeError(f"{self.name} does not deploy a model of its own")
+
+    def deploy_finally(self, server: Server, state: State, shared: State, answers: Mapping[int, State]) -> "Deployment":
+        """Return the same once, after the last round, from the clients' answers (sorted by client)."""
+        raise TypeError(f"{self.name} asks no final question")

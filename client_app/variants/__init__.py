@@ -1,6 +1,7 @@
 """Local variants: one file each. To add one, write its file and add its class to this list."""
 
 from client_app.client import Variant
+from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.logit_shift import LogitShift
@@ -10,5 +11,5 @@ from client_app.variants.reweighting import Reweighting
 
 VARIANTS: dict[str, type[Variant]] = {
     variant.name: variant
-    for variant in (FeatureGradients, LocalBatchNorm, LogitShift, Proximal, Resampling, Reweighting)
+    for variant in (ClassStatistics, FeatureGradients, LocalBatchNorm, LogitShift, Proximal, Resampling, Reweighting)
 }

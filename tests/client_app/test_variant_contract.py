@@ -15,6 +15,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS
+from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.logit_shift import LogitShift
@@ -39,9 +40,20 @@ class Row:
     changes_weights: bool = True
     wrong: tuple[dict[str, object], ...] = ()
     """Fields that are refused."""
+    answers: bool = False
+    """Whether its whole effect is its answer to the question of its name."""
 
 
 ROWS = [
+    Row(
+        ClassStatistics(),
+        ClassStatistics(min_class_samples=3),
+        ClassStatistics(),
+        SKEWED,
+        changes_weights=False,
+        wrong=({"min_class_samples": 0},),
+        answers=True,
+    ),
     Row(
         FeatureGradients(),
         FeatureGradients(min_class_samples=3),
@@ -97,6 +109,8 @@ def test_the_default_has_an_effect(row: Row) -> None:
     shared, reports = play([row.default], SKEWED, SETTINGS)
     if row.changes_weights:
         assert any(not torch.equal(tensor, plain[name]) for name, tensor in shared.items())
+    elif row.answers:
+        assert same(shared, plain) and row.default.answer(small_client(), row.default.name)
     else:
         assert same(shared, plain)
         assert [report.uploads.keys() for report in reports] != [report.uploads.keys() for report in plain_reports]
@@ -110,7 +124,8 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
 
     def results(variant: Variant) -> str:
         shared, reports = play([variant], counts, SETTINGS, rounds=3)
-        return digest([shared, *(report.uploads.get(variant.name, {}) for report in reports)])
+        answer = variant.answer(small_client(counts[0]), variant.name)
+        return digest([shared, answer, *(report.uploads.get(variant.name, {}) for report in reports)])
 
     default, other = results(row.default), results(row.other)
     for key, value in asdict(row.other).items():

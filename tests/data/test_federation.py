@@ -175,3 +175,56 @@ def test_only_some_clients_samples_are_kept(monkeypatch):
     made.train(2)
     made.train(3)
     assert made.train(0) is not first
+
+
+# ---- the server's hold-out ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DataSettings(),
+        DataSettings(train_images=200, partition="iid"),
+        DataSettings(imbalance_factor=10, min_samples=5),
+        DataSettings(partition="llt", alpha=0.9),
+    ],
+    ids=["all", "subset", "long tail", "llt"],
+)
+def test_holdout_is_balanced_and_at_no_client(settings):
+    made = federate(replace(settings, holdout_per_class=7), 3)
+    assert np.bincount(made.dataset.train_labels[made.holdout_indices]).tolist() == [7] * 10
+    held = np.concatenate(made.train_indices)
+    assert not np.intersect1d(held, made.holdout_indices).size and len(np.unique(held)) == len(held)
+    samples = made.holdout()
+    assert samples is not None and len(samples) == 70
+    assert np.array_equal(samples.inputs_N.numpy(), made.dataset.train_inputs[made.holdout_indices])
+    # the hold-out does not depend on what is drawn after it
+    assert np.array_equal(federate(DataSettings(holdout_per_class=7), 3).holdout_indices, made.holdout_indices)
+    assert not np.array_equal(federate(DataSettings(holdout_per_class=7), 4).holdout_indices, made.holdout_indices)
+
+
+def test_the_long_tail_is_cut_after_the_holdout():
+    """The largest class is as large as the smallest one was, less what the server keeps."""
+    sizes = [federate(DataSettings(imbalance_factor=4, holdout_per_class=n), 0).counts_KC.sum(0) for n in (0, 20)]
+    assert sizes[0][0] - sizes[1][0] == 20
+
+
+def test_no_holdout_changes_nothing():
+    made = federate(DataSettings(holdout_per_class=0), 0)
+    assert made is federate(DataSettings(), 0) and made.holdout() is None
+    assert made.hash != federate(DataSettings(holdout_per_class=1), 0).hash
+
+
+def test_holdout_of_domains(domains):
+    made = federate(replace(domains, holdout_per_class=2), 0)
+    labels, of_domain = (getattr(made.dataset, f"train_{kind}")[made.holdout_indices] for kind in ("labels", "domains"))
+    assert np.bincount(10 * of_domain + labels).tolist() == [2] * 20
+    with pytest.raises(SettingError, match=r"holdout-per-class = 8: domain mnist-m: needs 8 images of class 2"):
+        federate(replace(domains, holdout_per_class=8), 0)
+
+
+def test_a_holdout_that_is_too_large():
+    with pytest.raises(SettingError, match=r"holdout-per-class = 10000: needs 10000 images of class 0"):
+        federate(DataSettings(holdout_per_class=10000), 0)
+    with pytest.raises(SettingError, match=r"holdout-per-class = -1: must be 0 or more"):
+        DataSettings(holdout_per_class=-1)

@@ -16,6 +16,7 @@ from server_app.app import Run, run
 from server_app.engines.local import LocalGrid
 from server_app.results import RunFolder
 from server_app.settings import RunSettings, parse
+from strategies.base import Strategy
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -34,6 +35,13 @@ CREFF_SMALL: dict[str, Any] = {
     "creff.feature-steps": 3,
     "creff.head-steps": 4,
 }
+SERVER_SMALL: dict[str, dict[str, Any]] = {
+    "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
+    "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
+    "feddf": {"holdout-per-class": 3, "feddf.steps": 4, "feddf.batch-size": 8},
+    "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
+}
+"""By method: the settings it needs, and short work for the server."""
 
 Tamper = Callable[[Message, RecordDict], None]
 """(what was asked, the reply's records to change in place)."""
@@ -98,9 +106,11 @@ class Outcome:
 def small(results: Path, **changes: Any) -> RunSettings:
     """Return small settings with changes; keys with `_` for `-` and `__` for `.`."""
     method = str(changes.get("method", SMALL["method"]))
-    creff = CREFF_SMALL if "creff" in method else {}
+    needed = dict(CREFF_SMALL if "creff" in method else {})
+    for name in method.split("+"):
+        needed |= SERVER_SMALL.get(name, {})
     stated = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
-    return parse({**SMALL, **creff, "results": str(results), **stated})
+    return parse({**SMALL, **needed, "results": str(results), **stated})
 
 
 def experiment(results: Path, grid: LocalGrid | None = None, **changes: Any) -> Outcome:
@@ -156,6 +166,14 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
             return original(client, *arguments)
 
         client_app.app.train_round = train_round
+    elif place == "during the final question":
+        question = Strategy.question
+
+        def ask_and_die(strategy: Strategy, *arguments: Any) -> None:
+            question(strategy, *arguments)
+            die()
+
+        Strategy.question = ask_and_die  # type: ignore[assignment,method-assign]
     elif place == "before the checkpoint":
         add_round = RunFolder.add_round
 

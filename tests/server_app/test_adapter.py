@@ -323,7 +323,8 @@ def strategy_of(results: Path, **changes: Any) -> Strategy:
         clients=settings.data.clients,
         participation=settings.general.participation,
         combine=settings.combine,
-        deploy=settings.deploy,
+        deploys=settings.deploys,
+        holdout=federate(settings.data, 0).holdout(),
     )
 
 

@@ -21,7 +21,10 @@ from server_app.results import RunFolder
 from server_app.settings import parse
 
 Train = Callable[..., Outcome]
-COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting")
+COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting",
+                "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
+                "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff")  # fmt: skip
+DEPLOYING = ("creff", "ccvr", "tau-norm", "real-features")
 
 
 @pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
@@ -31,8 +34,10 @@ def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: s
     assert handed.summary["hash"] == faithful.summary["hash"]
     assert handed.records == faithful.records
     summary = handed.summary
-    deploys = "creff" in method or "tau-norm" in method
-    assert len(summary["rows"]) == len(summary["models"]) == (2 if deploys else 1)
+    deployed = ["average", *(name for name in DEPLOYING if name in method.split("+"))]
+    assert sorted(summary["rows"]) == sorted(summary["models"]) == sorted(deployed)
+    for record in handed.records:  # what needs a question is deployed after the last round
+        assert set(deployed) - record["models"].keys() == ({"ccvr"} & set(deployed) if record["round"] == 1 else set())
     for record in handed.records:
         assert len(record["clients"]) == 3 and record["failures"] == {}
         assert record["evaluated-by"] == ("clients" if "fedbn" in method else "server")

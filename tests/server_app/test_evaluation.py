@@ -110,6 +110,13 @@ def test_shot_groups(counts: list[int], factor: float, groups: dict[str, list[in
         ("creff+fedbn", "creff", "fedbn+creff"),
         ("tau-norm+fedshift", "average", "fedshift"),
         ("tau-norm+fedshift", "tau-norm", "fedshift+tau-norm"),
+        ("creff+ccvr+tau-norm", "average", "fedavg"),
+        ("creff+ccvr+tau-norm", "creff", "creff"),
+        ("creff+ccvr+tau-norm", "ccvr", "ccvr"),
+        ("creff+ccvr+tau-norm", "tau-norm", "tau-norm"),
+        ("creff+fedshift+tau-norm", "tau-norm-0.5", "fedshift+tau-norm-0.5"),
+        ("feddf+real-features", "average", "feddf"),
+        ("feddf+real-features", "real-features", "real-features+feddf"),
         ("iwds+fedbn+fedshift", "average", "fedshift+fedbn+iwds"),
     ],
 )

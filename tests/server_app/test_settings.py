@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
     "feature-gradients": "creff", "creff": "creff", "logit-shift": "fedshift", "proximal": "fedprox",
     "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
+    "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "feddf": "feddf", "fedbe": "fedbe",
 }  # fmt: skip
 NAN, INFINITY = float("nan"), float("inf")
 OUT_OF_RANGE: dict[str, list[Scalar]] = {
@@ -45,6 +46,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "train-images": [-1],
     "test-images": [-1],
     "imbalance-factor": [0.5, NAN],
+    "holdout-per-class": [-1],
     "largest-class": [-1],
     "clients": [-1],
     "partition": ["dirichlet", "domains"],
@@ -81,19 +83,42 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "creff.head-start": ["zeros"],
     "creff.distance": ["cosine"],
     "tau-norm.tau": [-0.1, INFINITY, NAN],
+    "tau-norm.sweep": ["0,,1", "a", "-1", "0,nan", "1,1.0"],
+    "class-statistics.min-class-samples": [0],
+    "ccvr.features-per-class": [-1],
+    "ccvr.head-steps": [-1],
+    "ccvr.head-learning-rate": [0.0, INFINITY, NAN],
+    "real-features.head-steps": [-1],
+    "real-features.head-learning-rate": [-1.0, INFINITY, NAN],
+    "feddf.steps": [-1],
+    "feddf.batch-size": [1],
+    "feddf.learning-rate": [0.0, INFINITY, NAN],
+    "feddf.gradient-norm": [0.0, INFINITY, NAN],
+    "fedbe.distribution": ["normal"],
+    "fedbe.models": [-1],
+    "fedbe.variance-scale": [-0.1, INFINITY, NAN],
+    "fedbe.concentration": [0.0, INFINITY, NAN],
+    "fedbe.temperature": [0.0, INFINITY, NAN],
+    "fedbe.steps": [-1],
+    "fedbe.batch-size": [1],
+    "fedbe.learning-rate": [0.0, INFINITY, NAN],
+    "fedbe.average-start": [-1],
+    "fedbe.average-every": [0],
 }
 ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache"}
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
     "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
-    "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
+    "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
+    "fedbe.distribution": "dirichlet",
 }  # fmt: skip
 
 
 def in_force(key: str) -> dict[str, Any]:
     """Return the settings with which `key` has an effect, on a model with batch norm."""
-    return {"model": "mlp-bn", "method": METHOD_OF.get(key.rpartition(".")[0], "fedavg")}
+    holdout = {} if key == "holdout-per-class" else {"holdout-per-class": 5}
+    return {"model": "mlp-bn", "method": METHOD_OF.get(key.rpartition(".")[0], "fedavg"), **holdout}
 
 
 def other_value(key: str) -> Scalar:
@@ -141,7 +166,7 @@ def test_integer_serves_as_a_number() -> None:
 @pytest.mark.parametrize(
     ("key", "nearest"),
     [("round", "rounds"), ("learning_rate", "learning-rate"), ("logit-shift.smothing", "logit-shift.smoothing"),
-     ("head-steps", "creff.head-steps"), ("creff.m", "")],
+     ("feature-steps", "creff.feature-steps"), ("creff.m", "")],
 )  # fmt: skip
 def test_unknown_key(key: str, nearest: str) -> None:
     with pytest.raises(SettingError, match=rf"^{key} = 3: there is no such setting") as caught:
@@ -159,7 +184,14 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"dataset": "domains:mnist,usps", "alpha": 0.5}, "alpha", ("has no effect", "domains")),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
         ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
-        ({"method": "creff+tau-norm"}, "method", ("creff and tau-norm", "deploy")),
+        ({"method": "feddf+fedbe", "holdout-per-class": 5}, "method", ("feddf and fedbe", "combine")),
+        ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class", ("feddf", "at least 1")),
+        ({"method": "tau-norm+real-features", "holdout-per-class": 0}, "holdout-per-class", ("real-features",)),
+        ({"method": "ccvr+fedbn", "model": "mlp-bn"}, "method", ("ccvr", "local-batch-norm", "same everywhere")),
+        ({"method": "feddf+fedbn", "holdout-per-class": 5}, "method", ("feddf", "local-batch-norm")),
+        ({"method": "fedbe+fedbn", "holdout-per-class": 5}, "method", ("fedbe", "local-batch-norm")),
+        ({"method": "fedbn+real-features", "holdout-per-class": 5}, "method", ("real-features", "local-batch-norm")),
+        ({"method": "tau-norm", "tau-norm.tau": 0.5, "tau-norm.sweep": "0,1"}, "tau-norm.tau", ("tau-norm.sweep",)),
         ({"method": "fedshift+reweighting"}, "method", ("logit-shift and reweighting", "twice")),
         ({"method": "fedbn", "model": "small-cnn"}, "model", ("no batch norm", "fedbn")),
         ({"method": "fedsift"}, "method", ("fedsift", "did you mean fedshift")),
@@ -188,7 +220,7 @@ def test_idle_settings_at_their_defaults_are_no_error() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_parses(method: str) -> None:
-    settings = parse({"method": method, "model": "mlp-bn"})
+    settings = parse({"method": method, "model": "mlp-bn", "holdout-per-class": 5})
     assert settings.general.method == method
     assert Assignment.from_json(settings.assignment().to_json()) == settings.assignment()
 

@@ -154,6 +154,13 @@ def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
         assert torch.equal(deployed[name], server.start[name])  # the bias is kept
 
 
+def test_a_sweep_deploys_a_head_for_each_tau(server: Server) -> None:
+    models = TauNorm(sweep="0, 0.5,1,2.0").deploy(server, {}, server.start, []).models
+    assert list(models) == ["tau-norm-0", "tau-norm-0.5", "tau-norm-1", "tau-norm-2"]
+    for tau, model in zip((0.0, 0.5, 1.0, 2.0), models.values(), strict=True):
+        assert digest([model]) == digest([normalized(server, tau, server.start)])
+
+
 def test_tau_normalization_of_a_zero_row(server: Server) -> None:
     shared = {**server.start, "head.weight": torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4])}
     assert torch.isfinite(normalized(server, 1.0, shared)["head.weight"]).all()

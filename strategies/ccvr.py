@@ -1,0 +1,119 @@
+"""CCVR: calibrate the classifier on virtual features (Luo et al., NeurIPS 2021)."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.state import State
+from data import require
+from strategies.checks import Refused, differences
+from strategies.head import head_of, train_head, with_head
+from strategies.server import Deployment, Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class CCVR(ServerMethod):
+    """After the last round, deploy the average under a head that is re-trained on features drawn class by class.
+
+    Class c's features are normal with the mean and the covariance of all clients' features pooled:
+
+        mu_c    = sum_k n_kc mu_kc / N_c
+        Sigma_c = sum_k (n_kc - 1) / (N_c - 1) Sigma_kc
+                  + sum_k n_kc / (N_c - 1) mu_kc mu_kc^T - N_c / (N_c - 1) mu_c mu_c^T
+
+    The average itself is FedAvg's. Identity: features-per-class = 0 or head-steps = 0 deploys FedAvg's own head.
+    """
+
+    name: ClassVar[str] = "ccvr"
+    final_question: ClassVar[str] = "class-statistics"
+    needs_whole_model: ClassVar[bool] = True
+
+    features_per_class: int = 200
+    """M_c: virtual features of each class that any client holds."""
+    head_steps: int = 300
+    """Full-batch steps of the head, from the average's."""
+    head_learning_rate: float = 0.1
+    """Learning rate of the head."""
+
+    def __post_init__(self) -> None:
+        for key in ("features_per_class", "head_steps"):
+            require(getattr(self, key) >= 0, f"ccvr.{key.replace('_', '-')}", getattr(self, key), "must be 0 or more")
+        rule = "must be a finite number greater than 0"
+        require(0 < self.head_learning_rate < math.inf, "ccvr.head-learning-rate", self.head_learning_rate, rule)
+
+    def accepts(self, server: Server, upload: State) -> None:
+        """Accept classes and counts (n,) int64, means (n, D) and covariances (n, D, D) float64, symmetric."""
+        classes, width = server.model.head.weight.shape
+        held = upload.get("classes", torch.empty(0))
+        expected = {
+            "classes": ((held.numel(),), torch.int64),
+            "counts": ((held.numel(),), torch.int64),
+            "means": ((held.numel(), width), torch.float64),
+            "covariances": ((held.numel(), width, width), torch.float64),
+        }
+        if reason := differences(upload, expected):
+            raise Refused(reason)
+        if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
+            raise Refused(f"classes are {held.tolist()}, not ascending numbers below {classes}")
+        if (upload["counts"] < 1).any():
+            raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
+        if not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):
+            raise Refused("covariances are not symmetric")
+
+    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+        return Deployment({}, state)  # nothing before the last round
+
+    def deploy_finally(self, server: Server, state: State, shared: State, answers: Mapping[int, State]) -> Deployment:
+        classes, width = shared["head.weight"].shape
+        counts_C, means_CD, covariances_CDD = pooled(answers.values(), classes, width)
+        held = counts_C.nonzero().flatten().tolist()
+        if not (self.features_per_class and self.head_steps and held):
+            return Deployment({self.name: shared}, state)
+        draws, number = server.generator(self.name), self.features_per_class
+        features_ND = torch.cat([virtual_features(means_CD[c], covariances_CDD[c], number, draws) for c in held])
+        labels_N = torch.tensor(held).repeat_interleave(number)
+        head = train_head(
+            head_of(shared, server.device),
+            features_ND.to(server.device, shared["head.weight"].dtype),
+            labels_N.to(server.device),
+            self.head_steps,
+            self.head_learning_rate,
+        )
+        return Deployment({self.name: with_head(shared, head)}, state)
+
+
+def pooled(statistics: Iterable[State], classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each class's count (C,), mean (C, D) and unbiased covariance (C, D, D) over all clients, float64.
+
+    The sum of squares is taken around the pooled mean: the class docstring's sum without its cancellation. A class with
+    a single sample has covariance 0, one that nobody holds is 0 throughout.
+    """
+    statistics = list(statistics)
+    counts_C, sums_CD = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, width, dtype=torch.float64)
+    for one in statistics:
+        counts_C[one["classes"]] += one["counts"]
+        sums_CD[one["classes"]] += one["counts"].double()[:, None] * one["means"].double()
+    means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # mu_c
+    scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
+    for one in statistics:
+        held, counts_n = one["classes"], one["counts"].double()[:, None, None]
+        between_nD = one["means"].double() - means_CD[held]
+        outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
+        scatter_CDD[held] += (counts_n - 1) * one["covariances"].double() + counts_n * outer_nDD
+    return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Sigma_c
+
+
+def virtual_features(mean_D: Tensor, covariance_DD: Tensor, number: int, draws: torch.Generator) -> Tensor:
+    """Return (number, D) draws from N(mean, covariance).
+
+    By eigenvectors, as a tail class with fewer samples than features has a singular covariance; eigenvalues that
+    rounding made negative count as 0.
+    """
+    values_D, vectors_DD = torch.linalg.eigh((covariance_DD + covariance_DD.T) / 2)
+    normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
+    drawn_MD: Tensor = mean_D + (normal_MD * values_D.clamp(min=0).sqrt()) @ vectors_DD.T
+    return drawn_MD

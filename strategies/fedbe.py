@@ -1,0 +1,129 @@
+"""FedBE: a Bayesian ensemble of models, distilled into the average (Chen and Chao, ICLR 2021)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_app.optimizer import SGD
+from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
+from data import require
+from strategies.distillation import distill, logits_of, on_cpu
+from strategies.fedavg import FedAvg
+from strategies.server import Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class FedBE(ServerMethod):
+    """Draw models around the clients' ones, and distill FedAvg's mean, the clients and the draws into the mean.
+
+    gaussian: tensor by tensor, with the steps d_k = w_k - w^t and their unit vectors e_k = d_k / ||d_k||, a draw is
+    w^t + mean_k ||d_k|| (mean_k e_k + variance-scale std_k(e_k) noise). dirichlet: a draw is sum_k g_k w_k with
+    g ~ Dirichlet(concentration, ..., concentration).
+    The teacher is the mean of their probabilities, sharpened: p^(1/T) over its sum. The student takes SGD steps with
+    momentum 0.9 on the hold-out, whose labels are not looked at, and sends the average of its weights over the last
+    steps (SWA). Identity: steps = 0 is FedAvg.
+    """
+
+    name: ClassVar[str] = "fedbe"
+    needs_holdout: ClassVar[bool] = True
+    needs_whole_model: ClassVar[bool] = True
+
+    distribution: str = "gaussian"
+    """gaussian or dirichlet: how models are drawn."""
+    models: int = 10
+    """M: models drawn in a round; 0 leaves the mean and the clients as teachers."""
+    variance_scale: float = 0.1
+    """gaussian: factor on the noise."""
+    concentration: float = 1.0
+    """dirichlet: small values draw single clients, large ones their plain mean."""
+    temperature: float = 0.5
+    """T of the sharpening; 1 leaves the teacher as it is."""
+    steps: int = 200
+    """Mini-batches in a round."""
+    batch_size: int = 128
+    """Images of the hold-out in a mini-batch."""
+    learning_rate: float = 0.001
+    """Learning rate of the student."""
+    average_start: int = 100
+    """Steps before the first weights that SWA averages; with `steps` or more the last weights are sent."""
+    average_every: int = 25
+    """Steps between two of them."""
+
+    def __post_init__(self) -> None:
+        rule = "must be gaussian or dirichlet"
+        require(self.distribution in ("gaussian", "dirichlet"), "fedbe.distribution", self.distribution, rule)
+        for key, least in (
+            ("models", 0), ("variance_scale", 0), ("steps", 0), ("batch_size", 2), ("average_start", 0),
+            ("average_every", 1),
+        ):  # fmt: skip
+            rule = "must be 0 or more" if least == 0 else f"must be at least {least}"
+            value = getattr(self, key)
+            require(least <= value < math.inf, f"fedbe.{key.replace('_', '-')}", value, rule)
+        for key in ("concentration", "temperature", "learning_rate"):
+            value, rule = getattr(self, key), "must be a finite number greater than 0"
+            require(0 < value < math.inf, f"fedbe.{key.replace('_', '-')}", value, rule)
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        samples = server.own_samples(self.name)
+        mean, _ = FedAvg().combine(server, {}, updates)
+        if not self.steps:
+            return mean, state
+        model = server.model.to(server.device)
+        clients = [update.shared for update in updates]
+        teachers = [mean, *clients, *self.drawn(server, mean, clients)]
+        teacher_NC = sharpened(mean_probabilities([logits_of(model, t, samples) for t in teachers]), self.temperature)
+        model.load_state_dict(mean)
+        optimizer = SGD(model.parameters(), self.learning_rate, 0.9, 0.0)
+        averaged: list[State] = []
+
+        def step(number: int, gradients: list[Tensor]) -> None:
+            optimizer.step(gradients)
+            if number >= self.average_start and (number - self.average_start) % self.average_every == 0:
+                averaged.append(copy(dict(model.named_parameters())))
+
+        distill(model, samples, teacher_NC, self.batch_size, self.steps, server.generator(self.name), step)
+        student = on_cpu(model)
+        if averaged:
+            student |= {name: t.cpu() for name, t in weighted_mean(averaged, [1.0] * len(averaged)).items()}
+        return student, state
+
+    def drawn(self, server: Server, mean: State, clients: Sequence[State]) -> list[State]:
+        """Return M models; their buffers are the mean's, as noise could make a variance negative."""
+        if self.distribution == "dirichlet":
+            draws = np.random.default_rng(seed_of(server.seed, "server", server.round, f"{self.name} dirichlet"))
+            weights_MK = draws.dirichlet([self.concentration] * len(clients), self.models).tolist()
+            made = [weighted_sum(clients, weights_K) for weights_K in weights_MK]
+        else:
+            generator = server.generator(f"{self.name} gaussian")
+            made = [gaussian(server.start, clients, self.variance_scale, generator) for _ in range(self.models)]
+        return [{**mean, **{n: t for n, t in one.items() if n in server.parameters}} for one in made]
+
+
+def gaussian(start: State, clients: Sequence[State], scale: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return one model drawn around the clients' steps, over the floating-point tensors."""
+    result = {}
+    for name, origin in start.items():
+        if not origin.is_floating_point():
+            continue
+        steps_KP = torch.stack([client[name].double().flatten() - origin.double().flatten() for client in clients])
+        norms_K1 = steps_KP.norm(dim=1, keepdim=True)
+        units_KP = steps_KP / norms_K1.clamp(min=1e-12)
+        noise_P = torch.randn(steps_KP.shape[1], generator=generator, dtype=torch.float64)
+        direction_P = units_KP.mean(0) + scale * units_KP.std(0, correction=0) * noise_P
+        result[name] = origin + (norms_K1.mean() * direction_P).reshape(origin.shape).to(origin.dtype)
+    return result
+
+
+def mean_probabilities(logits_KNC: Sequence[Tensor]) -> Tensor:
+    """Return (N, C): the mean of the teachers' softmax."""
+    return torch.stack([torch.softmax(logits_NC.double(), dim=1) for logits_NC in logits_KNC]).mean(0).to(logits_KNC[0])
+
+
+def sharpened(probabilities_NC: Tensor, temperature: float) -> Tensor:
+    """Return p^(1/T) over its sum; T = 1 is p, T towards 0 is one-hot."""
+    return torch.softmax(torch.log(probabilities_NC.clamp(min=1e-8)) / temperature, dim=1)

@@ -1,0 +1,67 @@
+"""FedDF: distill the clients' ensemble into the average (Lin et al., NeurIPS 2020)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.state import State
+from data import require
+from strategies.distillation import Adam, clip, cosine, distill, logits_of, on_cpu
+from strategies.fedavg import FedAvg
+from strategies.server import Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class FedDF(ServerMethod):
+    """Start from FedAvg's mean w and take Adam steps on the hold-out, whose labels are not looked at, down
+
+        KL( softmax(mean_k f(w_k, x)) || softmax(f(w, x)) )
+
+    with the clients' models w_k in eval mode. The rate falls along half a cosine; gradients are clipped.
+    Identity: steps = 0 is FedAvg.
+    """
+
+    name: ClassVar[str] = "feddf"
+    needs_holdout: ClassVar[bool] = True
+    needs_whole_model: ClassVar[bool] = True
+
+    steps: int = 200
+    """Mini-batches in a round."""
+    batch_size: int = 128
+    """Images of the hold-out in a mini-batch."""
+    learning_rate: float = 0.001
+    """Adam's learning rate in the first step."""
+    gradient_norm: float = 5.0
+    """Gradients with a larger norm are shrunk to it."""
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 0, "feddf.steps", self.steps, "must be 0 or more")
+        require(self.batch_size >= 2, "feddf.batch-size", self.batch_size, "must be at least 2")
+        for key in ("learning_rate", "gradient_norm"):
+            value, rule = getattr(self, key), "must be a finite number greater than 0"
+            require(0 < value < math.inf, f"feddf.{key.replace('_', '-')}", value, rule)
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        samples = server.own_samples(self.name)
+        mean, _ = FedAvg().combine(server, {}, updates)
+        if not self.steps:
+            return mean, state
+        model = server.model.to(server.device)
+        teacher_NC = mean_logits([logits_of(model, update.shared, samples) for update in updates])
+        model.load_state_dict(mean)
+        optimizer = Adam(list(model.parameters()))
+
+        def step(number: int, gradients: list[Tensor]) -> None:
+            optimizer.step(clip(gradients, self.gradient_norm), cosine(self.learning_rate, number, self.steps))
+
+        distill(model, samples, teacher_NC, self.batch_size, self.steps, server.generator(self.name), step)
+        return on_cpu(model), state
+
+
+def mean_logits(logits_KNC: Sequence[Tensor]) -> Tensor:
+    """Return (N, C) probabilities: the softmax of the teachers' mean logits."""
+    return torch.softmax(torch.stack([logits_NC.double() for logits_NC in logits_KNC]).mean(0), dim=1).to(logits_KNC[0])

@@ -1,0 +1,53 @@
+"""The head re-trained on real, balanced features: what CReFF's federated features stand in for (Shang et al. 2022)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from client_app.models import Classifier
+from client_app.state import State
+from data import Samples, require
+from strategies.head import head_of, train_head, with_head
+from strategies.server import Deployment, Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class RealFeatures(ServerMethod):
+    """Deploy the average under a head re-trained on the hold-out's features, as in the paper's Figures 1 and 2.
+
+    It needs balanced labeled data at the server, so it is a yardstick and no method for use. The average itself is
+    FedAvg's. Identity: head-steps = 0 deploys FedAvg's own head.
+    """
+
+    name: ClassVar[str] = "real-features"
+    needs_holdout: ClassVar[bool] = True
+    needs_whole_model: ClassVar[bool] = True
+
+    head_steps: int = 300
+    """Full-batch steps of the head in a round, from the average's."""
+    head_learning_rate: float = 0.1
+    """Learning rate of the head."""
+
+    def __post_init__(self) -> None:
+        require(self.head_steps >= 0, "real-features.head-steps", self.head_steps, "must be 0 or more")
+        rate, rule = self.head_learning_rate, "must be a finite number greater than 0"
+        require(0 < rate < math.inf, "real-features.head-learning-rate", rate, rule)
+
+    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+        samples = server.own_samples(self.name)
+        features_ND = features_of(server.model.to(server.device), shared, samples)
+        head = head_of(shared, server.device)
+        head = train_head(head, features_ND, samples.labels_N, self.head_steps, self.head_learning_rate)
+        return Deployment({self.name: with_head(shared, head)}, state)
+
+
+@torch.no_grad()
+def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> torch.Tensor:
+    """Return (N, D) features of all samples under `state`, in eval mode."""
+    model.load_state_dict(state)
+    model.eval()
+    indices_N = torch.arange(len(samples), device=samples.labels_N.device)
+    return torch.cat([model.features(samples.batch(part)) for part in torch.split(indices_N, batch_size)])

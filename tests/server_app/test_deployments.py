@@ -1,0 +1,154 @@
+"""Several models from one training, and the question after the last round."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from in_process import Outcome, TamperingGrid, drop, small
+from test_resume import kill
+
+from client_app.messages import pack, unpack
+from client_app.state import digest
+from data import federate
+from server_app.checkpoint import Checkpoint
+from server_app.results import RunFolder
+from strategies.exchange import TooFewReplies
+
+Train = Callable[..., Outcome]
+ALL = "creff+ccvr+tau-norm+real-features"
+
+
+def deployed(outcome: Outcome) -> dict[str, str]:
+    """Return the hash of every deployed model after the last round."""
+    checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
+    return {name: digest([state]) for name, state in checkpoint.deployed.items()}
+
+
+def test_one_training_gives_every_row(train: Train) -> None:
+    outcome = train(method="creff+ccvr+tau-norm")
+    rows = outcome.summary["rows"]
+    assert rows == {"average": "fedavg", "creff": "creff", "ccvr": "ccvr", "tau-norm": "tau-norm"}
+    assert outcome.summary["models"].keys() == rows.keys()
+    told = outcome.lines[-2].split()
+    assert {"fedavg", "creff", "ccvr", "tau-norm"} <= set(told)
+
+
+@pytest.mark.parametrize("other", ["fedavg", "fedshift+iwds", "feddf"])
+def test_deployments_do_not_see_each_other(train: Train, other: str) -> None:
+    """Every model is the one that its method deploys alone, and the average is the other method's, to the bit."""
+    settings = {"holdout_per_class": 3, "participation": 0.75}
+    together = train("together", method=f"{ALL}+{other}", **settings)
+    plain = train("plain", method=other, **settings)
+    models = deployed(together)
+    assert list(models) == ["average", "creff", "tau-norm", "real-features", "ccvr"]
+    assert together.summary["hash"]["shared"] == plain.summary["hash"]["shared"]
+    for name in ALL.split("+"):
+        alone = train(name, method=f"{name}+{other}", **settings)
+        assert deployed(alone) == {"average": models["average"], name: models[name]}
+        assert alone.summary["partition-hash"] == plain.summary["partition-hash"]
+    assert len(set(models.values())) == len(models)
+
+
+def test_a_sweep_of_tau_costs_one_training(train: Train) -> None:
+    sweep = train("sweep", method="tau-norm+fedshift", tau_norm__sweep="0,0.5,1")
+    rows = {"average": "fedshift", **{f"tau-norm-{tau}": f"fedshift+tau-norm-{tau}" for tau in ("0", "0.5", "1")}}
+    assert sweep.summary["rows"] == rows
+    for tau in (0.0, 0.5, 1.0):
+        single = train(f"{tau}", method="tau-norm+fedshift", tau_norm__tau=tau)
+        assert deployed(single)["tau-norm"] == deployed(sweep)[f"tau-norm-{tau:g}"]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("ccvr", {"ccvr__features_per_class": 0}), ("real-features", {"real_features__head_steps": 0}),
+        ("tau-norm", {"tau_norm__tau": 0.0}),
+    ],
+)  # fmt: skip
+def test_identity_settings_deploy_the_average(train: Train, method: str, settings: dict[str, Any]) -> None:
+    models = deployed(train(method=method, **settings))
+    assert models[method] == models["average"]
+
+
+@pytest.mark.parametrize("method", ["feddf", "fedbe"])
+def test_no_distillation_steps_are_fedavg(train: Train, method: str) -> None:
+    plain = train("plain", holdout_per_class=3)
+    assert train("none", method=method, **{f"{method}__steps": 0}).hash == plain.hash
+    assert train("some", method=method).hash != plain.hash
+
+
+# ---- the question after the last round -------------------------------------------------------------------------------
+
+
+def test_the_final_question_is_asked_once_and_of_everybody(train: Train, tmp_path: Path) -> None:
+    outcome = train(grid=(grid := TamperingGrid()), method="ccvr", participation=0.5, rounds=3)
+    assert grid.kinds() == ["train", "train", "train", "query"]
+    assert list(grid.asked[-1].content["task"]["clients"]) == [0, 1, 2, 3]
+    asked = unpack(grid.asked[-1].content.array_records["model"])
+    assert digest([asked]) == deployed(outcome)["average"]  # the final weights, not those of a round before
+    plain = train("plain", participation=0.5, rounds=3)
+    ours, theirs = outcome.records, plain.records
+    assert [record["bytes-up"] for record in ours[:2]] == [record["bytes-up"] for record in theirs[:2]]
+    counts_KC = federate(small(tmp_path).data, 0).counts_KC
+    width = asked["head.weight"].shape[1]
+    held = int((counts_KC > 0).sum())
+    assert ours[2]["bytes-up"] - theirs[2]["bytes-up"] == 8 * held * (2 + width + width**2)
+    model = sum(tensor.numel() * tensor.element_size() for tensor in asked.values())
+    assert ours[2]["bytes-down"] - theirs[2]["bytes-down"] == 4 * model
+
+
+def spoiled(kind: str) -> Callable[[Message, RecordDict], None]:
+    """Return a tampering with client 1's answer to the final question."""
+
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type != "query":
+            return
+        record = "1/upload/class-statistics"
+        answer = dict(unpack(records.array_records[record]))
+        if kind == "dropped":
+            drop(records, 1)
+        elif kind == "nan":
+            records[record] = pack({**answer, "means": answer["means"] * torch.nan})
+        else:
+            records["1/upload/other"] = records.pop(record)
+
+    return tamper
+
+
+REASONS = {
+    "dropped": "no reply",
+    "nan": "means is not finite",
+    "no answer": "the reply holds no answer for class-statistics",
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_faulty_answers_to_the_final_question(train: Train, kind: str) -> None:
+    with pytest.raises(
+        TooFewReplies, match=f"question class-statistics for ccvr: 3 good replies of 4.*{REASONS[kind]}"
+    ):
+        train(grid=TamperingGrid(spoiled(kind)), method="ccvr")
+    resumed = train(grid=(grid := TamperingGrid()), method="ccvr")
+    assert grid.kinds() == ["train", "query"]  # the last round, which the question belongs to, is played again
+    assert resumed.hash == train("undisturbed", method="ccvr").hash
+    without = train("without", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75)
+    assert without.records[-1]["failures"] == {"1": f"class-statistics: {REASONS[kind]}"}
+    assert without.hash != resumed.hash
+    assert without.summary["hash"]["shared"] == resumed.summary["hash"]["shared"]
+
+
+@pytest.mark.parametrize("place", ["during the final question", "before the checkpoint", "after the checkpoint"])
+def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path, place: str) -> None:
+    changes = {"method": "ccvr+creff", "rounds": 3, "participation": 0.75}
+    whole = train("whole", **changes)
+    kill(tmp_path / "killed", place, {}, changes)
+    started = RunFolder(small(tmp_path / "killed", **changes).folder)
+    assert started.summary() is None
+    resumed = train("killed", grid=(grid := TamperingGrid()), **changes)
+    assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "query"])
+    assert resumed.summary["hash"] == whole.summary["hash"]
+    assert resumed.records == whole.records
+    assert resumed.summary["models"] == whole.summary["models"]

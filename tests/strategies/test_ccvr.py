@@ -1,0 +1,231 @@
+"""CCVR against the features of all clients together; heads re-trained on virtual and on real features."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from server_builders import CLASSES, WIDTH, draws, model_of, samples_of, server_of, state_of
+from torch import Tensor
+
+from client_app.state import State, digest
+from client_app.variants.class_statistics import ClassStatistics, class_statistics
+from data import SettingError
+from strategies.ccvr import CCVR, pooled, virtual_features
+from strategies.checks import Refused, check_answer
+from strategies.head import head_of, train_head
+from strategies.real_features import RealFeatures, features_of
+from strategies.server import Server
+
+HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
+"""Samples of each class at each client: class 1 nowhere, class 2 always alone."""
+
+
+def client_data(counts_KC: Sequence[Sequence[int]], width: int = WIDTH) -> list[tuple[Tensor, Tensor]]:
+    """Return each client's features, with a center of its own, and labels."""
+    data = []
+    for number, counts_C in enumerate(counts_KC):
+        labels_N = torch.arange(len(counts_C)).repeat_interleave(torch.tensor(counts_C))
+        noise_ND = torch.randn(len(labels_N), width, generator=draws(number), dtype=torch.float64)
+        data.append((100 + 3 * number + (1 + labels_N[:, None]) * noise_ND, labels_N))
+    return data
+
+
+def answers_of(counts_KC: Sequence[Sequence[int]] = HELD, width: int = WIDTH) -> dict[int, State]:
+    return {k: class_statistics(*part) for k, part in enumerate(client_data(counts_KC, width))}
+
+
+# ---- statistics ------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_s_statistics() -> None:
+    ((features_ND, labels_N),) = client_data([(5, 0, 1, 9)])
+    told = class_statistics(features_ND, labels_N)
+    assert told["classes"].tolist() == [0, 2, 3] and told["counts"].tolist() == [5, 1, 9]
+    for row, label in enumerate((0, 2, 3)):
+        of_class = features_ND[labels_N == label]
+        torch.testing.assert_close(told["means"][row], of_class.mean(0), rtol=0, atol=1e-12)
+        expected = torch.cov(of_class.T) if len(of_class) > 1 else torch.zeros(WIDTH, WIDTH).double()
+        torch.testing.assert_close(told["covariances"][row], expected, rtol=0, atol=1e-12)
+    assert class_statistics(features_ND, labels_N, 6)["classes"].tolist() == [3]
+    assert class_statistics(features_ND, labels_N, 10)["covariances"].shape == (0, WIDTH, WIDTH)
+
+
+def test_pooled_statistics_are_the_central_ones() -> None:
+    data = client_data(HELD)
+    counts_C, means_CD, covariances_CDD = pooled(answers_of().values(), CLASSES, WIDTH)
+    features_ND, labels_N = (torch.cat(parts) for parts in zip(*data, strict=True))
+    assert counts_C.tolist() == [18, 0, 3, 42]
+    for label in (0, 2, 3):
+        of_class = features_ND[labels_N == label]
+        torch.testing.assert_close(means_CD[label], of_class.mean(0), rtol=0, atol=1e-10)
+        torch.testing.assert_close(covariances_CDD[label], torch.cov(of_class.T), rtol=0, atol=1e-10)
+    assert not means_CD[1].any() and not covariances_CDD[1].any()
+
+
+def test_pooling_is_the_docstring_s_sum() -> None:
+    answers = list(answers_of([(5, 3), (2, 8), (7, 1)]).values())
+    _, means_CD, covariances_CDD = pooled(answers, 2, WIDTH)
+    for c in range(2):
+        counts = [int(one["counts"][c]) for one in answers]
+        total = sum(counts)
+        expected = -total / (total - 1) * torch.outer(means_CD[c], means_CD[c])
+        for n, one in zip(counts, answers, strict=True):
+            expected += (n - 1) / (total - 1) * one["covariances"][c]
+            expected += n / (total - 1) * torch.outer(one["means"][c], one["means"][c])
+        torch.testing.assert_close(covariances_CDD[c], expected, rtol=0, atol=1e-9)  # 1e4 cancels in the equation
+
+
+def test_one_client_s_pooled_statistics_are_its_own() -> None:
+    (answer,) = answers_of([(5, 2, 1, 9)]).values()
+    counts_C, means_CD, covariances_CDD = pooled([answer], CLASSES, WIDTH)
+    assert torch.equal(counts_C.long(), answer["counts"])
+    torch.testing.assert_close(means_CD, answer["means"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(covariances_CDD, answer["covariances"], rtol=0, atol=1e-12)
+
+
+def test_order_of_clients_does_not_matter() -> None:
+    expected = pooled(answers_of().values(), CLASSES, WIDTH)
+    for order in permutations(answers_of().values()):
+        for ours, theirs in zip(pooled(order, CLASSES, WIDTH), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
+
+
+def test_pooled_covariances_are_symmetric_and_positive_semidefinite() -> None:
+    covariances_CDD = pooled(answers_of(width=20).values(), CLASSES, 20)[2]
+    torch.testing.assert_close(covariances_CDD, covariances_CDD.mT, rtol=0, atol=1e-12)
+    assert torch.linalg.eigvalsh(covariances_CDD).min() > -1e-11
+    assert torch.linalg.matrix_rank(covariances_CDD[2]) == 2  # three samples in 20 dimensions: singular, and no error
+
+
+# ---- virtual features ------------------------------------------------------------------------------------------------
+
+
+def test_virtual_features_have_the_mean_and_the_covariance() -> None:
+    _, means_CD, covariances_CDD = pooled(answers_of().values(), CLASSES, WIDTH)
+    drawn_MD = virtual_features(means_CD[3], covariances_CDD[3], 200_000, draws(0))
+    spread = covariances_CDD[3].diagonal().max().sqrt()
+    assert (drawn_MD.mean(0) - means_CD[3]).abs().max() < 0.02 * spread
+    torch.testing.assert_close(torch.cov(drawn_MD.T), covariances_CDD[3], rtol=0.02, atol=0.02 * float(spread) ** 2)
+
+
+def test_singular_covariances_draw_inside_their_span() -> None:
+    direction = torch.arange(1.0, WIDTH + 1, dtype=torch.float64)
+    drawn_MD = virtual_features(torch.zeros(WIDTH).double(), torch.outer(direction, direction), 50, draws(0))
+    torch.testing.assert_close(drawn_MD, drawn_MD[:, :1] * direction, rtol=0, atol=1e-6)
+    mean_D = torch.randn(WIDTH, generator=draws(1), dtype=torch.float64)
+    for indefinite in (torch.zeros(WIDTH, WIDTH), -1e-9 * torch.eye(WIDTH)):
+        assert torch.equal(virtual_features(mean_D, indefinite.double(), 3, draws(0)), mean_D.expand(3, -1))
+
+
+# ---- deployment ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Server:
+    return server_of(samples_of())
+
+
+def calibrated(server: Server, answers: dict[int, State], **settings: int) -> State:
+    return CCVR(**settings).deploy_finally(server, {}, state_of(1), answers).models["ccvr"]  # type: ignore[arg-type]
+
+
+def test_only_the_head_changes(server: Server) -> None:
+    model, shared = calibrated(server, answers_of()), state_of(1)
+    assert model.keys() == shared.keys()
+    changed = {name for name in model if not torch.equal(model[name], shared[name])}
+    assert changed == {"head.weight", "head.bias"}
+    assert all(torch.isfinite(tensor).all() and tensor.dtype == shared[n].dtype for n, tensor in model.items())
+    assert digest([calibrated(server, answers_of())]) == digest([model])
+    assert digest([calibrated(replace(server, seed=1), answers_of())]) != digest([model])
+
+
+@pytest.mark.parametrize("settings", [{"features_per_class": 0}, {"head_steps": 0}])
+def test_nothing_to_train_on_deploys_the_average(server: Server, settings: dict[str, int]) -> None:
+    assert digest([calibrated(server, answers_of(), **settings)]) == digest([state_of(1)])
+
+
+def test_classes_that_nobody_holds(server: Server) -> None:
+    empty = class_statistics(torch.zeros(0, WIDTH).double(), torch.zeros(0).long())
+    assert digest([calibrated(server, {0: empty})]) == digest([state_of(1)])
+    check_answer(empty, server, CCVR())
+
+
+def test_nothing_is_deployed_before_the_last_round(server: Server) -> None:
+    assert CCVR().deploy(server, {}, state_of(1), []).models == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"counts": torch.tensor([5, 1])}, "counts is int64 of 2, not int64 of 3"),
+        ({"means": torch.zeros(3, WIDTH)}, "means is float32"),
+        ({"classes": torch.tensor([0, 3, 2])}, "not ascending"),
+        ({"classes": torch.tensor([0, 2, CLASSES])}, "not ascending numbers below 4"),
+        ({"counts": torch.tensor([5, 0, 9])}, "not all positive"),
+        ({"covariances": torch.arange(3.0 * WIDTH**2).reshape(3, WIDTH, WIDTH).double()}, "not symmetric"),
+        ({"means": torch.full((3, WIDTH), torch.nan).double()}, "means is not finite"),
+        ({"covariances": torch.full((3, WIDTH, WIDTH), torch.nan).double()}, "covariances is not finite"),
+        ({"more": torch.zeros(1)}, "more is not expected"),
+    ],
+)
+def test_wrong_answers_are_refused(server: Server, change: State, reason: str) -> None:
+    (answer,) = answers_of([(5, 0, 1, 9)]).values()
+    check_answer(answer, server, CCVR())
+    with pytest.raises(Refused, match=reason):
+        check_answer({**answer, **change}, server, CCVR())
+
+
+def test_the_variant_answers_one_question() -> None:
+    assert CCVR.final_question == ClassStatistics.name
+    assert ClassStatistics().question is None
+
+
+# ---- heads -----------------------------------------------------------------------------------------------------------
+
+
+def test_head_steps_are_gradient_descent(server: Server) -> None:
+    samples, head = samples_of(), head_of(state_of(1))
+    features_ND = features_of(model_of(), state_of(1), samples)
+    trained = train_head(head, features_ND, samples.labels_N, 3, 0.2)
+    weights = [head["weight"].clone().requires_grad_(True), head["bias"].clone().requires_grad_(True)]
+    optimizer = torch.optim.SGD(weights, 0.2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(F.linear(features_ND, *weights), samples.labels_N).backward()
+        optimizer.step()
+    torch.testing.assert_close(trained["weight"], weights[0].detach())
+    torch.testing.assert_close(trained["bias"], weights[1].detach())
+    assert digest([head]) == digest([head_of(state_of(1))])
+
+
+def test_features_are_those_of_the_state_in_eval_mode(server: Server) -> None:
+    samples, model = samples_of(), model_of(1)
+    expected = model.eval().features(samples.inputs_N).detach()
+    scratch = model_of(2).train()
+    torch.testing.assert_close(features_of(scratch, state_of(1), samples, batch_size=7), expected)
+    assert digest([scratch.state_dict()]) == digest([state_of(1)])  # running statistics did not move
+
+
+def test_real_features_change_the_head_alone_and_fit_the_holdout(server: Server) -> None:
+    shared, samples = state_of(1), samples_of()
+    model = RealFeatures().deploy(server, {}, shared, []).models["real-features"]
+    assert {n for n in model if not torch.equal(model[n], shared[n])} == {"head.weight", "head.bias"}
+    features_ND = features_of(model_of(), shared, samples)
+    losses = [
+        F.cross_entropy(F.linear(features_ND, state["head.weight"], state["head.bias"]), samples.labels_N)
+        for state in (shared, model)
+    ]
+    assert losses[1] < losses[0] / 2
+
+
+def test_no_steps_on_real_features_deploy_the_average(server: Server) -> None:
+    deployment = RealFeatures(head_steps=0).deploy(server, {}, state_of(1), [])
+    assert digest([deployment.models["real-features"]]) == digest([state_of(1)])
+
+
+def test_real_features_need_a_holdout() -> None:
+    with pytest.raises(SettingError, match=r"holdout-per-class = 0: real-features needs images"):
+        RealFeatures().deploy(server_of(), {}, state_of(1), [])
