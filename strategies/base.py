@@ -18,7 +18,7 @@ from client_app.messages import pack, size, unpack
 from client_app.models import Classifier
 from client_app.scores import Scores
 from client_app.state import State, copy
-from client_app.training import private_names
+from client_app.training import private_names, total_pull
 from strategies.checks import Refused, checked_update, expected_of
 from strategies.exchange import Compose, Exchange, ExchangeSettings, converse, messages
 from strategies.fedavg import FedAvg
@@ -95,6 +95,7 @@ class Strategy(FlowerStrategy):
             device=device,
             parameters=frozenset(name for name, _ in model.named_parameters()) - private,
             examples=examples,
+            pull=total_pull(self.variants),
         )
         self.round = 0
         self.memory_rounds: dict[int, int] = {}

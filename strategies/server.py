@@ -42,6 +42,8 @@ class Server:
     """Names of the parameters; the other names of the state are buffers."""
     examples: int = 0
     """Training samples of all clients together; 0 where the server does not know."""
+    pull: float = 0.0
+    """Strength mu of the clients' pull towards `start`; 0 without."""
 
     def generator(self, method: str) -> torch.Generator:
         """Return a generator for `method`'s draws in this round; no two methods share a stream."""
