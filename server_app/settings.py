@@ -65,7 +65,7 @@ class GeneralSettings:
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
         devices = ("auto", "cpu", "cuda")
         require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
-        assert self.server_optimizer  # which checks its fields
+        _ = self.server_optimizer  # raises for a wrong field
 
     @property
     def server_optimizer(self) -> ServerOptimizer:
