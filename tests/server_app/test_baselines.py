@@ -1,6 +1,6 @@
 """The baselines through whole runs: what they share, what they keep, and which of them compose."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,8 @@ from server_app.checkpoint import Checkpoint
 from server_app.engines.local import LocalGrid, identify
 from server_app.methods import METHODS
 from server_app.settings import defaults, parse
+from strategies.fednova import FedNova
+from strategies.server import Server, Update
 from strategies.server_optimizer import FORMS, ServerOptimizer
 
 Train = Callable[..., Outcome]
@@ -122,6 +124,21 @@ def test_fednova_of_equal_steps_is_fedavg(train: Train) -> None:
         ours, theirs = shared("fednova", steps), shared("fedavg", steps)
         equal = all(torch.allclose(ours[n].float(), theirs[n].float(), atol=1e-6) for n in theirs)
         assert equal == (steps > 0)
+
+
+@pytest.mark.parametrize(("method", "pull"), [("fednova", 0.0), ("fednova+fedprox", 0.25)])
+def test_fednova_is_told_of_the_pull(train: Train, monkeypatch: pytest.MonkeyPatch, method: str, pull: float) -> None:
+    seen: list[tuple[float, bool]] = []
+    combine = FedNova.combine
+
+    def spy(part: FedNova, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        shorter = all(update.metrics["coefficient-sum"] < update.metrics["steps"] for update in updates)
+        seen.append((server.pull, shorter))
+        return combine(part, server, state, updates)
+
+    monkeypatch.setattr(FedNova, "combine", spy)
+    train(method=method, rounds=1, batch_size=8, **({"proximal__mu": pull} if pull else {}))
+    assert seen == [(pull, pull > 0)]
 
 
 def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
