@@ -138,9 +138,9 @@ class Player:
             samples=self.federation.train(client, self.device),
             num_classes=self.classes,
             round=round,
-            start={name: tensor.to(self.device) for name, tensor in shared.items()},
-            broadcast=broadcast,
-            memory=memory,
+            start=on_device(shared, self.device),
+            broadcast={name: on_device(state, self.device) for name, state in broadcast.items()},
+            memory={name: on_device(state, self.device) for name, state in memory.items()},
             seed=seed_of(self.assignment.seed, round, client),
         )
 
@@ -148,6 +148,11 @@ class Player:
         """Return every variant's answer to `question`."""
         answers = {v.name: v.answer(client, question) for v in sorted_by_name(self.assignment.variants)}
         return {name: state for name, state in answers.items() if state}
+
+
+def on_device(state: State, device: str) -> State:
+    """Return the state with its tensors on `device`."""
+    return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:

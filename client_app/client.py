@@ -4,9 +4,9 @@ Shape letters, here and in the whole project: N a client's samples, B a batch, C
 inputs), K clients.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,12 @@ from client_app.models.classifier import Classifier
 from client_app.state import State, seed_of
 from data import Samples
 
-Loss = Callable[[Tensor], Tensor]
-"""The combined training loss of the samples at `indices`, with gradients to the model's parameters."""
+
+class Loss(Protocol):
+    """The combined training loss, with gradients to the model's parameters."""
+
+    def __call__(self, indices_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
+        """Return the mean over the samples at `indices_B`, each times its weight; the weights' sum divides nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,10 @@ class Trained:
     steps: int
     """Optimizer steps taken."""
     coefficient_sum: float
-    """||a||_1 of FedNova: the displacement, in units of the learning rate, under a gradient that is always 1."""
+    """||a||_1 of FedNova: the displacement, in units of the learning rate, under a gradient that is always 1.
+
+    The variants' pull towards the start is part of it.
+    """
     learning_rate: float
     state: State
     """The model's state after training, private names included."""
@@ -122,6 +129,16 @@ class Variant:
     """Whether the variant draws the samples; only one can."""
     needs_batch_norm: ClassVar[bool] = False
     """Whether the variant is about batch norm and refuses a model without."""
+
+    needs_shared: ClassVar[bool] = False
+    """Whether the variant would do nothing where no weights are shared."""
+    shares_nothing: ClassVar[bool] = False
+    """Whether the variant keeps the whole model on the client."""
+
+    @property
+    def pull(self) -> float:
+        """Strength mu of a pull mu (w - w^t) that `gradient_offset` adds: FedNova counts it. Combined by sum."""
+        return 0.0
 
     @property
     def question(self) -> str | None:

@@ -77,14 +77,14 @@ class SGD:
         torch._foreach_add_(self.parameters, directions, alpha=-self.rate)
 
 
-def coefficient_sum(steps: int, momentum: float) -> float:
+def coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
     """Return ||a||_1 of FedNova (Wang et al. 2020): how far `steps` of unit gradients move a scalar, at rate 1.
 
-    It comes from the optimizer itself, so it stays right whatever the optimizer becomes; weight decay is left out, as
-    in the paper.
+    `pull` is the learning rate times the strength mu of a pull mu (w - w^t) inside the gradient. The number comes from
+    the optimizer itself, so it stays right whatever the optimizer becomes; weight decay is left out, as in the paper.
     """
     scalar = torch.zeros((), dtype=torch.float64)
     optimizer = SGD([scalar], 1.0, momentum, 0.0)
     for _ in range(steps):
-        optimizer.step([torch.ones_like(scalar)])
+        optimizer.step([1 + pull * scalar])
     return -scalar.item()

@@ -28,14 +28,14 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     correcting = [variant for variant in variants if overrides(variant, "gradient_offset")]
     parameters = dict(client.model.named_parameters())
 
-    def loss(indices_B: Tensor) -> Tensor:
+    def loss(indices_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         logits_BC, labels_B = client.model(client.samples.batch(indices_B)), client.labels_N[indices_B]
         if offset is not None:
             logits_BC = logits_BC + (offset[labels_B] if offset.dim() == 2 else offset)
         losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
         for variant in weighting:
             losses_B = losses_B * variant.loss_weights(client, logits_BC, labels_B)
-        return losses_B.mean()
+        return losses_B.mean() if weights_B is None else (losses_B * weights_B.to(losses_B)).mean()
 
     client.model.eval()  # whatever this process did last, `before` sees the model in one mode
     before = {variant.name: variant.before(client, loss) for variant in variants}
@@ -55,7 +55,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         optimizer.step(gradients)
         steps, total = steps + 1, total + value.item()
 
-    trained = Trained(steps, coefficient_sum(steps, settings.momentum), optimizer.rate, copy(client.model.state_dict()))
+    norm = coefficient_sum(steps, settings.momentum, total_pull(variants) * optimizer.rate)
+    trained = Trained(steps, norm, optimizer.rate, copy(client.model.state_dict()))
     after = {variant.name: variant.after(client, trained) for variant in variants}
     private = private_names(client.model, variants)
     return Report(
@@ -89,6 +90,11 @@ def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
     offsets = [offset for variant in variants if (offset := variant.logit_offset(client)) is not None]
     total = sum(offsets[1:], offsets[0]) if offsets else None
     return None if total is None else total.to(client.model.head.weight)
+
+
+def total_pull(variants: Sequence[Variant]) -> float:
+    """Return the strength of the pull towards the weights as received, of all variants together."""
+    return sum(variant.pull for variant in variants)
 
 
 def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings) -> Iterator[Tensor]:

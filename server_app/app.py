@@ -24,7 +24,6 @@ from server_app.methods import row_name
 from server_app.results import RunFolder, summarize
 from server_app.settings import RunSettings, parse
 from strategies.base import AVERAGE, Strategy
-from strategies.server_optimizer import ServerOptimizer
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
@@ -80,7 +79,7 @@ class Run:
             participation=general.participation,
             combine=settings.combine,
             deploys=settings.deploys,
-            optimizer=ServerOptimizer(general.server_learning_rate, general.server_momentum),
+            optimizer=general.server_optimizer,
             exchange=settings.exchange,
             examples=sum(len(indices) for indices in federation.train_indices),
             holdout=federation.holdout(self.device),

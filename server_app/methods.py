@@ -1,7 +1,8 @@
 """A method's name, the parts it stands for, and which parts go together."""
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from client_app.client import Variant
 from client_app.variants import VARIANTS
@@ -11,12 +12,15 @@ from strategies.creff import CReFF
 from strategies.fedavg import FedAvg
 from strategies.fedbe import FedBE
 from strategies.feddf import FedDF
+from strategies.fednova import FedNova
 from strategies.real_features import RealFeatures
+from strategies.scaffold import Scaffold
 from strategies.server import ServerMethod
 from strategies.tau_norm import TauNorm
 
-COMBINES: dict[str, type[ServerMethod]] = {part.name: part for part in (FedAvg, FedDF, FedBE)}
+COMBINES: dict[str, type[ServerMethod]] = {part.name: part for part in (FedAvg, FedNova, Scaffold, FedDF, FedBE)}
 DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, CCVR, TauNorm, RealFeatures)}
+Setting = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,10 @@ class Method:
     combine: str = ""
     """Empty is FedAvg's mean."""
     deploy: str = ""
+    defaults: Mapping[str, Setting] = field(default_factory=dict)
+    """Settings that the name stands for, below what the user states."""
+    fixed: Mapping[str, Setting] = field(default_factory=dict)
+    """Settings without which the name would be wrong: stating another value is an error."""
 
 
 METHODS: dict[str, Method] = {
@@ -60,6 +68,38 @@ METHODS: dict[str, Method] = {
         Method("real-features", "Shang et al., IJCAI 2022, Figures 1 and 2", "nothing", deploy="real-features"),
         Method("feddf", "Lin et al., NeurIPS 2020", "nothing", combine="feddf"),
         Method("fedbe", "Chen and Chao, ICLR 2021", "nothing", combine="fedbe"),
+        Method(
+            "scaffold",
+            "Karimireddy et al., ICML 2020",
+            "the change of its control variate, as large as the model: a mean of its gradients",
+            ("control-variates",),
+            combine="scaffold",
+        ),
+        Method(
+            "fednova",
+            "Wang et al., NeurIPS 2020",
+            "nothing: the norm of its steps is in every reply",
+            combine="fednova",
+        ),
+        Method("fedavgm", "Hsu et al., 2019", "nothing", defaults={"server-momentum": 0.9}),
+        Method("fed-focal", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
+        Method("fedlc", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
+        Method("silobn", "Andreux et al., DART 2020", "nothing, and sends less", ("local-statistics",)),
+        Method("singleset", "Li et al., ICLR 2021 (lower bar)", "nothing, not even the model", ("local-model",)),
+        Method(
+            "uniform-sampling",
+            "IWDS (ablation: beta = 0)",
+            "nothing",
+            ("resampling",),
+            fixed={"resampling.beta-start": 0.0, "resampling.beta-end": 0.0},
+        ),
+        Method(
+            "fixed-beta-sampling",
+            "IWDS (ablation: no decay)",
+            "nothing",
+            ("resampling",),
+            fixed={"resampling.decay": 1.0},
+        ),
     )
 }
 
@@ -72,6 +112,8 @@ class Parts:
     variants: tuple[str, ...]
     combine: str
     deploys: tuple[str, ...]
+    defaults: Mapping[str, Setting] = field(default_factory=dict)
+    fixed: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -90,21 +132,26 @@ def compose(method: str) -> Parts:
     members = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
     variants = tuple(sorted({variant for member in members for variant in member.variants}))
     corrections = [name for name in variants if VARIANTS[name].corrects_prior]
-    samplers = [name for name in variants if VARIANTS[name].samples]
+    samplers = [member.name for member in members if any(VARIANTS[name].samples for name in member.variants)]
+    keeping = [name for name in variants if VARIANTS[name].needs_batch_norm]
+    needing = [member.name for member in members if needs_shared(member)]
     for wanting, what in (
         ([member.name for member in members if member.combine], "want to combine the clients' updates, and one can"),
         (corrections, "both correct the class prior: together they would correct it twice"),
-        (samplers, "both want to draw the samples, and one can"),
+        (samplers, "want to draw the samples, and one can"),
+        (keeping, "both say what of batch norm stays on the client, and one can"),
     ):
         if len(wanting) > 1:
             raise SettingError("method", method, f"{' and '.join(wanting)} {what}")
+    if needing and (alone := [name for name in variants if VARIANTS[name].shares_nothing]):
+        raise SettingError("method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing")
     combine = next((member.combine for member in members if member.combine), FedAvg.name)
     deploys = tuple(member.deploy for member in members if member.deploy)
-    keeping = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
+    dividing = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
     whole = [name for name in (combine, *deploys) if {**COMBINES, **DEPLOYS}[name].needs_whole_model]
-    if keeping and whole:
+    if dividing and whole:
         rule = (
-            f"{whole[0]} needs the whole model to be the same everywhere, and {keeping[0]} keeps a part on each client"
+            f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} keeps a part on each client"
         )
         raise SettingError("method", method, rule)
     kept = [member.name for member in members if member.name != "fedavg"] or ["fedavg"]
@@ -113,7 +160,15 @@ def compose(method: str) -> Parts:
         variants=variants,
         combine=combine,
         deploys=deploys,
+        defaults={key: value for member in members for key, value in member.defaults.items()},
+        fixed={key: value for member in members for key, value in member.fixed.items()},
     )
+
+
+def needs_shared(method: Method) -> bool:
+    """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
+    serves = method.combine or method.deploy or any(key.startswith("server-") for key in method.defaults)
+    return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
 
 
 def row_name(parts: Parts, deployed: str) -> str:

@@ -21,6 +21,7 @@ from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, require, resolve
 from server_app.methods import Parts, compose, section_types
 from strategies.exchange import ExchangeSettings
+from strategies.fedavg import FedAvg
 from strategies.server import ServerMethod, needs_holdout
 from strategies.server_optimizer import ServerOptimizer
 
@@ -47,6 +48,8 @@ class GeneralSettings:
     """Learning rate of the server optimizer."""
     server_momentum: float = 0.0
     """Momentum of the server optimizer."""
+    server_momentum_form: str = "heavy-ball"
+    """heavy-ball, nesterov or damped: how the server's momentum enters."""
     device: str = "auto"
     """auto (a GPU where a client sees one), cpu or cuda."""
     results: str = "results"
@@ -62,7 +65,12 @@ class GeneralSettings:
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
         devices = ("auto", "cpu", "cuda")
         require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
-        ServerOptimizer(self.server_learning_rate, self.server_momentum)
+        _ = self.server_optimizer  # raises for a wrong field
+
+    @property
+    def server_optimizer(self) -> ServerOptimizer:
+        """Return the server optimizer that is set."""
+        return ServerOptimizer(self.server_learning_rate, self.server_momentum, self.server_momentum_form)
 
 
 GROUPS: dict[str, type[Any]] = {
@@ -145,8 +153,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
 
     general = group("general")
     parts = compose(general.method)
-    sections = {name: built_section(name, values) for name in parts.sections}
+    values |= chosen_by_method(values, kinds, parts)
     refuse_idle(values, kinds, parts)
+    sections = {name: built_section(name, values) for name in parts.sections}
     data = resolve(group("data"))
     for part in (sections[parts.combine], *(sections[name] for name in parts.deploys)):
         if part.needs_holdout and not data.holdout_per_class:
@@ -186,12 +195,30 @@ def built_section(name: str, values: Mapping[str, Scalar]) -> Any:
     return part(**stated)
 
 
+def chosen_by_method(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], parts: Parts) -> dict[str, Scalar]:
+    """Return what the method's name sets; a key stated at its own default counts as left out, as flwr states them all.
+
+    Raises SettingError for a value that contradicts what the name means.
+    """
+    stated = {key for key, value in values.items() if value != kinds[key].default}
+    for key, value in parts.fixed.items():
+        if key in stated and values[key] != value:
+            raise SettingError(key, values[key], f"method {'+'.join(parts.names)} means {value!r}")
+    return {key: value for key, value in {**parts.defaults, **parts.fixed}.items() if key not in stated}
+
+
 def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], parts: Parts) -> None:
     """Raise SettingError for a setting that differs from its default and would change nothing."""
     partition = values.get("partition", "auto")
     dealt = str(values.get("dataset", "")).startswith("domains:") or partition == "domains"
-    idle = {"alpha"} if dealt or partition == "iid" else set()
-    idle |= {"min-samples"} if dealt or partition in ("iid", "llt") else set()
+    words = f"with partition = {'domains' if dealt else partition}"
+    idle = {"alpha": words} if dealt or partition == "iid" else {}
+    idle |= {"min-samples": words} if dealt or partition in ("iid", "llt") else {}
+    if not values.get("server-momentum", 0.0):
+        idle["server-momentum-form"] = "without server-momentum"
+    for alone in (name for name in parts.variants if VARIANTS[name].shares_nothing):
+        server = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over")
+        idle |= dict.fromkeys(server, f"beside {alone}, which shares nothing")
     for key, value in values.items():
         section = key.rpartition(".")[0]
         if value == kinds[key].default:
@@ -199,7 +226,7 @@ def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], p
         if section and section not in parts.sections:
             raise SettingError(key, value, f"has no effect: method {'+'.join(parts.names)} does not use {section}")
         if key in idle:
-            raise SettingError(key, value, f"has no effect with partition = {'domains' if dealt else partition}")
+            raise SettingError(key, value, f"has no effect {idle[key]}")
 
 
 def typed(key: str, value: object, field: Field[Any]) -> Scalar:

@@ -17,7 +17,7 @@ from client_app.client import Variant
 from client_app.messages import pack, size, unpack
 from client_app.models import Classifier
 from client_app.state import State, copy
-from client_app.training import private_names
+from client_app.training import private_names, total_pull
 from data import Samples
 from strategies.checks import Refused, check_answer, checked_update, expected_of
 from strategies.exchange import Compose, Exchange, ExchangeSettings, converse, messages
@@ -78,6 +78,7 @@ class Strategy(FlowerStrategy):
             parameters=frozenset(name for name, _ in model.named_parameters()) - private,
             examples=examples,
             holdout=holdout,
+            pull=total_pull(self.variants),
         )
         self.round = 0
         self.memory_rounds: dict[int, int] = {}

@@ -39,6 +39,9 @@ def checked_update(
         raise Refused(f"num-examples is {examples:g}")
     if not all(math.isfinite(answer.metrics[name]) for name in NUMBERS):
         raise Refused("a metric is not finite")
+    for name in ("steps", "coefficient-sum"):
+        if answer.metrics[name] <= 0:
+            raise Refused(f"{name} is {answer.metrics[name]:g}")
     return Update(client, shared, int(examples), uploads, answer.metrics)
 
 

@@ -43,6 +43,8 @@ class Server:
     """Names of the parameters; the other names of the state are buffers."""
     examples: int = 0
     """Training samples of all clients together; 0 where the server does not know."""
+    pull: float = 0.0
+    """Strength mu of the clients' pull towards `start`; 0 without."""
     holdout: Samples | None = None
     """The server's own samples, which no client holds."""
 

@@ -9,29 +9,38 @@ from client_app.state import State, difference
 from data import require
 from strategies.server import Server
 
+FORMS = ("heavy-ball", "nesterov", "damped")
+
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """v <- momentum v + (combined - w);  w <- w + learning_rate v, over the parameters; buffers are taken as combined.
+    """v <- beta v + delta with delta = combined - w;  w <- w + eta v, over the parameters; buffers are as combined.
 
+    That is the heavy ball. nesterov: w <- w + eta (delta + beta v). damped: v <- beta v + (1 - beta) delta.
     Rate 1 and momentum 0 is the combined model itself, to the bit.
     """
 
     learning_rate: float = 1.0
     momentum: float = 0.0
+    form: str = "heavy-ball"
 
     def __post_init__(self) -> None:
         holds = 0 < self.learning_rate < math.inf
         require(holds, "server-learning-rate", self.learning_rate, "must be a finite number greater than 0")
         require(0 <= self.momentum < 1, "server-momentum", self.momentum, "must be in [0, 1)")
+        require(self.form in FORMS, "server-momentum-form", self.form, f"must be one of {', '.join(FORMS)}")
 
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state (its velocity)."""
         if self.learning_rate == 1 and self.momentum == 0:
             return combined, state
         moved = {name: step for name, step in difference(combined, server.start).items() if name in server.parameters}
+        gain = 1 - self.momentum if self.form == "damped" else 1.0
         velocity = {
-            name: self.momentum * state.get(name, torch.zeros_like(step)) + step for name, step in moved.items()
+            name: self.momentum * state.get(name, torch.zeros_like(step)) + gain * step for name, step in moved.items()
         }
-        stepped = {name: server.start[name] + self.learning_rate * step for name, step in velocity.items()}
+        steps = velocity
+        if self.form == "nesterov":
+            steps = {name: step + self.momentum * velocity[name] for name, step in moved.items()}
+        stepped = {name: server.start[name] + self.learning_rate * step for name, step in steps.items()}
         return {**combined, **stepped}, velocity

@@ -20,6 +20,7 @@ class FeatureGradients(Variant):
     """
 
     name: ClassVar[str] = "feature-gradients"
+    needs_shared: ClassVar[bool] = True
 
     min_class_samples: int = 1
     """Send a class only when the client has at least that many samples of it."""

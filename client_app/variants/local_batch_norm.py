@@ -19,6 +19,7 @@ class LocalBatchNorm(Variant):
 
     name: ClassVar[str] = "local-batch-norm"
     needs_batch_norm: ClassVar[bool] = True
+    needs_shared: ClassVar[bool] = True
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return batch_norm_names(model)

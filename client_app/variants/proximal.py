@@ -18,12 +18,17 @@ class Proximal(Variant):
     """
 
     name: ClassVar[str] = "proximal"
+    needs_shared: ClassVar[bool] = True
 
     mu: float = 0.01
     """Strength of the pull."""
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, "proximal.mu", self.mu, "must be 0 or more")
+
+    @property
+    def pull(self) -> float:
+        return self.mu
 
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if not self.mu or name not in client.start:

@@ -50,12 +50,14 @@ def counting_client(counts_C: Sequence[int], **fields: Any) -> Client:
 
 
 def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict[str, State]:
-    """Return what the server would send: the sum of the clients' answers, and CReFF's head."""
+    """Return what the server would send: the sum of the clients' answers, CReFF's head, SCAFFOLD's first c."""
     sent: dict[str, State] = {}
     for variant in variants:
         if variant.question:
             answers = [variant.answer(client, variant.question) for client in clients]
             sent[variant.name] = {"counts": torch.stack([answer["counts"] for answer in answers]).sum(0)}
+    parameters = clients[0].model.named_parameters()
+    sent["control-variates"] = {name: torch.zeros_like(weight.detach()) for name, weight in parameters}
     head = clients[0].model.head
     generator = torch.Generator().manual_seed(17)
     sent["feature-gradients"] = {

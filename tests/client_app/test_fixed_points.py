@@ -19,8 +19,12 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import weighted_mean
 from client_app.training import train_round
+from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_model import LocalModel
+from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
@@ -125,6 +129,10 @@ COMPANIONS: list[list[Variant]] = [
     [Proximal(0.5)],
     [FeatureGradients()],
     [LocalBatchNorm()],
+    [LocalStatistics()],
+    [LocalModel()],
+    [ControlVariates()],
+    [ControlVariates(option="I"), Resampling()],
     [Resampling()],
     [Resampling(beta_start=0.5, beta_end=0.5)],
     [Proximal(0.5), FeatureGradients(), LocalBatchNorm(), Resampling()],
@@ -136,7 +144,7 @@ COMPANIONS: list[list[Variant]] = [
 def test_the_posterior_is_at_rest_beside_every_companion(companions: list[Variant], k: int) -> None:
     variants = [SHIFT, *companions, ExpectedGradient()]
     random.Random(k).shuffle(variants)
-    batch_norm = any(isinstance(variant, LocalBatchNorm) for variant in companions)
+    batch_norm = any(variant.needs_batch_norm for variant in companions)
     member = federation(variants, [posterior_model(batch_norm), posterior_model(batch_norm)])[k]
     settings = TrainingSettings(local_steps=1, batch_size=200, learning_rate=1.0)
     report = train_round(member, variants, settings)
@@ -148,9 +156,18 @@ def test_the_posterior_is_at_rest_beside_every_companion(companions: list[Varian
             assert torch.allclose(tensor, member.start[name], atol=1e-12), name
 
 
+def test_focal_loss_has_another_minimizer() -> None:
+    """As its docstring says: P(y|x) is not at rest beside it, whatever the shift."""
+    variants = [SHIFT, Focal(), ExpectedGradient()]
+    member = federation(variants, [posterior_model(False), posterior_model(False)])[0]
+    report = train_round(member, variants, TrainingSettings(local_steps=1))
+    assert report.uploads["expected-gradient"]["head.weight"].abs().max() > 1e-3
+    assert "not P(y|x)" in " ".join((Focal.__doc__ or "").split())
+
+
 @pytest.mark.parametrize("companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone")
 def test_without_the_shift_it_is_not(companions: list[Variant]) -> None:
-    batch_norm = any(isinstance(variant, LocalBatchNorm) for variant in companions)
+    batch_norm = any(variant.needs_batch_norm for variant in companions)
     variants = [*companions, ExpectedGradient()]
     member = federation(variants, [posterior_model(batch_norm), posterior_model(batch_norm)])[0]
     report = train_round(member, variants, TrainingSettings(local_steps=1))

@@ -292,4 +292,5 @@ def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
         for variants in ([], [Proximal(5.0)])
     )
     assert all(torch.equal(plain[name], pulled[name]) for name in plain)
-    assert {variant.name for variant in all_variants() if variant.corrects_prior} == {"logit-shift", "reweighting"}
+    correcting = {variant.name for variant in all_variants() if variant.corrects_prior}
+    assert correcting == {"logit-calibration", "logit-shift", "reweighting"}

@@ -16,8 +16,13 @@ from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS
 from client_app.variants.class_statistics import ClassStatistics
+from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_model import LocalModel
+from client_app.variants.local_statistics import LocalStatistics
+from client_app.variants.logit_calibration import LogitCalibration
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
@@ -45,6 +50,7 @@ class Row:
 
 
 ROWS = [
+    Row(ControlVariates(), ControlVariates(option="I"), None, SKEWED, wrong=({"option": "III"},)),
     Row(
         ClassStatistics(),
         ClassStatistics(min_class_samples=3),
@@ -62,7 +68,23 @@ ROWS = [
         changes_weights=False,
         wrong=({"min_class_samples": 0},),
     ),
+    Row(
+        Focal(),
+        Focal(gamma=0.5, alpha=2.0),
+        Focal(gamma=0.0),
+        SKEWED,
+        wrong=({"gamma": -1.0}, {"gamma": float("inf")}, {"alpha": 0.0}, {"alpha": float("inf")}),
+    ),
     Row(LocalBatchNorm(), LocalBatchNorm(), None, SKEWED),
+    Row(LocalModel(), LocalModel(), None, SKEWED),
+    Row(LocalStatistics(), LocalStatistics(), None, SKEWED),
+    Row(
+        LogitCalibration(),
+        LogitCalibration(tau=0.5),
+        LogitCalibration(tau=0.0),
+        SKEWED,
+        wrong=({"tau": -1.0}, {"tau": float("inf")}),
+    ),
     Row(
         LogitShift(),
         LogitShift(smoothing=0.5, scale=0.5, target="uniform"),
@@ -108,7 +130,8 @@ def test_the_default_has_an_effect(row: Row) -> None:
     plain, plain_reports = play([], SKEWED, SETTINGS)
     shared, reports = play([row.default], SKEWED, SETTINGS)
     if row.changes_weights:
-        assert any(not torch.equal(tensor, plain[name]) for name, tensor in shared.items())
+        pairs = zip(reports, plain_reports, strict=True)
+        assert any(not same(report.trained.state, other.trained.state) for report, other in pairs)
     elif row.answers:
         assert same(shared, plain) and row.default.answer(small_client(), row.default.name)
     else:

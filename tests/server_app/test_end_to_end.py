@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,13 +34,14 @@ def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: s
     assert handed.records == faithful.records
     summary = handed.summary
     deployed = ["average", *(name for name in DEPLOYING if name in method.split("+"))]
+    private = any(name in method for name in ("fedbn", "silobn", "singleset"))
     assert sorted(summary["rows"]) == sorted(summary["models"]) == sorted(deployed)
     for record in handed.records:  # what needs a question is deployed after the last round
         assert set(deployed) - record["models"].keys() == ({"ccvr"} & set(deployed) if record["round"] == 1 else set())
     for record in handed.records:
         assert len(record["clients"]) == 3 and record["failures"] == {}
-        assert record["evaluated-by"] == ("clients" if "fedbn" in method else "server")
-        assert record["bytes-down"] > 0 < record["bytes-up"]
+        assert record["evaluated-by"] == ("clients" if private else "server")
+        assert (record["bytes-down"] > 0 < record["bytes-up"]) == (method != "singleset")
         for numbers in record["models"].values():
             assert 0 <= numbers["balanced-accuracy"] <= 1 and len(numbers["recall"]) == 10
     assert ("matching-loss" in handed.records[0]) == ("creff" in method)
@@ -126,12 +126,15 @@ def test_every_client_is_sampled_in_time(tmp_path: Path) -> None:
     assert [tuple(record["clients"]) for record in longer.records][:12] == sampled
 
 
-@pytest.mark.parametrize(("key", "value"), [("fedprox", 0.0), ("fedshift", 0.0)])
-def test_identity_settings_are_plain_training(train: Train, key: str, value: Any) -> None:
-    setting = {"fedprox": "proximal__mu", "fedshift": "logit_shift__scale"}[key]
-    identity = train("identity", method=key, **{setting: value})
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [("fedprox", "proximal__mu"), ("fedshift", "logit_shift__scale"), ("fed-focal", "focal__gamma"),
+     ("fedlc", "logit_calibration__tau")],
+)  # fmt: skip
+def test_identity_settings_are_plain_training(train: Train, method: str, setting: str) -> None:
+    identity = train("identity", method=method, **{setting: 0.0})
     assert identity.hash == train("plain").hash
-    assert train("effect", method=key).hash != identity.hash
+    assert train("effect", method=method).hash != identity.hash
 
 
 def test_matching_loss_falls_on_digits(train: Train) -> None:

@@ -31,7 +31,7 @@ def kill(results: Path, place: str, plan: Mapping[int, tuple[str, int]], changes
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("method", ["fedbn", "creff+fedshift"])
+@pytest.mark.parametrize("method", ["fedbn", "creff+fedshift", "scaffold+fedavgm+silobn", "singleset"])
 def test_kill_and_resume(train: Train, tmp_path: Path, method: str) -> None:
     changes = {"method": method, "rounds": 4, "participation": 0.75}
     whole = train("whole", **changes)
@@ -47,7 +47,7 @@ def test_kill_and_resume(train: Train, tmp_path: Path, method: str) -> None:
         assert resumed.summary["models"] == whole.summary["models"]
 
 
-@pytest.mark.parametrize("method", ["fedbn", "creff+fedshift+fedbn"])
+@pytest.mark.parametrize("method", ["fedbn", "creff+fedshift+fedbn", "scaffold+fedavgm+silobn"])
 def test_lost_and_refused_replies(train: Train, tmp_path: Path, method: str) -> None:
     changes = {"method": method, "rounds": 6, "min_replies": 0.5}
     whole = train("whole", grid=TamperingGrid(losses(LOSSES)), **changes)

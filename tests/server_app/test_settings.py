@@ -27,6 +27,7 @@ METHOD_OF = {
     "feature-gradients": "creff", "creff": "creff", "logit-shift": "fedshift", "proximal": "fedprox",
     "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
     "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "feddf": "feddf", "fedbe": "fedbe",
+    "control-variates": "scaffold", "focal": "fed-focal", "logit-calibration": "fedlc",
 }  # fmt: skip
 NAN, INFINITY = float("nan"), float("inf")
 OUT_OF_RANGE: dict[str, list[Scalar]] = {
@@ -37,6 +38,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "evaluate-every": [-1],
     "server-learning-rate": [0.0, -1.0, INFINITY, NAN],
     "server-momentum": [1.0, -0.1, NAN],
+    "server-momentum-form": ["heavy", ""],
     "device": ["gpu", ""],
     "dataset": ["", "digts"],
     "classes": ["1", "a,a", "a,,b"],
@@ -65,6 +67,10 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "timeout": [0.0, -1.0, NAN],
     "min-replies": [0.0, 1.5, NAN],
     "feature-gradients.min-class-samples": [0],
+    "control-variates.option": ["III", ""],
+    "focal.gamma": [-1.0, INFINITY, NAN],
+    "focal.alpha": [0.0, -1.0, INFINITY, NAN],
+    "logit-calibration.tau": [-1.0, INFINITY, NAN],
     "logit-shift.smoothing": [-1.0, 0.1, INFINITY, NAN],
     "logit-shift.scale": [-1.0, INFINITY, NAN],
     "logit-shift.target": ["local"],
@@ -111,14 +117,15 @@ OTHER_VALUE: dict[str, Scalar] = {
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
     "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
     "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
-    "fedbe.distribution": "dirichlet",
+    "fedbe.distribution": "dirichlet", "server-momentum-form": "damped", "control-variates.option": "I",
 }  # fmt: skip
 
 
 def in_force(key: str) -> dict[str, Any]:
     """Return the settings with which `key` has an effect, on a model with batch norm."""
     holdout = {} if key == "holdout-per-class" else {"holdout-per-class": 5}
-    return {"model": "mlp-bn", "method": METHOD_OF.get(key.rpartition(".")[0], "fedavg"), **holdout}
+    method = "fedavgm" if key == "server-momentum-form" else METHOD_OF.get(key.rpartition(".")[0], "fedavg")
+    return {"model": "mlp-bn", "method": method, **holdout}
 
 
 def other_value(key: str) -> Scalar:
@@ -194,6 +201,17 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"method": "tau-norm", "tau-norm.tau": 0.5, "tau-norm.sweep": "0,1"}, "tau-norm.tau", ("tau-norm.sweep",)),
         ({"method": "fedshift+reweighting"}, "method", ("logit-shift and reweighting", "twice")),
         ({"method": "fedbn", "model": "small-cnn"}, "model", ("no batch norm", "fedbn")),
+        ({"method": "silobn", "model": "small-cnn"}, "model", ("no batch norm", "silobn")),
+        ({"method": "scaffold+fednova"}, "method", ("fednova", "scaffold", "combine")),
+        ({"method": "fedlc+fedshift"}, "method", ("logit-calibration and logit-shift", "twice")),
+        ({"method": "silobn+fedbn"}, "method", ("batch norm stays",)),
+        ({"method": "iwds+uniform-sampling"}, "method", ("iwds and uniform-sampling", "draw the samples")),
+        ({"method": "singleset+fedprox+fedavgm"}, "method", ("fedprox and fedavgm would do nothing", "local-model")),
+        ({"method": "singleset+tau-norm"}, "method", ("tau-norm would do nothing",)),
+        ({"method": "uniform-sampling", "resampling.beta-start": 0.5}, "resampling.beta-start", ("means 0.0",)),
+        ({"method": "singleset", "server-momentum": 0.5}, "server-momentum", ("shares nothing",)),
+        ({"method": "singleset", "fedavg.weights-over": "all"}, "fedavg.weights-over", ("shares nothing",)),
+        ({"server-momentum-form": "damped"}, "server-momentum-form", ("has no effect", "server-momentum")),
         ({"method": "fedsift"}, "method", ("fedsift", "did you mean fedshift")),
         ({"method": "fedbn+iwsd"}, "method", ("iwsd", "did you mean iwds")),
         ({"method": "fedbn++iwds"}, "method", ("an empty name",)),

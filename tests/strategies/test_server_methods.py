@@ -16,7 +16,7 @@ from strategies.checks import Refused, differences, expected_of, not_finite
 from strategies.fedavg import FedAvg
 from strategies.integer_sum import PlainSum
 from strategies.server import Server, ServerMethod, Update
-from strategies.server_optimizer import ServerOptimizer
+from strategies.server_optimizer import FORMS, ServerOptimizer
 from strategies.tau_norm import TauNorm
 
 
@@ -114,6 +114,25 @@ def test_server_step_is_its_equation(server: Server, rate: float, momentum: floa
     for name in combined.keys() - server.parameters:
         assert torch.equal(shared[name], combined[name])  # buffers are taken as combined
     assert state.keys() == server.parameters
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_forms_of_the_momentum(server: Server, rate: float) -> None:
+    """Two rounds by hand: nesterov moves by delta + beta v, a damped velocity is (1 - beta) times the heavy ball's."""
+    combined, beta = random_state(4), 0.8
+    runs = {}
+    for form in FORMS:
+        optimizer, state = ServerOptimizer(rate, beta, form), {}
+        for _ in range(2):
+            shared, state = optimizer.step(server, state, combined)
+        runs[form] = shared, state
+    for name in server.parameters:
+        start, delta = server.start[name], combined[name] - server.start[name]
+        torch.testing.assert_close(runs["heavy-ball"][1][name], (1 + beta) * delta)
+        torch.testing.assert_close(runs["nesterov"][1][name], (1 + beta) * delta)
+        torch.testing.assert_close(runs["damped"][1][name], (1 - beta) * (1 + beta) * delta)
+        for form, factor in (("heavy-ball", 1 + beta), ("nesterov", 1 + beta + beta**2), ("damped", 1 - beta**2)):
+            torch.testing.assert_close(runs[form][0][name], start + rate * factor * delta)
 
 
 def test_constant_displacement(server: Server) -> None:

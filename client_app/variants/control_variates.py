@@ -1,0 +1,98 @@
+"""SCAFFOLD's client side: control variates that take the client's drift out of its steps (Karimireddy et al. 2020)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from client_app.client import Client, Contribution, Loss, Trained, Variant
+from client_app.state import State
+from data import require
+
+
+@dataclass(frozen=True)
+class ControlVariates(Variant):
+    """Step along g + c - c_i; then c_i becomes an estimate of the client's own gradient.
+
+    Option I: c_i+ is the gradient of the training loss over all samples at the model as received, before any pull or
+    decay. Option II: c_i+ = c_i - c + (x - y_i) / (K eta), the mean of the gradients taken on the way. The correction
+    is inside the gradient and so inside momentum; K is FedNova's norm of the coefficients (momentum and pull included),
+    the number of steps in plain SGD, so that c_i+ stays a weighted mean of gradients. Weight decay leaks into it.
+    Controls exist for the shared parameters alone, never for buffers. The client keeps c_i in float64, and adds to it
+    what it uploads, c_i+ - c_i in the weights' own precision: its mean over all clients is the server's c.
+    There is no identity setting; with all controls zero, as in round 1, a client trains as without them, to the bit.
+    """
+
+    name: ClassVar[str] = "control-variates"
+    needs_shared: ClassVar[bool] = True
+
+    option: str = "II"
+    """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""
+
+    def __post_init__(self) -> None:
+        require(self.option in ("I", "II"), f"{self.name}.option", self.option, "must be I or II")
+
+    def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
+        if name not in client.start:
+            return None
+        control = client.broadcast[self.name][name]
+        own = client.memory.get(self.name, {}).get(name)
+        return control if own is None else control - own.to(control.dtype)  # c - c_i
+
+    def before(self, client: Client, loss: Loss) -> Contribution:
+        if self.option == "II":
+            return Contribution()
+        return self.changed(client, self.own(client, full_gradient(client, loss)))
+
+    def after(self, client: Client, trained: Trained) -> Contribution:
+        if self.option == "I":
+            return Contribution()
+        controls, scale = client.broadcast[self.name], trained.coefficient_sum * trained.learning_rate
+        change = {
+            name: (client.start[name].double() - trained.state[name].double()) / scale - controls[name].double()
+            for name in controls
+        }  # c_i+ - c_i = (x - y_i) / (K eta) - c
+        return self.changed(client, change)
+
+    def own(self, client: Client, gradient: State) -> State:
+        """Return g_i(x) - c_i."""
+        own = client.memory.get(self.name, {})
+        return {
+            name: gradient[name].double() - own.get(name, torch.zeros_like(control))
+            for name, control in client.broadcast[self.name].items()
+        }
+
+    def changed(self, client: Client, change: State) -> Contribution:
+        """Contribute c_i+ - c_i as the upload, and as the memory c_i plus exactly what is uploaded."""
+        own = client.memory.get(self.name, {})
+        upload = {name: step.to(client.start[name].dtype) for name, step in change.items()}
+        memory = {name: own.get(name, torch.zeros_like(change[name])) + step.double() for name, step in upload.items()}
+        return Contribution(upload=upload, memory=memory)
+
+
+def full_gradient(client: Client, loss: Loss, batch_size: int = 512) -> dict[str, Tensor]:
+    """Return the gradient of the loss expected over what training draws, at the model as received.
+
+    Batch norm normalizes by the batch as in training, but its running statistics stay; a client with one example keeps
+    eval mode, as in training. Dropout is off.
+    """
+    parameters = dict(client.model.named_parameters())
+    norms = [m for m in client.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    buffers = [buffer.clone() for buffer in client.model.buffers()]
+    for module in norms:
+        module.train(len(client.samples) > 1)
+    labels_N, size = client.labels_N, len(client.samples)
+    weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(labels_N.device)[labels_N]
+    total = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
+    count = max(1, round(size / batch_size))  # equal parts: batch norm cannot train on a part of one
+    for indices_B in torch.chunk(torch.arange(size, device=labels_N.device), count):
+        value = loss(indices_B, weights_N[indices_B])
+        for name, part in zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True):
+            total[name] += part * (len(indices_B) / size)
+    for module in norms:
+        module.eval()
+    with torch.no_grad():
+        for buffer, kept in zip(client.model.buffers(), buffers, strict=True):
+            buffer.copy_(kept)
+    return total

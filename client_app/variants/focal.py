@@ -1,0 +1,41 @@
+"""Fed-Focal's client side: focal loss (Lin et al. 2017; Sarkar et al. 2020)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from client_app.client import Client, Variant
+from data import require
+
+
+@dataclass(frozen=True)
+class Focal(Variant):
+    """Train on -alpha (1 - p_y)^gamma ln p_y: easy samples count less. Gradients flow through the weight.
+
+    p is the softmax of the logits after all offsets. Focal loss has another minimizer than P(y|x), a flatter one, so
+    beside logit-shift the fixed point is not P(y|x) either: the pair is allowed, and its fixed point is focal loss's.
+    Identity: gamma = 0 with alpha = 1.
+    """
+
+    name: ClassVar[str] = "focal"
+
+    gamma: float = 2.0
+    """Focus: 0 is cross-entropy; the larger, the less the easy samples count."""
+    alpha: float = 1.0
+    """Factor on the loss of every sample."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.gamma < math.inf, "focal.gamma", self.gamma, "must be 0 or more")
+        require(0 < self.alpha < math.inf, "focal.alpha", self.alpha, "must be a finite number greater than 0")
+
+    def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        if not self.gamma:
+            return torch.full_like(logits_BC[:, 0], self.alpha)
+        losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
+        miss_B = -torch.expm1(-losses_B)  # 1 - p_y, without cancellation
+        # below the smallest number the slope of a root would be infinite, and infinity times no loss is no number
+        return self.alpha * miss_B.clamp(min=torch.finfo(miss_B.dtype).tiny) ** self.gamma

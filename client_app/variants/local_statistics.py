@@ -1,0 +1,25 @@
+"""SiloBN: batch norm's running statistics stay on the client, its weights are shared (Andreux et al. 2020)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from client_app.client import Variant
+from client_app.models import batch_norm_names
+
+
+@dataclass(frozen=True)
+class LocalStatistics(Variant):
+    """Keep running mean, running variance and counter of every batch-norm layer for ever; weight and bias are shared.
+
+    Layers are found by type, not by name. There is no identity setting: a test holds that the names sent are exactly
+    the model's parameters, and that the kept tensors come back bit by bit.
+    """
+
+    name: ClassVar[str] = "local-statistics"
+    needs_batch_norm: ClassVar[bool] = True
+    needs_shared: ClassVar[bool] = True
+
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        return batch_norm_names(model) & {name for name, _ in model.named_buffers()}

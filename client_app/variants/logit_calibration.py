@@ -1,0 +1,37 @@
+"""FedLC: logits calibrated by the client's class counts (Zhang et al. 2022)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from client_app.client import Client, Variant
+from data import require
+
+
+@dataclass(frozen=True)
+class LogitCalibration(Variant):
+    """Train on CE(f(x) - tau n^(-1/4), y): the pairwise margin of y over k is tau (n_y^(-1/4) - n_k^(-1/4)).
+
+    n_k are the client's class counts; beside a sampler the counts it is expected to draw in an epoch. The denominator
+    of the softmax includes the class y. A class the client lacks gets the limit, -inf: it drops out of the softmax and
+    its logit receives no gradient. Counts are compared within the client alone, so the clients' optima differ: unlike
+    logit-shift this is no fixed point P(y|x), and the two correct the same prior and are refused together.
+    Identity: tau = 0.
+    """
+
+    name: ClassVar[str] = "logit-calibration"
+    corrects_prior: ClassVar[bool] = True
+
+    tau: float = 1.0
+    """Strength of the margins; 0 is plain training."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.tau < math.inf, f"{self.name}.tau", self.tau, "must be 0 or more")
+
+    def logit_offset(self, client: Client) -> Tensor | None:
+        """Return (C,) -tau n^(-1/4)."""
+        if not self.tau:
+            return None
+        return -self.tau * (client.effective_prior_C * len(client.samples)) ** -0.25

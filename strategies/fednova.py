@@ -1,0 +1,42 @@
+"""FedNova: updates normalized by how far each client's steps could go (Wang et al. 2020)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from client_app.state import State, weighted_mean, weighted_sum
+from strategies.server import Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class FedNova(ServerMethod):
+    """w <- w - tau_eff sum_i p_i d_i with d_i = (w - w_i) / ||a_i||_1, p_i = |D_i| / sum over the participants.
+
+    tau_eff = sum_i p_i ||a_i||_1, or sum_i p_i tau_i when the clients are pulled towards w (FedProx), as in the
+    authors' code. ||a_i||_1 comes with the update: the displacement of the client's own optimizer under a gradient of
+    one. Normalized are the parameters; buffers are averaged as in FedAvg, because a running variance that is
+    extrapolated may turn negative. The paper's server momentum is server-momentum.
+    Clients with equal steps are FedAvg's, but for the pull.
+    """
+
+    name: ClassVar[str] = "fednova"
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        total = sum(update.examples for update in updates)
+        p = [update.examples / total for update in updates]
+        norms = [update.metrics["coefficient-sum"] for update in updates]
+        lengths = [update.metrics["steps"] for update in updates] if server.pull else norms
+        effective = math.fsum(p_i * length for p_i, length in zip(p, lengths, strict=True))  # tau_eff
+        scales = [effective * p_i / norm for p_i, norm in zip(p, norms, strict=True)]
+        shared = [update.shared for update in updates]
+        averaged = weighted_mean(shared, p)
+        moved = (
+            weighted_sum(
+                [{name: s[name] for name in sorted(server.parameters)} for s in (server.start, *shared)],
+                [1 - math.fsum(scales), *scales],
+            )
+            if server.parameters
+            else {}
+        )  # w - tau_eff sum p_i (w - w_i) / ||a_i||_1
+        return {name: moved.get(name, tensor) for name, tensor in averaged.items()}, state

@@ -1,0 +1,44 @@
+"""SCAFFOLD's server side: the uniform mean, and the mean of the clients' control variates (Karimireddy et al. 2020)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from client_app.state import State, weighted_mean
+from strategies.checks import Refused, differences
+from strategies.server import Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class Scaffold(ServerMethod):
+    """x <- mean over S of y_i;  c <- c + |S| / N mean over S of (c_i+ - c_i), from zero.
+
+    Clients weigh the same however many samples they hold, as in the paper, buffers included. The server's step size
+    eta_g is server-learning-rate. c is kept in float64 and sent in the weights' own precision.
+    """
+
+    name: ClassVar[str] = "scaffold"
+    consumes: ClassVar[str] = "control-variates"
+
+    def initial_state(self, server: Server) -> State:
+        """Return c = 0 for every shared parameter."""
+        return {name: torch.zeros_like(server.start[name], dtype=torch.float64) for name in sorted(server.parameters)}
+
+    def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
+        return {self.consumes: {name: control.to(server.start[name].dtype) for name, control in state.items()}}
+
+    def accepts(self, server: Server, upload: State) -> None:
+        """Accept a tensor for every shared parameter, of its shape and dtype."""
+        expected = {name: (tuple(server.start[name].shape), server.start[name].dtype) for name in server.parameters}
+        if reason := differences(upload, expected):
+            raise Refused(reason)
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        shared = weighted_mean([update.shared for update in updates], [1.0] * len(updates))
+        controls = dict(state)
+        for update in updates:
+            for name, change in update.uploads[self.consumes].items():
+                controls[name] = controls[name] + change.to(controls[name]) / server.clients
+        return shared, controls

@@ -1,0 +1,224 @@
+"""The baselines through whole runs: what they share, what they keep, and which of them compose."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
+from in_process import Outcome, TamperingGrid, losses, small
+
+from client_app.assignment import player
+from client_app.memory import folder_of, recall
+from client_app.messages import pack, unpack
+from client_app.models import build
+from client_app.state import State, copy, digest
+from client_app.training import train_round
+from data import SettingError
+from server_app.app import Run
+from server_app.checkpoint import Checkpoint
+from server_app.engines.local import LocalGrid, identify
+from server_app.methods import METHODS
+from server_app.settings import defaults, parse
+from strategies.fednova import FedNova
+from strategies.server import Server, Update
+from strategies.server_optimizer import FORMS, ServerOptimizer
+
+Train = Callable[..., Outcome]
+
+
+# ---- which compose ---------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    ("fedlc", "fedshift"): "correct it twice",
+    ("reweighting", "fedshift"): "correct it twice",
+    ("silobn", "fedbn"): "both say what of batch norm stays on the client",
+    ("singleset", "fedbn"): "shares nothing",
+    ("uniform-sampling", "iwds"): "want to draw the samples",
+    ("fixed-beta-sampling", "iwds"): "want to draw the samples",
+    **{(method, "fedbn"): "the same everywhere" for method in ("ccvr", "feddf", "fedbe", "real-features")},
+}
+
+
+@pytest.mark.parametrize("companion", ["fedshift", "fedbn", "iwds"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_composes_or_says_why_not(train: Train, method: str, companion: str) -> None:
+    both = f"{method}+{companion}"
+    if reason := REFUSED.get((method, companion)):
+        with pytest.raises(SettingError, match=reason):
+            train(method=both)
+        return
+    (record,) = train(method=both, rounds=1).records
+    assert record["failures"] == {} and record["loss"] < float("inf")
+
+
+def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
+    def momentum(**config: str | float) -> float:
+        return parse({k.replace("_", "-"): v for k, v in config.items()}).general.server_momentum
+
+    assert momentum(method="fedavg") == 0.0 and momentum(method="fedavgm") == 0.9
+    assert momentum(method="fedavgm", server_momentum=0.97) == 0.97
+    assert parse({**defaults(), "method": "fedavgm"}).general.server_momentum == 0.9  # as flwr states every key
+    form = {**defaults(), "method": "fedavgm", "server-momentum-form": "damped"}
+    assert parse(form).general.server_optimizer == ServerOptimizer(1.0, 0.9, "damped")
+    assert parse({"method": "fedavgm"}).run_id != parse({"method": "fedavg"}).run_id
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("uniform-sampling", {"resampling__beta_start": 0.0, "resampling__beta_end": 0.0}),
+     ("fixed-beta-sampling", {"resampling__decay": 1.0})],
+)  # fmt: skip
+def test_arms_of_the_ablation_are_settings_of_iwds(train: Train, method: str, settings: dict[str, float]) -> None:
+    arm = train("arm", method=method)
+    assert arm.hash == train("settings", method="iwds", **settings).hash
+    assert arm.hash not in (train("iwds", method="iwds", resampling__decay=0.0).hash, train("fedavg").hash)
+    assert train("other", method="fixed-beta-sampling", resampling__beta_start=0.5).hash != arm.hash
+
+
+# ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
+
+
+def test_server_control_is_the_mean_of_the_clients(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every round, with three of four clients, one reply lost and one refused."""
+    changes = {"method": "scaffold+fedbn", "rounds": 5, "participation": 0.75, "evaluate_every": 0}
+    sampled = [record["clients"] for record in train("plain", **changes).records]
+    plan = {2: ("drop", sampled[1][0]), 3: ("nan", sampled[2][1])}
+    errors: list[float] = []
+    save = Run.save
+
+    def save_and_compare(run: Run) -> None:
+        save(run)
+        state, rounds = run.strategy.states["scaffold"], run.strategy.memory_rounds
+        kept = [recall(folder_of(run.folder.path, client), rounds.get(client, 0)) for client in range(4)]
+        total = {name: torch.zeros_like(control) for name, control in state.items()}
+        for memory in kept:
+            for name, tensor in memory.get("control-variates", {}).items():
+                total[name] += tensor / 4
+        errors.append(max((total[name] - state[name]).abs().max().item() for name in state))
+        assert max(control.abs().max().item() for control in state.values()) > 1e-3
+
+    monkeypatch.setattr(Run, "save", save_and_compare)
+    outcome = train("lossy", grid=TamperingGrid(losses(plan)), min_replies=0.5, **changes)
+    assert [list(record["failures"]) for record in outcome.records] == [
+        [], [str(plan[2][1])], [str(plan[3][1])], [], []
+    ]  # fmt: skip
+    assert len(errors) == 5 and max(errors) < 1e-10
+
+
+def test_scaffold_sends_twice_as_much_each_way(train: Train) -> None:
+    fedavg, scaffold = (train(m, method=m, model="small-cnn").records[0] for m in ("fedavg", "scaffold"))
+    for way in ("bytes-up", "bytes-down"):
+        assert scaffold[way] == 2 * fedavg[way]
+
+
+# ---- FedNova and FedAvgM ---------------------------------------------------------------------------------------------
+
+
+def test_fednova_of_equal_steps_is_fedavg(train: Train) -> None:
+    def shared(method: str, steps: int) -> State:
+        outcome = train(f"{method} {steps}", method=method, local_steps=steps, batch_size=4, alpha=0.1, min_samples=2)
+        return Checkpoint.load(outcome.folder.checkpoint_file).shared
+
+    for steps in (4, 0):  # 0: an epoch, longer where there are more samples
+        ours, theirs = shared("fednova", steps), shared("fedavg", steps)
+        equal = all(torch.allclose(ours[n].float(), theirs[n].float(), atol=1e-6) for n in theirs)
+        assert equal == (steps > 0)
+
+
+@pytest.mark.parametrize(("method", "pull"), [("fednova", 0.0), ("fednova+fedprox", 0.25)])
+def test_fednova_is_told_of_the_pull(train: Train, monkeypatch: pytest.MonkeyPatch, method: str, pull: float) -> None:
+    seen: list[tuple[float, bool]] = []
+    combine = FedNova.combine
+
+    def spy(part: FedNova, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        shorter = all(update.metrics["coefficient-sum"] < update.metrics["steps"] for update in updates)
+        seen.append((server.pull, shorter))
+        return combine(part, server, state, updates)
+
+    monkeypatch.setattr(FedNova, "combine", spy)
+    train(method=method, rounds=1, batch_size=8, momentum=0.0, **({"proximal__mu": pull} if pull else {}))
+    assert seen == [(pull, pull > 0)]
+
+
+def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
+    start = copy(build("small-cnn", (1, 8, 8), 10, 0).state_dict())
+    settings = small(tmp_path, method="fedavgm", model="small-cnn", server_learning_rate=0.7)
+    with LocalGrid(faithful=True) as grid:
+        identify()
+        ours = Run(grid, settings, player(settings.assignment().to_json()).federation, None, print).strategy  # type: ignore[arg-type]
+        theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
+        theirs.current_arrays = pack(ours.shared)
+        assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(0.7, 0.9)
+        others = {"loss": 1.0, "steps": 1, "coefficient-sum": 1.0, "remembers": 0, "seconds": 0.0}
+        generator = torch.Generator().manual_seed(0)
+        arrays = pack(ours.shared)
+        for number in (1, 2, 3):
+            (asked,) = ours.configure_train(number, arrays, ConfigRecord(), grid)
+            mine, replies = RecordDict(), []
+            for client, examples in enumerate((3, 50, 7, 140)):
+                state = {n: t + torch.randn(t.shape, generator=generator) for n, t in unpack(arrays).items()}
+                metrics = {"num-examples": examples}
+                mine[f"{client}/model"] = pack(state)
+                mine[f"{client}/metrics"] = MetricRecord({**others, **metrics})
+                reply = RecordDict({"arrays": pack(state), "metrics": MetricRecord(metrics)})
+                replies.append(Message(reply, reply_to=asked))
+            arrays, _ = ours.aggregate_train(number, [Message(mine, reply_to=asked)])
+            flowers, _ = theirs.aggregate_train(number, replies)
+            assert flowers is not None
+            for name, tensor in unpack(flowers).items():
+                torch.testing.assert_close(unpack(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
+
+
+def test_forms_of_the_momentum_differ(train: Train) -> None:
+    hashes = {form: train(form, method="fedavgm", server_momentum_form=form).hash for form in FORMS}
+    assert len(set(hashes.values())) == 3
+    assert hashes["heavy-ball"] == train("stated", server_momentum=0.9).hash
+
+
+# ---- SiloBN and SingleSet --------------------------------------------------------------------------------------------
+
+
+def test_silobn_sends_the_parameters_alone() -> None:
+    model = build("digit-model", (3, 28, 28), 10, 0)
+    variant = parse({"method": "silobn", "model": "mlp-bn"}).variants[0]
+    sent = model.state_dict().keys() - variant.private_names(model)
+    assert (len(model.state_dict()), len(sent)) == (37, 22)
+    assert sent == {name for name, _ in model.named_parameters()}
+
+
+def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
+    """Zero steps are not to be had; but what a client kept is what it starts from, and is never averaged."""
+    outcome = train(method="silobn", participation=0.5, rounds=4)
+    checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
+    assert not any("running" in name or "batches" in name for name in checkpoint.shared)
+    private = [recall(folder_of(outcome.folder.path, k), r)["private"] for k, r in checkpoint.memory_rounds.items()]
+    assert len({digest([state]) for state in private}) == len(private) > 1
+    for state in private:
+        assert all("running" in name or "batches" in name for name in state)
+
+
+@pytest.mark.parametrize("method", ["singleset", "singleset+iwds+fed-focal"])
+def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path, method: str) -> None:
+    outcome = train(method=method, rounds=3, model="small-cnn", participation=0.75)
+    checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
+    assert checkpoint.shared == {} and checkpoint.deployed == {"average": {}}
+    assert {record[way] for record in outcome.records for way in ("bytes-up", "bytes-down")} == {0}
+    settings = small(tmp_path, method=method, rounds=3, model="small-cnn", participation=0.75)
+    alone = player(settings.assignment().to_json())
+    for number, last in checkpoint.memory_rounds.items():
+        memory: dict[str, State] = {}
+        for record in outcome.records:
+            if number in record["clients"]:
+                client = alone.client(number, record["round"], {}, {}, memory)
+                memory = dict(train_round(client, settings.variants, settings.training).memory)
+        assert digest([memory["private"]]) == digest([recall(folder_of(outcome.folder.path, number), last)["private"]])
+    values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
+    assert len(values) == 4 and len(set(values)) > 1
+
+
+def test_singleset_is_the_same_on_every_local_engine(train: Train) -> None:
+    whole = train("whole", method="singleset", rounds=4)
+    assert train("bytes", grid=LocalGrid(faithful=True), method="singleset", rounds=4).hash == whole.hash
+    assert train("workers", grid=LocalGrid(workers=2), method="singleset", rounds=4).hash == whole.hash

@@ -1,0 +1,220 @@
+"""SCAFFOLD's and FedNova's server sides against their equations, and the optima that they reach."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from client_app.client import Client
+from client_app.models import Classifier
+from client_app.optimizer import SGD, TrainingSettings, coefficient_sum
+from client_app.state import State, copy, digest, weighted_mean
+from client_app.training import train_round
+from client_app.variants.control_variates import ControlVariates
+from data import Samples
+from strategies.checks import Refused
+from strategies.fedavg import FedAvg
+from strategies.fednova import FedNova
+from strategies.scaffold import Scaffold
+from strategies.server import Server, ServerMethod, Update
+
+PARAMETERS = frozenset({"features.weight", "head.weight", "head.bias"})
+
+
+def random_state(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Return weights, a running mean and a counter."""
+    draws = torch.Generator().manual_seed(seed)
+    shapes = {"features.weight": (4, 3), "features.running_mean": (4,), "head.weight": (3, 4), "head.bias": (3,)}
+    state = {name: torch.randn(shape, generator=draws, dtype=dtype) for name, shape in shapes.items()}
+    return {**state, "features.num_batches_tracked": torch.tensor(seed + 5)}
+
+
+def server_of(start: State, parameters: frozenset[str] = PARAMETERS, clients: int = 5, pull: float = 0.0) -> Server:
+    model = Classifier(nn.Linear(3, 4), nn.Linear(4, 3))
+    return Server(
+        model, start, clients=clients, round=1, seed=0, training=TrainingSettings(), parameters=parameters, pull=pull
+    )
+
+
+def updates_of(
+    examples: Sequence[int], steps: Sequence[int] = (), norms: Sequence[float] = (), dtype: torch.dtype = torch.float32
+) -> list[Update]:
+    counted = steps or [1] * len(examples)
+    metrics = zip(counted, norms or map(float, counted), strict=True)
+    return [
+        Update(k, random_state(k + 1, dtype), n, metrics={"steps": s, "coefficient-sum": a})
+        for k, (n, (s, a)) in enumerate(zip(examples, metrics, strict=True))
+    ]
+
+
+# ---- FedNova ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.5])
+def test_fednova_is_its_equation(pull: float) -> None:
+    start, examples, steps, norms = random_state(0, torch.float64), [10, 30, 20], [2, 5, 9], [3.5, 11.0, 30.25]
+    updates = updates_of(examples, steps, norms, torch.float64)
+    shared, state = FedNova().combine(server_of(start, pull=pull), {}, updates)
+    p = [n / 60 for n in examples]
+    effective = sum(p_i * length for p_i, length in zip(p, steps if pull else norms, strict=True))
+    for name in PARAMETERS:
+        moved = sum(p[k] * (start[name] - updates[k].shared[name]) / norms[k] for k in range(3))
+        torch.testing.assert_close(shared[name], start[name] - effective * moved, rtol=0, atol=1e-12)
+    averaged = weighted_mean([update.shared for update in updates], examples)
+    for name in start.keys() - PARAMETERS:
+        assert torch.equal(shared[name], averaged[name])
+    assert state == {} and list(shared) == list(averaged)
+
+
+@pytest.mark.parametrize(("examples", "steps"), [([10, 30, 20], [7, 7, 7]), ([10], [4]), ([3, 9], [1, 1])])
+def test_fednova_of_equal_steps_is_fedavg(examples: list[int], steps: list[int]) -> None:
+    server, updates = server_of(random_state(0)), updates_of(examples, steps)
+    shared, _ = FedNova().combine(server, {}, updates)
+    for name, tensor in FedAvg().combine(server, {}, updates)[0].items():
+        torch.testing.assert_close(shared[name], tensor, rtol=1e-6, atol=1e-7)
+
+
+def test_fednova_where_nothing_is_a_shared_parameter() -> None:
+    server, updates = server_of(random_state(0), frozenset()), updates_of([3, 9], [1, 4])
+    assert digest([FedNova().combine(server, {}, updates)[0]]) == digest([FedAvg().combine(server, {}, updates)[0]])
+
+
+def after_a_round(method: ServerMethod, momentum: float, rate: float, start: float) -> float:
+    """Return where a round of unequal local steps leads from `start` on the mean of (x - e_i)^2 / 2, e = 0, 1, 4."""
+    centers, steps = (0.0, 1.0, 4.0), (1, 5, 20)
+    updates, shared = [], {"x": torch.tensor(start, dtype=torch.float64)}
+    for k, (center, count) in enumerate(zip(centers, steps, strict=True)):
+        x = shared["x"].clone()
+        optimizer = SGD([x], rate, momentum, 0.0)
+        for _ in range(count):
+            optimizer.step([x - center])
+        metrics = {"steps": count, "coefficient-sum": coefficient_sum(count, momentum)}
+        updates.append(Update(k, {"x": x}, 1, metrics=metrics))
+    return method.combine(server_of(shared, frozenset({"x"})), {}, updates)[0]["x"].item()
+
+
+def limit(method: ServerMethod, momentum: float, rate: float) -> float:
+    """Return where many rounds end: a round is x -> shift + factor x."""
+    shift = after_a_round(method, momentum, rate, 0.0)
+    factor = after_a_round(method, momentum, rate, 1.0) - shift
+    assert 0 < factor < 1
+    return shift / (1 - factor)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fednova_reaches_the_optimum_and_fedavg_does_not(momentum: float) -> None:
+    """The quadratic of Wang et al. (2020): the optimum is 5/3; FedAvg's fixed point follows the steps' share."""
+    assert limit(FedNova(), momentum, 1e-5) == pytest.approx(5 / 3, abs=0.005)
+    norms = [coefficient_sum(count, momentum) for count in (1, 5, 20)]
+    biased = (norms[1] + 4 * norms[2]) / sum(norms)
+    assert biased > 3
+    assert limit(FedAvg(), momentum, 1e-5) == pytest.approx(biased, abs=0.005)
+
+
+# ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
+
+
+def scaffold_update(client: int, change: float) -> Update:
+    upload = {name: torch.full_like(random_state(0)[name], change) for name in PARAMETERS}
+    return Update(client, random_state(client + 1), 10 * client + 1, {Scaffold.consumes: upload})
+
+
+def test_scaffold_is_its_equation() -> None:
+    server, method = server_of(random_state(0)), Scaffold()
+    state = method.initial_state(server)
+    assert state.keys() == PARAMETERS and all((tensor == 0).all() for tensor in state.values())
+    updates = [scaffold_update(1, 0.5), scaffold_update(4, -2.0)]
+    shared, state = method.combine(server, state, updates)
+    uniform = weighted_mean([update.shared for update in updates], [1, 1])
+    assert digest([shared]) == digest([uniform])  # whatever the controls and the numbers of samples
+    for tensor in state.values():  # c + |S| / N mean = 2/5 * -0.75
+        assert tensor.dtype == torch.float64
+        torch.testing.assert_close(tensor, torch.full_like(tensor, -0.3), rtol=0, atol=1e-15)
+    sent = method.broadcast(server, state)[Scaffold.consumes]
+    assert {tensor.dtype for tensor in sent.values()} == {torch.float32} and sent.keys() == PARAMETERS
+
+
+@pytest.mark.parametrize("wrong", [{"head.bias": torch.ones(4)}, {"more": torch.ones(1)}, {"head.bias": None}])
+def test_scaffold_refuses_uploads_of_another_shape(wrong: dict[str, Tensor | None]) -> None:
+    upload = {name: random_state(0)[name] for name in PARAMETERS}
+    Scaffold().accepts(server_of(random_state(0)), upload)
+    spoiled = {name: tensor for name, tensor in {**upload, **wrong}.items() if tensor is not None}
+    with pytest.raises(Refused):
+        Scaffold().accepts(server_of(random_state(0)), spoiled)
+
+
+LIKELIHOODS = (((9, 3), (3, 9)), ((2, 6), (14, 2)))
+"""Samples by class and by input, a one-hot of two: the clients disagree about P(y|x)."""
+
+
+def table_client(cells: Sequence[Sequence[int]], shared: State, controls: State, memory: dict[str, State]) -> Client:
+    """Return a client whose linear model is a free table over two inputs, in float64."""
+    pairs = [(x, y) for y, row in enumerate(cells) for x, count in enumerate(row) for _ in range(count)]
+    x_N, y_N = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    model = Classifier(nn.Flatten(), nn.Linear(2, 2)).double()
+    model.load_state_dict(shared)
+    samples = Samples(torch.eye(2, dtype=torch.float64)[x_N], y_N, torch.zeros(1), torch.ones(1))
+    broadcast = {Scaffold.consumes: controls}
+    return Client(0, model, samples, 2, start=copy(shared), broadcast=broadcast, memory=memory)
+
+
+def trained(
+    tables: Sequence[Sequence[Sequence[int]]], scaffold: bool, rounds: int, option: str = "II"
+) -> tuple[State, list[list[State]], list[State]]:
+    """Return the weights after rounds of ten full batches, and every round's clients' controls and server's c."""
+    model = Classifier(nn.Flatten(), nn.Linear(2, 2)).double()
+    shared: State = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    server = server_of(shared, frozenset(shared), len(tables))
+    method, variants = Scaffold(), [ControlVariates(option)] if scaffold else []
+    state = method.initial_state(server)
+    memories: list[dict[str, State]] = [{} for _ in tables]
+    own: list[list[State]] = []
+    controls: list[State] = []
+    for _ in range(rounds):
+        server = replace(server, start=shared)
+        sent = method.broadcast(server, state)[Scaffold.consumes]
+        settings = TrainingSettings(local_steps=10, batch_size=1000, learning_rate=0.5, momentum=0.0)
+        clients = [table_client(cells, shared, sent, memory) for cells, memory in zip(tables, memories, strict=True)]
+        reports = [train_round(client, variants, settings) for client in clients]
+        if scaffold:
+            memories = [dict(report.memory) for report in reports]
+            own.append([memory[Scaffold.consumes] for memory in memories])
+            updates = [Update(k, r.shared, r.examples, r.uploads) for k, r in enumerate(reports)]
+            shared, state = method.combine(server, state, updates)
+            controls.append(state)
+        else:
+            shared = weighted_mean([report.shared for report in reports], [1] * len(reports))
+    return shared, own, controls
+
+
+def pooled_gradient(shared: State) -> float:
+    """Return the largest slope of the clients' mean loss, every client counting the same."""
+    total: list[Tensor] = []
+    for cells in LIKELIHOODS:
+        client = table_client(cells, shared, {}, {})
+        loss = nn.functional.cross_entropy(client.model(client.samples.inputs_N), client.labels_N)
+        total.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(client.model.parameters()))]))
+    return (sum(total[1:], total[0]) / len(total)).abs().max().item()
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_reaches_the_optimum_and_fedavg_does_not(option: str) -> None:
+    assert pooled_gradient(trained(LIKELIHOODS, True, 150, option)[0]) < 1e-7
+    assert pooled_gradient(trained(LIKELIHOODS, False, 150)[0]) > 1e-3
+
+
+def test_first_round_is_the_uniform_mean_to_the_bit() -> None:
+    assert digest([trained(LIKELIHOODS, True, 1)[0]]) == digest([trained(LIKELIHOODS, False, 1)[0]])
+    assert digest([trained(LIKELIHOODS, True, 2)[0]]) != digest([trained(LIKELIHOODS, False, 2)[0]])
+
+
+def test_identical_clients_are_not_corrected() -> None:
+    shared, own, controls = trained([LIKELIHOODS[0]] * 3, True, 4)
+    for clients, server in zip(own, controls, strict=True):
+        for state in clients:
+            assert all(torch.allclose(state[name], server[name], rtol=0, atol=1e-14) for name in server)
+    plain = trained([LIKELIHOODS[0]] * 3, False, 4)[0]
+    assert all(torch.allclose(shared[name], plain[name], rtol=0, atol=1e-13) for name in plain)
+    assert max(tensor.abs().max().item() for tensor in controls[-1].values()) > 1e-3
