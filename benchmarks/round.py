@@ -124,10 +124,10 @@ def interleaved(run: RunSettings) -> dict[str, list[float]]:
     return {name: values[1:] for name, values in seconds.items()}  # the first loads the data
 
 
-def ray_rounds(run: RunSettings) -> tuple[dict[str, float], list[float]]:
-    """Return the parts of a Ray run's fixed cost, and the seconds of its rounds after the first."""
+def execute_elsewhere(run: RunSettings, engine: str) -> tuple[dict[str, float], list[float]]:
+    """Return the parts of the fixed cost of a run in other processes, and the seconds of its rounds after the first."""
     began, started = time.time(), time.perf_counter()
-    execute(run, "ray", lambda line: None)
+    execute(run, engine, lambda line: None)
     total = time.perf_counter() - started
     records = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     laps = [record["seconds"]["round"] for record in records]
@@ -145,7 +145,8 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-client_app, server_app = ClientApp(), ServerApp()
+client_app = ClientApp()
+server_app = ServerApp()
 
 @client_app.train()
 def train(message, context):
@@ -215,11 +216,13 @@ def rows(rounds: int, with_ray: bool) -> Iterator[dict[str, Any]]:
             }
             for what, value in medians.items():
                 yield {"name": f"round, {samples} samples a client, {what}", "seconds": value}
+            laps = execute_elsewhere(settings(folder, samples, rounds), "workers")[1]
+            yield {"name": f"round, {samples} samples a client, worker processes", "seconds": statistics.median(laps)}
         if not with_ray:
             return
         measured = {}
         for samples in GOALS:
-            measured["FedSkew on Ray"] = ray_rounds(settings(folder, samples, rounds))
+            measured["FedSkew on Ray"] = execute_elsewhere(settings(folder, samples, rounds), "ray")
             laps = measured["FedSkew on Ray"][1]
             yield {"name": f"round, {samples} samples a client, Ray, steady", "seconds": statistics.median(laps)}
         measured["stock Flower"] = stock_flower(folder, rounds, min(os.cpu_count() or 1, CLIENTS))
