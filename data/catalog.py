@@ -80,8 +80,13 @@ def is_own(name: str) -> bool:
     return name.startswith(OWN_PREFIXES)
 
 
+def has_domains(dataset: str) -> bool:
+    """Whether `dataset` is several domains."""
+    return dataset.startswith(DOMAINS_PREFIX)
+
+
 def members(dataset: str) -> tuple[str, ...]:
     """The data sets that `dataset` is made of: its domains in order, or itself alone."""
-    if dataset.startswith(DOMAINS_PREFIX):
+    if has_domains(dataset):
         return tuple(entry.strip() for entry in dataset.removeprefix(DOMAINS_PREFIX).split(","))
     return (dataset,)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.datasets import Dataset, load
 from data.long_tail import long_tail
-from data.partitions import Indices, by_domain, iid, lda, llt
+from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
 from data.samples import Samples
@@ -30,6 +30,8 @@ class Federation:
     """Sorted indices into the training set, one array a client."""
     test_indices: tuple[Indices, ...] | None
     """Sorted indices into the test set, one array a client; None: every client is tested on the global test set."""
+    domains: tuple[int, ...] | None
+    """Each client's domain; None where clients are not of one domain each."""
     global_test: Indices
     """Sorted indices into the test set."""
     counts_KC: NDArray[np.int64]
@@ -77,9 +79,9 @@ class Federation:
             return self.train_indices[client]
         if split == "test":
             return self.global_test if client is None or self.test_indices is None else self.test_indices[client]
-        domains = self.dataset.val_domains
-        whole = np.arange(len(self.dataset.val_labels if self.dataset.val_labels is not None else ()), dtype=np.int64)
-        return whole if client is None or domains is None else whole[domains == client]
+        if client is not None and self.domains is not None and self.dataset.val_domains is not None:
+            return np.flatnonzero(self.dataset.val_domains == self.domains[client])
+        return np.arange(len(self.dataset.val_labels if self.dataset.val_labels is not None else ()), dtype=np.int64)
 
 
 @lru_cache(maxsize=4)
@@ -102,11 +104,14 @@ def federate(settings: DataSettings, seed: int) -> Federation:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
     test_parts: tuple[Indices, ...] | None = None
-    if data.test_domains is not None:
-        test_parts = tuple(global_test[part] for part in by_domain(data.test_domains[global_test], settings.clients))
+    domains: tuple[int, ...] | None = None
+    if data.test_domains is not None and settings.partition == "domains":
+        domains = tuple(client % len(data.domain_names) for client in range(settings.clients))
+        of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))
+        test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
     counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
     identity = _hash(data.content, [parts, list(test_parts or ()), [global_test]])
-    return Federation(data, tuple(parts), test_parts, global_test, counts_KC.astype(np.int64), identity)
+    return Federation(data, tuple(parts), test_parts, domains, global_test, counts_KC.astype(np.int64), identity)
 
 
 def _subset(
@@ -133,11 +138,20 @@ def _partition(settings: DataSettings, data: Dataset, train: Indices, seed: int)
     """Indices into `train`, one array a client."""
     labels_N, clients, draws = data.train_labels[train], settings.clients, generator(seed, "partition")
     if settings.partition == "domains" and data.train_domains is not None:
-        return by_domain(data.train_domains[train], clients)
+        domains_N, domains = data.train_domains[train], len(data.domain_names)
+        if settings.parts_per_domain:
+            return domain_parts(labels_N, domains_N, domains, settings.parts_per_domain, draws)
+        if settings.domain_percent < 100:
+            return domain_shares(labels_N, domains_N, domains, settings.domain_percent, draws)
+        return by_domain(domains_N, domains)
+    if settings.partition == "pooled":
+        return [np.arange(len(train), dtype=np.int64)]
     if settings.partition == "iid":
         return iid(labels_N, clients, draws)
+    if settings.partition == "feddf":
+        return feddf(labels_N, clients, settings.alpha, draws)
     if settings.partition == "llt":
-        return llt(labels_N, clients, data.num_classes, settings.alpha, draws)
+        return llt(labels_N, clients, data.num_classes, settings.alpha, draws, settings.llt_form == "literal")
     return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)
 
 

@@ -28,16 +28,20 @@ def resolve(settings: DataSettings) -> DataSettings:
     if partition == "auto":
         partition = "domains" if domains else "lda"
     require(
-        domains == (partition == "domains"),
+        domains == (partition == "domains") or partition == "pooled",
         "partition",
         settings.partition,
         f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
         "other",
     )
-    clients = settings.clients or (len(names) if domains else 10)
+    dealt = len(names) * (settings.parts_per_domain or 1) if partition == "domains" else 10
+    clients = settings.clients or (1 if partition == "pooled" else dealt)
+    if partition == "pooled":
+        require(clients == 1, "clients", settings.clients, "must be 0 or 1: partition pooled is one client")
+    if partition == "domains":
+        of = f"one client a {'part of a ' * bool(settings.parts_per_domain)}domain of dataset = {settings.dataset!r}"
+        require(clients == dealt, "clients", settings.clients, f"must be 0 or {dealt}, {of}")
     if domains:
-        rule = f"must be 0 or {len(names)}, one client a domain of dataset = {settings.dataset!r}"
-        require(clients == len(names), "clients", settings.clients, rule)
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
         require(settings.imbalance_factor == 1, "imbalance-factor", settings.imbalance_factor, rule)
         require(settings.largest_class == 0, "largest-class", settings.largest_class, rule)
@@ -49,6 +53,8 @@ def resolve(settings: DataSettings) -> DataSettings:
     if partition == "llt":
         rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
         require(clients % len(classes) == 0, "clients", clients, rule)
+        rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
+        require(settings.llt_form == "exact" or clients > len(classes), "llt-form", settings.llt_form, rule)
     return replace(
         settings,
         partition=partition,

@@ -17,7 +17,15 @@ def require(holds: bool, key: str, value: object, rule: str) -> None:
         raise SettingError(key, value, rule)
 
 
-PARTITIONS = ("auto", "iid", "lda", "llt", "domains")
+PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled")
+USED_BY = {
+    "alpha": ("lda", "feddf", "llt"),
+    "min-samples": ("lda",),
+    "llt-form": ("llt",),
+    "parts-per-domain": ("domains",),
+    "domain-percent": ("domains",),
+}
+"""The partitions that look at a setting; under any other it would change nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,20 @@ class DataSettings:
     largest_class: int = 0
     """Long tail: images of class 0, n_max; 0 is as many as the smallest class allows all to have before the cut."""
     clients: int = 0
-    """Number of clients N; 0 is 10, or one client a domain."""
+    """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: str = "auto"
-    """iid, lda (Dirichlet, balanced), llt (a class mostly at its main clients) or domains; auto is lda, or domains."""
+    """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
+    at its main clients), domains, or pooled (one client with everything); auto is lda, or domains."""
     alpha: float = 0.1
-    """lda: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
+    """lda, feddf: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: int = 10
     """lda: draw again until every client holds at least that many samples."""
+    llt_form: str = "exact"
+    """llt: exact, the main clients hold alpha; or literal, the public code's shares, .497 of alpha = .9 for N = 100."""
+    parts_per_domain: int = 0
+    """domains: 1 to 10 cuts every domain into ten parts, that many of which are a client each; 0 leaves it whole."""
+    domain_percent: float = 100.0
+    """domains: percent of a domain's training samples that its client holds, a multiple of 10 or less than 10."""
 
     def __post_init__(self) -> None:
         require(bool(self.dataset), "dataset", self.dataset, "must name a data set")
@@ -67,3 +82,9 @@ class DataSettings:
         if self.partition == "llt":
             require(self.alpha <= 1, "alpha", self.alpha, "is the main clients' share under llt and must be at most 1")
         require(self.min_samples >= 1, "min-samples", self.min_samples, "must be at least 1")
+        require(self.llt_form in ("exact", "literal"), "llt-form", self.llt_form, "must be exact or literal")
+        require(0 <= self.parts_per_domain <= 10, "parts-per-domain", self.parts_per_domain, "must be 0 to 10")
+        percent, rule = self.domain_percent, "must be a multiple of 10 up to 100, or between 0 and 10"
+        require(0 < percent < 10 or percent in range(10, 101, 10), "domain-percent", percent, rule)
+        rule = "contradicts parts-per-domain: set one of the two"
+        require(percent == 100 or not self.parts_per_domain, "domain-percent", percent, rule)

@@ -15,10 +15,12 @@ from typing import Any
 
 from client_app.assignment import Assignment, code_version
 from client_app.client import Variant
-from client_app.models import MODELS, build, has_batch_norm
+from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, require, resolve
+from data.catalog import has_domains
+from data.settings import USED_BY
 from server_app.methods import Parts, compose, section_types
 from strategies.exchange import ExchangeSettings
 from strategies.server import ServerMethod
@@ -34,7 +36,7 @@ class GeneralSettings:
     method: str = "fedshift"
     """One method, or several that compose, as in fedshift+fedbn+iwds."""
     model: str = "auto"
-    """small-cnn, mcmahan-cnn, digit-model, resnet-8 or mlp-bn; auto is the papers' choice for the data set."""
+    """A model of `fedskew list models`, or one's own as MODULE:FUNCTION; auto is the papers' choice for the data."""
     rounds: int = 20
     """Communication rounds."""
     participation: float = 1.0
@@ -56,7 +58,8 @@ class GeneralSettings:
 
     def __post_init__(self) -> None:
         known = ("auto", *MODELS)
-        require(self.model in known, "model", self.model, f"must be one of {', '.join(known)}")
+        rule = f"must be MODULE:FUNCTION or one of {', '.join(known)}"
+        require(self.model in known or is_own_model(self.model), "model", self.model, rule)
         require(self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
         require(0 < self.participation <= 1, "participation", self.participation, "must be in (0, 1]")
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
@@ -150,7 +153,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     data = resolve(group("data"))
     model = suitable_model(data) if general.model == "auto" else general.model
     shape = tuple(int(side) for side in data.input_shape.split("x"))
-    probe = build(model, shape, 2, 0)  # refuses inputs that the model cannot take
+    probe = build(model, shape, len(data.classes.split(",")), 0)  # refuses inputs that the model cannot take
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
@@ -186,17 +189,16 @@ def built_section(name: str, values: Mapping[str, Scalar]) -> Any:
 def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], parts: Parts) -> None:
     """Raise SettingError for a setting that differs from its default and would change nothing."""
     partition = values.get("partition", "auto")
-    dealt = str(values.get("dataset", "")).startswith("domains:") or partition == "domains"
-    idle = {"alpha"} if dealt or partition == "iid" else set()
-    idle |= {"min-samples"} if dealt or partition in ("iid", "llt") else set()
+    if partition == "auto":
+        partition = "domains" if has_domains(str(values.get("dataset", ""))) else "lda"
     for key, value in values.items():
         section = key.rpartition(".")[0]
         if value == kinds[key].default:
             continue
         if section and section not in parts.sections:
             raise SettingError(key, value, f"has no effect: method {'+'.join(parts.names)} does not use {section}")
-        if key in idle:
-            raise SettingError(key, value, f"has no effect with partition = {'domains' if dealt else partition}")
+        if partition not in USED_BY.get(key, (partition,)):
+            raise SettingError(key, value, f"has no effect with partition = {partition}")
 
 
 def typed(key: str, value: object, field: Field[Any]) -> Scalar:

@@ -50,6 +50,9 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "partition": ["dirichlet", "domains"],
     "alpha": [0.0, -1.0, NAN],
     "min-samples": [0],
+    "llt-form": ["fixed", ""],
+    "parts-per-domain": [-1, 11],
+    "domain-percent": [0.0, -1.0, 15.0, 25.0, 101.0, NAN],
     "local-epochs": [0],
     "local-steps": [-1],
     "batch-size": [0, 1],
@@ -87,13 +90,22 @@ OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
     "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
-    "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
+    "llt-form": "literal", "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
 }  # fmt: skip
+
+
+NEEDED: dict[str, dict[str, Scalar]] = {
+    "llt-form": {"partition": "llt", "clients": 20},
+    "parts-per-domain": {"dataset": "domains:mnist,usps"},
+    "domain-percent": {"dataset": "domains:mnist,usps"},
+}
+"""Other settings without which a setting would change nothing."""
 
 
 def in_force(key: str) -> dict[str, Any]:
     """Return the settings with which `key` has an effect, on a model with batch norm."""
-    return {"model": "mlp-bn", "method": METHOD_OF.get(key.rpartition(".")[0], "fedavg")}
+    method = METHOD_OF.get(key.rpartition(".")[0], "fedavg")
+    return {"model": "mlp-bn", "method": method, **NEEDED.get(key, {})}
 
 
 def other_value(key: str) -> Scalar:
@@ -157,6 +169,12 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"partition": "iid", "min-samples": 3}, "min-samples", ("has no effect", "iid")),
         ({"partition": "llt", "min-samples": 3}, "min-samples", ("has no effect", "llt")),
         ({"dataset": "domains:mnist,usps", "alpha": 0.5}, "alpha", ("has no effect", "domains")),
+        ({"partition": "pooled", "alpha": 0.5}, "alpha", ("has no effect", "pooled")),
+        ({"partition": "feddf", "min-samples": 3}, "min-samples", ("has no effect", "feddf")),
+        ({"llt-form": "literal"}, "llt-form", ("has no effect", "lda")),
+        ({"partition": "llt", "llt-form": "literal"}, "llt-form", ("has no effect", "as many as classes")),
+        ({"parts-per-domain": 2}, "parts-per-domain", ("has no effect", "lda")),
+        ({"domain-percent": 50.0}, "domain-percent", ("has no effect", "lda")),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
         ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
         ({"method": "creff+tau-norm"}, "method", ("creff and tau-norm", "deploy")),
