@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from data.datasets import Dataset, load
+from data.files import ImageFiles
 from data.long_tail import long_tail
 from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 from data.random_draws import balanced_counts, draw_of_each_class, generator
@@ -52,6 +53,11 @@ class Federation:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
         return self._samples("test", client if self.test_indices is not None else None, device)
 
+    def test_groups(self, client: int | None = None) -> NDArray[np.int64] | None:
+        """The subject of each sample of `test(client)`, to average scores over; None where there are no subjects."""
+        groups = self.dataset.test_groups
+        return None if groups is None else groups[self._indices("test", client)]
+
     def validation(self, client: int | None = None, device: str = "cpu") -> Samples | None:
         """The validation samples of one client, or all of them; None where the data have none."""
         return None if self.dataset.val_labels is None else self._samples("val", client, device)
@@ -61,9 +67,10 @@ class Federation:
         if key not in self._kept:
             data, indices = self.dataset, self._indices(split, client)
             inputs, labels = getattr(data, f"{split}_inputs"), getattr(data, f"{split}_labels")
+            chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
             shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
             self._kept[key] = Samples(
-                torch.from_numpy(np.ascontiguousarray(inputs[indices])).to(device),
+                chosen if isinstance(chosen, ImageFiles) else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
                 torch.from_numpy(labels[indices]).to(device),
                 torch.tensor(data.mean, device=device).view(shape),
                 torch.tensor(data.std, device=device).view(shape),

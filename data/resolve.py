@@ -4,7 +4,7 @@ import difflib
 import math
 from dataclasses import replace
 
-from data.catalog import DOMAINS_PREFIX, DOMAINS_SHAPE, KNOWN, OWN_PREFIXES, is_own, members
+from data.catalog import ALIASES, DOMAINS_PREFIX, FAMILIES, KNOWN, OWN_PREFIXES, has_domains, is_own, members
 from data.settings import DataSettings, SettingError, require
 
 
@@ -23,7 +23,8 @@ def resolve(settings: DataSettings) -> DataSettings:
     require(len(set(names)) == len(names), "dataset", settings.dataset, "must name each domain once")
     classes, shape = _classes(settings, names), _shape(settings, names)
     mean, std = _normalization(settings, names, shape)
-    domains = settings.dataset.startswith(DOMAINS_PREFIX)
+    _check_choices(settings, names)
+    domains = has_domains(settings.dataset)
     partition = settings.partition
     if partition == "auto":
         partition = "domains" if domains else "lda"
@@ -116,10 +117,26 @@ def _check_name(name: str, dataset: str) -> None:
         return
     if name in KNOWN:
         return
-    everything = [*KNOWN, *(prefix + "PATH" for prefix in OWN_PREFIXES), DOMAINS_PREFIX + "NAME,NAME"]
-    near = difflib.get_close_matches(name.lower(), list(KNOWN), n=1)
+    everything = [*KNOWN, *ALIASES, *(prefix + "PATH" for prefix in OWN_PREFIXES), DOMAINS_PREFIX + "NAME,NAME"]
+    near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise SettingError("dataset", dataset, f"no data set is called {name!r}; known are {', '.join(everything)}{hint}")
+
+
+def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
+    """Refuse what would change nothing for these data."""
+    layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
+    defaults = DataSettings()
+    for field, layout in (
+        ("cinic_train", "cinic"), ("window_width", "abide"), ("window_stride", "abide"), ("test_fold", "abide")
+    ):  # fmt: skip
+        idle = getattr(settings, field) == getattr(defaults, field) or layout in layouts
+        rule = f"has no effect with dataset = {settings.dataset!r}"
+        require(idle, field.replace("_", "-"), getattr(settings, field), rule)
+    families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
+    rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
+    fits = has_domains(settings.dataset) and len(families) == 1 and families <= {"digits", "office", "domainnet"}
+    require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -146,12 +163,13 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            require(image or name.startswith("npz:"), "input-shape", settings.input_shape, rule)
+            vectors = name.startswith("npz:") or (name in KNOWN and len(KNOWN[name].shape) == 1)
+            require(image or vectors, "input-shape", settings.input_shape, rule)
         return shape
     for name in names:
         if is_own(name):
             raise SettingError("input-shape", settings.input_shape, _missing(name, settings, "input-shape"))
-    return DOMAINS_SHAPE if settings.dataset.startswith(DOMAINS_PREFIX) else KNOWN[names[0]].shape
+    return FAMILIES[KNOWN[names[0]].family].shape if has_domains(settings.dataset) else KNOWN[names[0]].shape
 
 
 def _normalization(
@@ -163,6 +181,9 @@ def _normalization(
     own_std: tuple[float, ...] = (0.5,) * channels
     if len(shape) == 1:
         own_mean, own_std = (0.0,), (1.0,)
+    elif has_domains(settings.dataset) and names[0] in KNOWN:
+        family = FAMILIES[KNOWN[names[0]].family]
+        own_mean, own_std = (family.mean,) * channels, (family.std,) * channels
     elif settings.dataset in KNOWN:
         own_mean = _spread(KNOWN[settings.dataset].mean, channels)
         own_std = _spread(KNOWN[settings.dataset].std, channels)

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from data.files import ImageFiles
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels, contiguous on one device, not normalized yet."""
+    """Inputs and labels, contiguous on one device (files aside), not normalized yet."""
 
-    inputs_N: Tensor
-    """(N, C, H, W) or (N, F), uint8 or float32."""
+    inputs_N: Tensor | ImageFiles
+    """(N, C, H, W) or (N, F), uint8 or float32; or the files of images, which are decoded as they are asked for."""
     labels_N: Tensor
     """(N,), int64."""
     mean: Tensor
@@ -23,6 +25,6 @@ class Samples:
 
     def batch(self, indices: Tensor) -> Tensor:
         """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std."""
-        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device))
+        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device)).to(self.mean.device)
         scaled = chosen if chosen.is_floating_point() else chosen.float() / 255
         return (scaled - self.mean) / self.std

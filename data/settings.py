@@ -33,7 +33,7 @@ class DataSettings:
     """Which data, and how they are dealt out to the clients."""
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, usps, cifar10, cifar100, mnist-m, npz:PATH, folder:PATH or domains:NAME,NAME,..."""
+    """A name of `fedskew data list`, npz:PATH, folder:PATH or domains:NAME,NAME,..."""
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
@@ -48,6 +48,16 @@ class DataSettings:
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
     std: str = ""
     """Standard deviation of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
+    recipe: str = "none"
+    """Several domains: fedbn makes them equally large as in FedBN, digits also split anew; none changes nothing."""
+    cinic_train: str = "train+valid"
+    """cinic10: train+valid trains on both splits, as FedMA does; train leaves valid as validation data."""
+    window_width: int = 32
+    """abide: time points in a window."""
+    window_stride: int = 1
+    """abide: time points from one window to the next."""
+    test_fold: int = 0
+    """abide: which fifth of every site's subjects is for testing, 0 to 4."""
     train_images: int = 0
     """Draw that many training images, equally many of each class (of each domain, for domains:); 0 is all."""
     test_images: int = 0
@@ -78,6 +88,13 @@ class DataSettings:
             require(getattr(self, key) >= 0, key.replace("_", "-"), getattr(self, key), "must be 0 or more")
         require(self.imbalance_factor >= 1, "imbalance-factor", self.imbalance_factor, "must be at least 1")
         require(self.partition in PARTITIONS, "partition", self.partition, f"must be one of {', '.join(PARTITIONS)}")
+        require(self.recipe in ("none", "fedbn"), "recipe", self.recipe, "must be none or fedbn")
+        known = ("train+valid", "train")
+        require(self.cinic_train in known, "cinic-train", self.cinic_train, f"must be one of {', '.join(known)}")
+        rule = "must be at least 3, as two time points always correlate perfectly"
+        require(self.window_width >= 3, "window-width", self.window_width, rule)
+        require(self.window_stride >= 1, "window-stride", self.window_stride, "must be at least 1")
+        require(0 <= self.test_fold <= 4, "test-fold", self.test_fold, "must be 0 to 4")
         require(self.alpha > 0, "alpha", self.alpha, "must be greater than 0")
         if self.partition == "llt":
             require(self.alpha <= 1, "alpha", self.alpha, "is the main clients' share under llt and must be at most 1")

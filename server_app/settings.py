@@ -19,7 +19,7 @@ from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, require, resolve
-from data.catalog import has_domains
+from data.catalog import KNOWN, has_domains, members
 from data.settings import USED_BY
 from server_app.methods import Parts, compose, section_types
 from strategies.exchange import ExchangeSettings
@@ -228,12 +228,22 @@ def parse_text(assignment: str) -> tuple[str, Scalar]:
     return key, text
 
 
+PAPER_MODELS = {
+    "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
+    "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
+}  # fmt: skip
+"""By data set, or by family of domains."""
+
+
 def suitable_model(data: DataSettings) -> str:
     """Return the papers' model for a data set, or for inputs of its shape."""
     shape = [int(side) for side in data.input_shape.split("x")]
+    for name in members(data.dataset)[:1]:
+        if name in KNOWN and (model := PAPER_MODELS.get(name) or PAPER_MODELS.get(KNOWN[name].family)):
+            return model
     if len(shape) == 1:
         return "mlp-bn"
-    if data.dataset.startswith("domains:") or data.dataset == "mnist-m":
+    if has_domains(data.dataset) or data.dataset == "mnist-m":
         return "digit-model"
     if shape[0] == 1:
         return "small-cnn" if shape[1] < 20 else "mcmahan-cnn"

@@ -42,6 +42,11 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
     "std": ["0", "-1", "inf"],
+    "recipe": ["fedavg", ""],
+    "cinic-train": ["valid", ""],
+    "window-width": [2],
+    "window-stride": [0],
+    "test-fold": [-1, 5],
     "train-images": [-1],
     "test-images": [-1],
     "imbalance-factor": [0.5, NAN],
@@ -90,12 +95,18 @@ OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
     "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
-    "llt-form": "literal", "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
+    "llt-form": "literal", "recipe": "fedbn", "cinic-train": "train",
+    "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
 }  # fmt: skip
 
 
 NEEDED: dict[str, dict[str, Scalar]] = {
     "llt-form": {"partition": "llt", "clients": 20},
+    "recipe": {"dataset": "digits-five"},
+    "cinic-train": {"dataset": "cinic10"},
+    "window-width": {"dataset": "abide"},
+    "window-stride": {"dataset": "abide"},
+    "test-fold": {"dataset": "abide"},
     "parts-per-domain": {"dataset": "domains:mnist,usps"},
     "domain-percent": {"dataset": "domains:mnist,usps"},
 }
@@ -173,6 +184,11 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"partition": "feddf", "min-samples": 3}, "min-samples", ("has no effect", "feddf")),
         ({"llt-form": "literal"}, "llt-form", ("has no effect", "lda")),
         ({"partition": "llt", "llt-form": "literal"}, "llt-form", ("has no effect", "as many as classes")),
+        ({"recipe": "fedbn"}, "recipe", ("several domains",)),
+        ({"dataset": "abide", "recipe": "fedbn"}, "recipe", ("several domains",)),
+        ({"dataset": "mnist", "cinic-train": "train"}, "cinic-train", ("has no effect", "mnist")),
+        ({"test-fold": 1}, "test-fold", ("has no effect", "digits")),
+        ({"window-width": 16}, "window-width", ("has no effect", "digits")),
         ({"parts-per-domain": 2}, "parts-per-domain", ("has no effect", "lda")),
         ({"domain-percent": 50.0}, "domain-percent", ("has no effect", "lda")),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
@@ -312,6 +328,8 @@ def test_every_setting_is_explained() -> None:
 def test_suitable_models() -> None:
     expected = {
         "digits": "small-cnn", "mnist": "mcmahan-cnn", "usps": "small-cnn", "cifar10": "resnet-8",
-        "domains:mnist,usps": "digit-model",
+        "domains:mnist,usps": "digit-model", "digits-five": "digit-model", "office-caltech10": "alexnet-bn",
+        "domainnet": "alexnet-bn", "abide": "abide-mlp", "abide-nyu": "abide-mlp", "cinic10": "resnet-18",
+        "tiny-imagenet": "resnet-50",
     }  # fmt: skip
     assert {dataset: parse({"dataset": dataset}).general.model for dataset in expected} == expected
