@@ -37,6 +37,8 @@ class Federation:
     """Sorted indices into the test set."""
     counts_KC: NDArray[np.int64]
     """(clients, classes): training samples of each class at each client."""
+    augmentation: str
+    """Of training samples, in training steps."""
     hash: str
     """Over the data's contents and all indices: equal hashes are the same samples at the same clients."""
     _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
@@ -74,6 +76,7 @@ class Federation:
                 torch.from_numpy(labels[indices]).to(device),
                 torch.tensor(data.mean, device=device).view(shape),
                 torch.tensor(data.std, device=device).view(shape),
+                self.augmentation if split == "train" else "none",
             )
         self._kept.move_to_end(key)
         samples = self._kept[key]
@@ -118,7 +121,8 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
     counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
     identity = _hash(data.content, [parts, list(test_parts or ()), [global_test]])
-    return Federation(data, tuple(parts), test_parts, domains, global_test, counts_KC.astype(np.int64), identity)
+    counts_KC, augmentation = counts_KC.astype(np.int64), settings.augmentation
+    return Federation(data, tuple(parts), test_parts, domains, global_test, counts_KC, augmentation, identity)
 
 
 def _subset(

@@ -24,6 +24,8 @@ def resolve(settings: DataSettings) -> DataSettings:
     classes, shape = _classes(settings, names), _shape(settings, names)
     mean, std = _normalization(settings, names, shape)
     _check_choices(settings, names)
+    rule = f"is for images, and the inputs are vectors of {shape[0]}"
+    require(settings.augmentation == "none" or len(shape) == 3, "augmentation", settings.augmentation, rule)
     domains = has_domains(settings.dataset)
     partition = settings.partition
     if partition == "auto":

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from data.augmentation import AUGMENTATIONS
+
 
 class SettingError(ValueError):
     """A setting whose value breaks a rule; the message names the key, the value and the rule."""
@@ -58,6 +60,9 @@ class DataSettings:
     """abide: time points from one window to the next."""
     test_fold: int = 0
     """abide: which fifth of every site's subjects is for testing, 0 to 4."""
+    augmentation: str = "none"
+    """Training images at random: none, crop-flip, crop-flip-cutout (IWDS), rotate (and flip: Office-Caltech10,
+    DomainNet) or imagenet (resized crop, flip, color jitter)."""
     train_images: int = 0
     """Draw that many training images, equally many of each class (of each domain, for domains:); 0 is all."""
     test_images: int = 0
@@ -88,6 +93,8 @@ class DataSettings:
             require(getattr(self, key) >= 0, key.replace("_", "-"), getattr(self, key), "must be 0 or more")
         require(self.imbalance_factor >= 1, "imbalance-factor", self.imbalance_factor, "must be at least 1")
         require(self.partition in PARTITIONS, "partition", self.partition, f"must be one of {', '.join(PARTITIONS)}")
+        known = tuple(AUGMENTATIONS)
+        require(self.augmentation in known, "augmentation", self.augmentation, f"must be one of {', '.join(known)}")
         require(self.recipe in ("none", "fedbn"), "recipe", self.recipe, "must be none or fedbn")
         known = ("train+valid", "train")
         require(self.cinic_train in known, "cinic-train", self.cinic_train, f"must be one of {', '.join(known)}")

@@ -42,6 +42,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
     "std": ["0", "-1", "inf"],
+    "augmentation": ["flip", ""],
     "recipe": ["fedavg", ""],
     "cinic-train": ["valid", ""],
     "window-width": [2],
@@ -95,7 +96,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
     "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
-    "llt-form": "literal", "recipe": "fedbn", "cinic-train": "train",
+    "llt-form": "literal", "augmentation": "crop-flip", "recipe": "fedbn", "cinic-train": "train",
     "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16,
 }  # fmt: skip
 
@@ -187,6 +188,7 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"recipe": "fedbn"}, "recipe", ("several domains",)),
         ({"dataset": "abide", "recipe": "fedbn"}, "recipe", ("several domains",)),
         ({"dataset": "mnist", "cinic-train": "train"}, "cinic-train", ("has no effect", "mnist")),
+        ({"dataset": "abide", "augmentation": "rotate"}, "augmentation", ("images", "6105")),
         ({"test-fold": 1}, "test-fold", ("has no effect", "digits")),
         ({"window-width": 16}, "window-width", ("has no effect", "digits")),
         ({"parts-per-domain": 2}, "parts-per-domain", ("has no effect", "lda")),
