@@ -4,14 +4,17 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from data.datasets import Dataset, load
+from data.errors import DataError
 from data.files import ImageFiles
 from data.long_tail import long_tail
+from data.partition_file import Dealt, path_of, read, save
 from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
@@ -104,6 +107,8 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     """
     settings = resolve(settings)
     data = load(settings)
+    if settings.partition_file:
+        return _from_file(settings, data)
     train = _subset(data, data.train_labels, data.train_domains, settings.train_images, "train-images", seed)
     tail = (settings.imbalance_factor, settings.largest_class, generator(seed, "long tail"))
     train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
@@ -113,16 +118,46 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
-    test_parts: tuple[Indices, ...] | None = None
     domains: tuple[int, ...] | None = None
-    if data.test_domains is not None and settings.partition == "domains":
+    if settings.partition == "domains":
         domains = tuple(client % len(data.domain_names) for client in range(settings.clients))
+    return _federation(settings, data, parts, global_test, domains)
+
+
+def save_partition(federation: Federation, path: Path) -> None:
+    """Write who holds what into a file for the setting partition-file.
+
+    Raises:
+        SettingError: it cannot be written.
+    """
+    made = federation
+    save(path, Dealt(made.dataset.content, made.train_indices, made.global_test, made.domains))
+
+
+def _from_file(settings: DataSettings, data: Dataset) -> Federation:
+    dealt = read(settings.partition_file)
+    if dealt.content != data.content:
+        raise DataError(
+            f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {dealt.content[:16]}, "
+            f"that of {settings.dataset} as set here {data.content[:16]}"
+        )
+    for part, size in ((np.concatenate(dealt.train), len(data.train_labels)), (dealt.test, len(data.test_labels))):
+        if not len(part) or part.min() < 0 or part.max() >= size:
+            raise DataError(f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one")
+    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains)
+
+
+def _federation(
+    settings: DataSettings, data: Dataset, parts: list[Indices], global_test: Indices, domains: tuple[int, ...] | None
+) -> Federation:
+    test_parts: tuple[Indices, ...] | None = None
+    if data.test_domains is not None and domains is not None:
         of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))
         test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
-    counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
+    counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
+    counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
     identity = _hash(data.content, [parts, list(test_parts or ()), [global_test]])
-    counts_KC, augmentation = counts_KC.astype(np.int64), settings.augmentation
-    return Federation(data, tuple(parts), test_parts, domains, global_test, counts_KC, augmentation, identity)
+    return Federation(data, tuple(parts), test_parts, domains, global_test, counts_KC, settings.augmentation, identity)
 
 
 def _subset(

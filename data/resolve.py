@@ -5,14 +5,15 @@ import math
 from dataclasses import replace
 
 from data.catalog import ALIASES, DOMAINS_PREFIX, FAMILIES, KNOWN, OWN_PREFIXES, has_domains, is_own, members
-from data.settings import DataSettings, SettingError, require
+from data.partition_file import marked, read
+from data.settings import PARTITIONS, DataSettings, SettingError, require
 
 
 def resolve(settings: DataSettings) -> DataSettings:
     """The same settings with partition, clients, classes, input-shape, mean and std spelled out.
 
-    Reads no data; only where a user's own data lack `classes` or `input-shape` it looks at them to say what would fit.
-    Resolving twice changes nothing.
+    Reads no data but the partition-file; only where a user's own data lack `classes` or `input-shape` it looks at them
+    to say what would fit. Resolving twice changes nothing.
 
     Raises:
         SettingError: an unknown data set, a value that cannot be read, or settings that contradict each other.
@@ -27,17 +28,25 @@ def resolve(settings: DataSettings) -> DataSettings:
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
     require(settings.augmentation == "none" or len(shape) == 3, "augmentation", settings.augmentation, rule)
     domains = has_domains(settings.dataset)
-    partition = settings.partition
-    if partition == "auto":
+    partition, from_file = settings.partition, bool(settings.partition_file)
+    rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
+    require(partition in (("auto", "file") if from_file else PARTITIONS[:-1]), "partition", partition, rule)
+    if from_file:
+        partition = "file"
+    elif partition == "auto":
         partition = "domains" if domains else "lda"
     require(
-        domains == (partition == "domains") or partition == "pooled",
+        domains == (partition == "domains") or partition in ("pooled", "file"),
         "partition",
         settings.partition,
         f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
         "other",
     )
     dealt = len(names) * (settings.parts_per_domain or 1) if partition == "domains" else 10
+    if from_file:
+        dealt = len(read(settings.partition_file).train)
+        rule = f"must be 0 or {dealt}, the clients of partition-file"
+        require(settings.clients in (0, dealt), "clients", settings.clients, rule)
     clients = settings.clients or (1 if partition == "pooled" else dealt)
     if partition == "pooled":
         require(clients == 1, "clients", settings.clients, "must be 0 or 1: partition pooled is one client")
@@ -61,6 +70,7 @@ def resolve(settings: DataSettings) -> DataSettings:
     return replace(
         settings,
         partition=partition,
+        partition_file=marked(settings.partition_file) if from_file else "",
         clients=clients,
         classes=",".join(classes),
         input_shape="x".join(map(str, shape)),

@@ -19,7 +19,7 @@ def require(holds: bool, key: str, value: object, rule: str) -> None:
         raise SettingError(key, value, rule)
 
 
-PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled")
+PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled", "file")
 USED_BY = {
     "alpha": ("lda", "feddf", "llt"),
     "min-samples": ("lda",),
@@ -76,6 +76,8 @@ class DataSettings:
     partition: str = "auto"
     """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
     at its main clients), domains, or pooled (one client with everything); auto is lda, or domains."""
+    partition_file: str = ""
+    """File of `fedskew data save-partition` that says who holds what; imbalance-factor then only names shot groups."""
     alpha: float = 0.1
     """lda, feddf: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: int = 10
@@ -106,6 +108,9 @@ class DataSettings:
         if self.partition == "llt":
             require(self.alpha <= 1, "alpha", self.alpha, "is the main clients' share under llt and must be at most 1")
         require(self.min_samples >= 1, "min-samples", self.min_samples, "must be at least 1")
+        for key in ("largest_class", "train_images", "test_images"):
+            rule = "has no effect with partition-file, which says which samples there are"
+            require(not (self.partition_file and getattr(self, key)), key.replace("_", "-"), getattr(self, key), rule)
         require(self.llt_form in ("exact", "literal"), "llt-form", self.llt_form, "must be exact or literal")
         require(0 <= self.parts_per_domain <= 10, "parts-per-domain", self.parts_per_domain, "must be 0 to 10")
         percent, rule = self.domain_percent, "must be a multiple of 10 up to 100, or between 0 and 10"

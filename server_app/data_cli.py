@@ -14,6 +14,7 @@ from rich.text import Text
 
 from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load, require
 from data.catalog import ALIASES, KNOWN
+from data.federation import save_partition
 from data.named import files_of
 from data.own import seen
 from server_app.matrix import draw
@@ -101,6 +102,18 @@ def show(
     console.print(f"{made.counts_KC.sum()} training and {tests} test samples; hash of data and partition {made.hash}")
 
 
+@application.command(name="save-partition")
+def save(
+    file: Annotated[Path, typer.Argument(help="The file to write; the setting partition-file reads it.")],
+    settings: Settings = None,
+) -> None:
+    """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
+    one = parse(dict(parse_text(text) for text in settings or []))
+    made = federate(one.data, one.general.seed)
+    save_partition(made, file)
+    console.print(f"{file}: {made.clients} clients, {made.counts_KC.sum()} training and {len(made.global_test)} test")
+
+
 def client_names(made: Federation) -> list[str]:
     """Return each client's number, with its domain where it has one."""
     if made.domains is None:
@@ -113,8 +126,10 @@ def matrix_table(made: Federation, title: str) -> Table:
     counts_KC, names = made.counts_KC, made.dataset.class_names
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     few = len(names) <= SHOWN_CLASSES
+    digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
     for heading in ("client", *(names if few else ("classes held", "largest class", "its share")), "all"):
-        table.add_column(heading[:10], justify="right", no_wrap=True)
+        shown = heading[: max(5, digits)] if heading in names else heading
+        table.add_column(shown, justify="right", no_wrap=True, min_width=digits)
     for client, row in zip(client_names(made), counts_KC, strict=True):
         if few:
             cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]

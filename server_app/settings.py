@@ -19,9 +19,10 @@ from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, require, resolve
-from data.catalog import KNOWN, has_domains, members
+from data.catalog import has_domains
 from data.settings import USED_BY
 from server_app.methods import Parts, compose, section_types
+from server_app.suitable_model import suitable_model
 from strategies.exchange import ExchangeSettings
 from strategies.server import ServerMethod
 from strategies.server_optimizer import ServerOptimizer
@@ -189,6 +190,8 @@ def built_section(name: str, values: Mapping[str, Scalar]) -> Any:
 def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], parts: Parts) -> None:
     """Raise SettingError for a setting that differs from its default and would change nothing."""
     partition = values.get("partition", "auto")
+    if values.get("partition-file"):
+        partition = "file"
     if partition == "auto":
         partition = "domains" if has_domains(str(values.get("dataset", ""))) else "lda"
     for key, value in values.items():
@@ -226,28 +229,6 @@ def parse_text(assignment: str) -> tuple[str, Scalar]:
             except ValueError:
                 continue
     return key, text
-
-
-PAPER_MODELS = {
-    "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
-    "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
-}  # fmt: skip
-"""By data set, or by family of domains."""
-
-
-def suitable_model(data: DataSettings) -> str:
-    """Return the papers' model for a data set, or for inputs of its shape."""
-    shape = [int(side) for side in data.input_shape.split("x")]
-    for name in members(data.dataset)[:1]:
-        if name in KNOWN and (model := PAPER_MODELS.get(name) or PAPER_MODELS.get(KNOWN[name].family)):
-            return model
-    if len(shape) == 1:
-        return "mlp-bn"
-    if has_domains(data.dataset) or data.dataset == "mnist-m":
-        return "digit-model"
-    if shape[0] == 1:
-        return "small-cnn" if shape[1] < 20 else "mcmahan-cnn"
-    return "resnet-8"
 
 
 def key_of(field: Field[Any]) -> str:

@@ -23,6 +23,17 @@ def test_svhn_and_synthdigits(tmp_path):
         assert np.array_equal(data.test_labels, test_labels % 10)
 
 
+def test_svhn_is_downloaded_by_torchvision(tmp_path, monkeypatch):
+    import torchvision.datasets
+
+    def fetched(root, split, download):
+        assert download
+        write_mat(root / f"{split}_32x32.mat", 11, 1, 1)
+
+    monkeypatch.setattr(torchvision.datasets, "SVHN", fetched)
+    assert load(DataSettings("svhn", str(tmp_path), download=True)).train_labels.tolist() == [*range(1, 10), 0, 1]
+
+
 def test_a_damaged_mat_file(tmp_path):
     for key in ("train", "test"):
         write_mat(tmp_path / "SVHN" / f"{key}_32x32.mat", 11, 1, 1)

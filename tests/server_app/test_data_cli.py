@@ -47,16 +47,29 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew
     assert status == 0 and all(name in told for name in rows)
 
 
-def test_show_is_the_matrix_of_the_federation(tmp_path: Path, fedskew) -> None:
+def test_show_is_the_matrix_of_the_federation(tmp_path: Path, fedskew, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--set", "partition=llt", "--set", "alpha=0.9", "--set", "seed=3")
     made = federate(DataSettings(partition="llt", alpha=0.9), 3)
     status, told, _ = fedskew("show", *words, "--png", str(tmp_path / "matrix.png"))
     assert status == 0 and made.hash in told
     rows = [line.split() for line in told.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
     assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == made.counts_KC.tolist()
+    monkeypatch.setenv("COLUMNS", "40")
+    told = fedskew("show", *words)[1]
+    rows = [line.split() for line in told.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == made.counts_KC.tolist(), "no number is cut"
     with Image.open(tmp_path / "matrix.png") as picture:
         assert picture.size[0] > 10 * 24 and picture.size[1] > 10 * 20
     status, told, _ = fedskew("show", *words, "--json")
+    assert json.loads(told)["counts"] == made.counts_KC.tolist()
+
+
+def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew) -> None:
+    file = tmp_path / "dealt.json"
+    assert fedskew("save-partition", str(file), "--set", "clients=3", "--set", "seed=7")[0] == 0
+    status, told, _ = fedskew("show", "--set", f"partition-file={file}", "--json")
+    made = federate(DataSettings(clients=3), 7)
+    assert status == 0 and json.loads(told)["hash"] == made.hash
     assert json.loads(told)["counts"] == made.counts_KC.tolist()
 
 
