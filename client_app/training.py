@@ -28,8 +28,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     correcting = [variant for variant in variants if overrides(variant, "gradient_offset")]
     parameters = dict(client.model.named_parameters())
 
-    def loss(indices_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        logits_BC, labels_B = client.model(client.samples.batch(indices_B)), client.labels_N[indices_B]
+    def loss(indices_B: Tensor, weights_B: Tensor | None = None, draws: torch.Generator | None = None) -> Tensor:
+        logits_BC, labels_B = client.model(client.samples.batch(indices_B, draws)), client.labels_N[indices_B]
         if offset is not None:
             logits_BC = logits_BC + (offset[labels_B] if offset.dim() == 2 else offset)
         losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
@@ -45,8 +45,9 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         freeze_statistics(client.model)  # one example has no variance to normalize by
     optimizer = SGD(parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay)
     steps, total = 0, 0.0
+    draws = client.generator("augmentation")  # in training steps alone: no hook sees an augmented image
     for indices_B in batches(client, weights_N, settings):
-        value = loss(indices_B)
+        value = loss(indices_B, draws=draws)
         gradients = torch.autograd.grad(value, list(parameters.values()))
         with torch.no_grad():
             for variant in correcting:

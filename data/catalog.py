@@ -8,8 +8,8 @@ class Known:
     """A data set that can be asked for by name."""
 
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    """Channels, height, width."""
+    shape: tuple[int, ...]
+    """Channels, height, width; or the length of a vector."""
     mean: tuple[float, ...]
     """Of each channel, on the scale 0..1."""
     std: tuple[float, ...]
@@ -18,8 +18,38 @@ class Known:
     """Name in torchvision.datasets; empty where torchvision has none."""
     torchvision_root: str = ""
     """What torchvision calls root, below data-root."""
-    torchvision_files: tuple[str, ...] = ()
-    """Patterns, below data-root, of the files that torchvision reads; all must be there."""
+    files: tuple[str, ...] = ()
+    """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
+    layout: str = "torchvision"
+    """Which reader of data/layouts.py understands the files; torchvision, or only npz where there are no files."""
+    family: str = "digits"
+    """How it is treated as one domain of several: a key of FAMILIES."""
+    how: str = ""
+    """How to get it where torchvision cannot download it."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What domains of one problem have in common."""
+
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+    train_share: float
+    """recipe fedbn: training samples of each domain, over those of the smallest domain."""
+    val_share: float
+    """recipe fedbn: validation samples, likewise, from the end of the same list."""
+    resplit: bool = False
+    """recipe fedbn: whether train and test are pooled and split anew, 80 to 20."""
+
+
+# FedBN (Li et al., 2021): digits are brought to 3x28x28 and normalized by .5/.5, its other images are not normalized.
+FAMILIES = {
+    "digits": Family((3, 28, 28), 0.5, 0.5, 1.0, 0.0, resplit=True),
+    "office": Family((3, 256, 256), 0.0, 1.0, 0.5, 0.4),
+    "domainnet": Family((3, 256, 256), 0.0, 1.0, 0.05, 0.05),
+    "abide": Family((6105,), 0.0, 1.0, 1.0, 0.0),
+}
 
 
 _DIGITS = tuple(str(digit) for digit in range(10))
@@ -35,6 +65,53 @@ _CIFAR100 = (
     "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train "
     "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
+
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_HALF = (0.5, 0.5, 0.5)
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_OFFICE = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
+_DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
+
+
+def _office(domain: str) -> Known:
+    return Known(
+        tuple(_OFFICE.split()),
+        (3, 256, 256),
+        (0.0,) * 3,
+        (1.0,) * 3,
+        files=(f"office_caltech_10/{domain}/*",),
+        layout="office",
+        family="office",
+        how="unpack office_caltech_10 (Gong et al., 2012), one folder a domain, into data-root",
+    )
+
+
+def _domainnet(domain: str) -> Known:
+    return Known(
+        tuple(_DOMAINNET.split()),
+        (3, 256, 256),
+        (0.0,) * 3,
+        (1.0,) * 3,
+        files=(f"DomainNet/{domain}/*",),
+        layout="domainnet",
+        family="domainnet",
+        how=f"unpack {domain}.zip of DomainNet (Peng et al., 2019), with its two list files, into data-root/DomainNet",
+    )
+
+
+def _abide(site: str) -> Known:
+    return Known(
+        ("control", "autism"),
+        (6105,),
+        (0.0,),
+        (1.0,),
+        files=(f"abide/{site}.npz",),
+        layout="abide",
+        family="abide",
+        how="ABIDE I's preprocessed Harvard-Oxford series (Craddock et al., 2013; nilearn fetches them) as one npz a "
+        "site with ts, length and label, in data-root/abide",
+    )
+
 
 KNOWN: dict[str, Known] = {
     "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,)),
@@ -54,7 +131,7 @@ KNOWN: dict[str, Known] = {
     # The training pixels' own, as torchvision decodes them.
     "usps": Known(_DIGITS, (1, 16, 16), (0.2539,), (0.3842,), "USPS", "USPS", ("USPS/usps.bz2", "USPS/usps.t.bz2")),
     "cifar10": Known(
-        ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        _CIFAR10,
         (3, 32, 32),
         _CIFAR_MEAN,
         _CIFAR_STD,
@@ -66,13 +143,68 @@ KNOWN: dict[str, Known] = {
         tuple(_CIFAR100.split()), (3, 32, 32), _CIFAR_MEAN, _CIFAR_STD, "CIFAR100", "", ("cifar-100-python/*",)
     ),
     # FedBN (Li et al., 2021) normalizes every domain with .5/.5; torchvision has no class for it.
-    "mnist-m": Known(_DIGITS, (3, 32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "mnist-m": Known(_DIGITS, (3, 32, 32), _HALF, _HALF, how="write mnist-m.npz from the files of Ganin et al. (2016)"),
+    "svhn": Known(
+        _DIGITS, (3, 32, 32), _HALF, _HALF, "SVHN", "SVHN", ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"), "mat"
+    ),
+    "synthdigits": Known(
+        _DIGITS,
+        (3, 32, 32),
+        _HALF,
+        _HALF,
+        files=("SynthDigits/synth_train_32x32.mat", "SynthDigits/synth_test_32x32.mat"),
+        layout="mat",
+        how="the .mat files of SynthDigits (Ganin and Lempitsky, 2015)",
+    ),
+    # FedMA (Wang et al., 2020).
+    "cinic10": Known(
+        _CIFAR10,
+        (3, 32, 32),
+        (0.4789, 0.4723, 0.4305),
+        (0.2421, 0.2383, 0.2587),
+        files=("CINIC-10/train/*", "CINIC-10/valid/*", "CINIC-10/test/*"),
+        layout="cinic",
+        how="unpack CINIC-10.tar.gz (Darlow et al., 2018) into data-root/CINIC-10",
+    ),
+    "tiny-imagenet": Known(
+        tuple(map(str, range(200))),
+        (3, 64, 64),
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        files=(
+            "tiny-imagenet-200/wnids.txt",
+            "tiny-imagenet-200/train/*/images",
+            "tiny-imagenet-200/val/val_annotations.txt",
+        ),
+        layout="tiny-imagenet",
+        how="unpack tiny-imagenet-200.zip (Stanford CS231n) into data-root",
+    ),
+    "imagenet-lt": Known(
+        tuple(map(str, range(1000))),
+        (3, 224, 224),
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        files=("ImageNet/ImageNet_LT_train.txt", "ImageNet/ImageNet_LT_test.txt"),
+        layout="imagenet-lt",
+        how="put the list files of ImageNet-LT (Liu et al., 2019) beside ImageNet's own train and val folders",
+    ),
+    **{f"office-{domain}": _office(domain) for domain in ("amazon", "caltech", "dslr", "webcam")},
+    **{
+        f"domainnet-{domain}": _domainnet(domain)
+        for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+    },
+    **{f"abide-{site.lower().replace('_', '-')}": _abide(site) for site in ("NYU", "UM_1", "USM", "UCLA_1")},
 }
+ALIASES = {
+    "digits-five": ("mnist", "svhn", "usps", "synthdigits", "mnist-m"),
+    "office-caltech10": tuple(name for name in KNOWN if name.startswith("office-")),
+    "domainnet": tuple(name for name in KNOWN if name.startswith("domainnet-")),
+    "abide": tuple(name for name in KNOWN if name.startswith("abide-")),
+}
+"""Names for the papers' sets of domains, in the papers' order."""
 
 DOMAINS_PREFIX = "domains:"
 OWN_PREFIXES = ("npz:", "folder:")
-DOMAINS_SHAPE = (3, 28, 28)
-"""FedBN brings every digit domain to three channels of 28 x 28."""
 
 
 def is_own(name: str) -> bool:
@@ -80,8 +212,15 @@ def is_own(name: str) -> bool:
     return name.startswith(OWN_PREFIXES)
 
 
+def has_domains(dataset: str) -> bool:
+    """Whether `dataset` is several domains."""
+    return dataset.startswith(DOMAINS_PREFIX) or dataset in ALIASES
+
+
 def members(dataset: str) -> tuple[str, ...]:
     """The data sets that `dataset` is made of: its domains in order, or itself alone."""
-    if dataset.startswith(DOMAINS_PREFIX):
+    if dataset in ALIASES:
+        return ALIASES[dataset]
+    if has_domains(dataset):
         return tuple(entry.strip() for entry in dataset.removeprefix(DOMAINS_PREFIX).split(","))
     return (dataset,)

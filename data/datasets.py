@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import cache
-from data.catalog import DOMAINS_PREFIX, is_own, members
+from data.catalog import KNOWN, has_domains, is_own, members
 from data.errors import DataError
+from data.files import ImageFiles
 from data.named import files_of, read_named
 from data.own import path_of, read_folder, read_npz
+from data.recipe import fedbn
 from data.resolve import class_names, input_shape, numbers, resolve
 from data.settings import DataSettings
 from data.splits import Raw, Split, checked
@@ -27,17 +29,19 @@ class Dataset:
     mean: tuple[float, ...]
     """One value a channel, on the scale 0..1."""
     std: tuple[float, ...]
-    train_inputs: NDArray[np.generic]
-    """(N, *shape), uint8 or float32, memory-mapped and read-only."""
+    train_inputs: NDArray[np.generic] | ImageFiles
+    """(N, *shape), uint8 or float32, memory-mapped and read-only; of ImageNet-LT the files, decoded when asked for."""
     train_labels: NDArray[np.int64]
-    test_inputs: NDArray[np.generic]
+    test_inputs: NDArray[np.generic] | ImageFiles
     test_labels: NDArray[np.int64]
-    val_inputs: NDArray[np.generic] | None
+    val_inputs: NDArray[np.generic] | ImageFiles | None
     val_labels: NDArray[np.int64] | None
     val_domains: NDArray[np.int64] | None
     train_domains: NDArray[np.int64] | None
     """(N,): each sample's index into domain_names; None where there are no domains."""
     test_domains: NDArray[np.int64] | None
+    test_groups: NDArray[np.int64] | None
+    """(N,): the subject that each test sample is of, no two domains sharing one; None where there are no subjects."""
     domain_names: tuple[str, ...]
     content: str
     """Hash of inputs, labels and domains."""
@@ -58,7 +62,7 @@ def load(settings: DataSettings) -> Dataset:
     names, classes, shape = members(settings.dataset), class_names(settings), input_shape(settings)
     # Labels of an image folder depend on the classes' names and order, all others on nothing but their number.
     by_name = classes if any(name.startswith("folder:") for name in names) else len(classes)
-    identity = [names, shape, by_name]
+    identity = [names, shape, by_name, *_choices(settings, names)]
     folder = _folder(settings, identity, names)
     found = cache.read(folder)
     if found is None:
@@ -73,25 +77,48 @@ def load(settings: DataSettings) -> Dataset:
     def loaded(name: str) -> NDArray[np.int64]:
         return np.array(mapped[name], np.int64)
 
-    domains, has_val = settings.dataset.startswith(DOMAINS_PREFIX), "val_inputs" in mapped
+    def inputs(name: str) -> NDArray[np.generic] | ImageFiles:
+        if not _lazy(names):
+            return mapped[name]
+        root = Path(settings.data_root).expanduser() / "ImageNet"
+        return ImageFiles(root, np.array(mapped[name], np.uint8), (shape[0], shape[1], shape[2]), central=True)
+
+    domains, has_val = has_domains(settings.dataset), "val_inputs" in mapped
     return Dataset(
         name=settings.dataset,
         class_names=classes,
         shape=shape,
         mean=numbers("mean", settings.mean),
         std=numbers("std", settings.std),
-        train_inputs=mapped["train_inputs"],
+        train_inputs=inputs("train_inputs"),
         train_labels=loaded("train_labels"),
-        test_inputs=mapped["test_inputs"],
+        test_inputs=inputs("test_inputs"),
         test_labels=loaded("test_labels"),
-        val_inputs=mapped["val_inputs"] if has_val else None,
+        val_inputs=inputs("val_inputs") if has_val else None,
         val_labels=loaded("val_labels") if has_val else None,
         val_domains=loaded("val_domains") if has_val and domains else None,
         train_domains=loaded("train_domains") if domains else None,
         test_domains=loaded("test_domains") if domains else None,
+        test_groups=loaded("test_groups") if "test_groups" in mapped else None,
         domain_names=_domain_names(names) if domains else (),
         content=content,
     )
+
+
+def _lazy(names: tuple[str, ...]) -> bool:
+    """Whether images stay in their files: 115,846 images of 3x224x224 are 17 GB."""
+    return names == ("imagenet-lt",)
+
+
+def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
+    """The settings that change what is read from the same files, where they do."""
+    layouts = {KNOWN[name].layout for name in names if name in KNOWN}
+    abide = [settings.window_width, settings.window_stride, settings.test_fold] if "abide" in layouts else []
+    return [
+        *abide,
+        *([settings.recipe] * (settings.recipe != "none")),
+        *([settings.cinic_train] * ("cinic" in layouts)),
+    ]
 
 
 def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
@@ -123,9 +150,14 @@ def _read(
 ) -> dict[str, NDArray[np.generic]]:
     """Every split's inputs, labels and domains, the members one after the other."""
     raws = [_read_one(name, settings, classes, shape) for name in names]
+    if settings.recipe == "fedbn":
+        raws = fedbn(raws, KNOWN[names[0]].family)
     arrays: dict[str, NDArray[np.generic]] = {}
     for key in ("train", "test", "val"):
         splits: list[Split | None] = [getattr(raw, key) for raw in raws]
+        if _lazy(names):
+            arrays |= _listed(key, splits[0])
+            continue
         parts = [checked(split, shape, len(classes)) for split in splits if split is not None]
         if len(parts) < len(raws):
             continue  # validation data count only where every member has them
@@ -134,9 +166,21 @@ def _read(
             raise DataError(f"{settings.dataset}: {key}_images: {' and '.join(sorted(types))}: must all be of one type")
         arrays[f"{key}_inputs"] = np.concatenate([inputs for inputs, _ in parts]) if len(parts) > 1 else parts[0][0]
         arrays[f"{key}_labels"] = np.concatenate([labels for _, labels in parts])
-        if settings.dataset.startswith(DOMAINS_PREFIX):
+        if has_domains(settings.dataset):
             arrays[f"{key}_domains"] = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
+        groups = [split.groups for split in splits if split is not None and split.groups is not None]
+        if key == "test" and len(groups) == len(raws):
+            starts = np.cumsum([0, *(int(part.max()) + 1 for part in groups)])
+            arrays["test_groups"] = np.concatenate([part + start for part, start in zip(groups, starts, strict=False)])
     return arrays
+
+
+def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
+    """Paths instead of images."""
+    if split is None:
+        return {}
+    assert isinstance(split.images, ImageFiles)
+    return {f"{key}_inputs": split.images.names, f"{key}_labels": split.labels}
 
 
 def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
@@ -144,4 +188,4 @@ def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape
         return read_npz(path_of(name, settings))
     if name.startswith("folder:"):
         return read_folder(path_of(name, settings), classes, shape)
-    return read_named(name, settings)
+    return read_named(name, settings, shape)

@@ -4,14 +4,18 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from data.datasets import Dataset, load
+from data.errors import DataError
+from data.files import ImageFiles
 from data.long_tail import long_tail
-from data.partitions import Indices, by_domain, iid, lda, llt
+from data.partition_file import Dealt, path_of, read, save
+from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
 from data.samples import Samples
@@ -30,10 +34,14 @@ class Federation:
     """Sorted indices into the training set, one array a client."""
     test_indices: tuple[Indices, ...] | None
     """Sorted indices into the test set, one array a client; None: every client is tested on the global test set."""
+    domains: tuple[int, ...] | None
+    """Each client's domain; None where clients are not of one domain each."""
     global_test: Indices
     """Sorted indices into the test set."""
     counts_KC: NDArray[np.int64]
     """(clients, classes): training samples of each class at each client."""
+    augmentation: str
+    """Of training samples, in training steps."""
     holdout_indices: Indices
     """Sorted indices into the training set of the images that the server keeps for itself; no client holds one."""
     hash: str
@@ -52,6 +60,11 @@ class Federation:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
         return self._samples("test", client if self.test_indices is not None else None, device)
 
+    def test_groups(self, client: int | None = None) -> NDArray[np.int64] | None:
+        """The subject of each sample of `test(client)`, to average scores over; None where there are no subjects."""
+        groups = self.dataset.test_groups
+        return None if groups is None else groups[self._indices("test", client)]
+
     def validation(self, client: int | None = None, device: str = "cpu") -> Samples | None:
         """The validation samples of one client, or all of them; None where the data have none."""
         return None if self.dataset.val_labels is None else self._samples("val", client, device)
@@ -66,12 +79,14 @@ class Federation:
             data, indices = self.dataset, self._indices(split, client)
             source = "train" if split == "holdout" else split
             inputs, labels = getattr(data, f"{source}_inputs"), getattr(data, f"{source}_labels")
+            chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
             shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
             self._kept[key] = Samples(
-                torch.from_numpy(np.ascontiguousarray(inputs[indices])).to(device),
+                chosen if isinstance(chosen, ImageFiles) else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
                 torch.from_numpy(labels[indices]).to(device),
                 torch.tensor(data.mean, device=device).view(shape),
                 torch.tensor(data.std, device=device).view(shape),
+                self.augmentation if split == "train" else "none",
             )
         self._kept.move_to_end(key)
         samples = self._kept[key]
@@ -86,9 +101,9 @@ class Federation:
             return self.holdout_indices
         if split == "test":
             return self.global_test if client is None or self.test_indices is None else self.test_indices[client]
-        domains = self.dataset.val_domains
-        whole = np.arange(len(self.dataset.val_labels if self.dataset.val_labels is not None else ()), dtype=np.int64)
-        return whole if client is None or domains is None else whole[domains == client]
+        if client is not None and self.domains is not None and self.dataset.val_domains is not None:
+            return np.flatnonzero(self.dataset.val_domains == self.domains[client])
+        return np.arange(len(self.dataset.val_labels if self.dataset.val_labels is not None else ()), dtype=np.int64)
 
 
 @lru_cache(maxsize=4)
@@ -101,6 +116,8 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     """
     settings = resolve(settings)
     data = load(settings)
+    if settings.partition_file:
+        return _from_file(settings, data)
     everything = np.arange(len(data.train_labels), dtype=np.int64)
     holdout, train = everything[:0], everything
     if per_class := settings.holdout_per_class:  # before anything else is drawn: the pool is still balanced
@@ -118,14 +135,61 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
+    domains: tuple[int, ...] | None = None
+    if settings.partition == "domains":
+        domains = tuple(client % len(data.domain_names) for client in range(settings.clients))
+    return _federation(settings, data, parts, global_test, domains, holdout)
+
+
+def save_partition(federation: Federation, path: Path) -> None:
+    """Write who holds what into a file for the setting partition-file.
+
+    Raises:
+        SettingError: it cannot be written.
+    """
+    made = federation
+    save(path, Dealt(made.dataset.content, made.train_indices, made.global_test, made.domains))
+
+
+def _from_file(settings: DataSettings, data: Dataset) -> Federation:
+    dealt = read(settings.partition_file)
+    if dealt.content != data.content:
+        raise DataError(
+            f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {dealt.content[:16]}, "
+            f"that of {settings.dataset} as set here {data.content[:16]}"
+        )
+    for part, size in ((np.concatenate(dealt.train), len(data.train_labels)), (dealt.test, len(data.test_labels))):
+        if not len(part) or part.min() < 0 or part.max() >= size:
+            raise DataError(f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one")
+    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, np.arange(0, dtype=np.int64))
+
+
+def _federation(
+    settings: DataSettings,
+    data: Dataset,
+    parts: list[Indices],
+    global_test: Indices,
+    domains: tuple[int, ...] | None,
+    holdout: Indices,
+) -> Federation:
     test_parts: tuple[Indices, ...] | None = None
-    if data.test_domains is not None:
-        test_parts = tuple(global_test[part] for part in by_domain(data.test_domains[global_test], settings.clients))
-    counts_KC = np.stack([np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts])
-    identity = _hash(
-        data.content, [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
+    if data.test_domains is not None and domains is not None:
+        of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))
+        test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
+    counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
+    counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
+    groups = [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
+    return Federation(
+        data,
+        tuple(parts),
+        test_parts,
+        domains,
+        global_test,
+        counts_KC,
+        settings.augmentation,
+        holdout,
+        _hash(data.content, groups),
     )
-    return Federation(data, tuple(parts), test_parts, global_test, counts_KC.astype(np.int64), holdout, identity)
 
 
 def _subset(
@@ -164,11 +228,20 @@ def _partition(settings: DataSettings, data: Dataset, train: Indices, seed: int)
     """Indices into `train`, one array a client."""
     labels_N, clients, draws = data.train_labels[train], settings.clients, generator(seed, "partition")
     if settings.partition == "domains" and data.train_domains is not None:
-        return by_domain(data.train_domains[train], clients)
+        domains_N, domains = data.train_domains[train], len(data.domain_names)
+        if settings.parts_per_domain:
+            return domain_parts(labels_N, domains_N, domains, settings.parts_per_domain, draws)
+        if settings.domain_percent < 100:
+            return domain_shares(labels_N, domains_N, domains, settings.domain_percent, draws)
+        return by_domain(domains_N, domains)
+    if settings.partition == "pooled":
+        return [np.arange(len(train), dtype=np.int64)]
     if settings.partition == "iid":
         return iid(labels_N, clients, draws)
+    if settings.partition == "feddf":
+        return feddf(labels_N, clients, settings.alpha, draws)
     if settings.partition == "llt":
-        return llt(labels_N, clients, data.num_classes, settings.alpha, draws)
+        return llt(labels_N, clients, data.num_classes, settings.alpha, draws, settings.llt_form == "literal")
     return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from data.catalog import KNOWN
 from data.errors import DataError
+from data.layouts import read_layout
 from data.own import read_npz
 from data.random_draws import generator
 from data.settings import DataSettings
@@ -29,18 +30,18 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     root = Path(settings.data_root).expanduser()
     if (root / f"{name}.npz").is_file():
         return [root / f"{name}.npz"]
-    found = [sorted(path for path in root.glob(pattern) if path.is_file()) for pattern in known.torchvision_files]
+    found = [sorted(root.glob(pattern)) for pattern in known.files]
     if found and all(found):
         return [path for paths in found for path in paths]
     if settings.download and known.torchvision_class:
         return []
-    way = "set download = true to get it" if known.torchvision_class else "torchvision cannot download it"
-    looked_for = " or ".join([f"{name}.npz", *([", ".join(known.torchvision_files)] if found else [])])
+    way = "set download = true to get it" if known.torchvision_class else f"torchvision cannot download it: {known.how}"
+    looked_for = " or ".join([f"{name}.npz", *([", ".join(known.files)] if found else [])])
     raise DataError(f"{root}: {name} is not there; looked for {looked_for}; {way}")
 
 
-def read_named(name: str, settings: DataSettings) -> Raw:
-    """The named data set as it lies on disk.
+def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """The named data set as it lies on disk; images in folders, undecoded, will have `shape`.
 
     Raises:
         DataError: a file is missing or cannot be read, or a download failed.
@@ -48,9 +49,13 @@ def read_named(name: str, settings: DataSettings) -> Raw:
     if name == "digits":
         return _digits()
     files = files_of(name, settings)
-    if len(files) == 1 and files[0].suffix == ".npz":
+    if [file.name for file in files] == [f"{name}.npz"]:
         return read_npz(files[0])
-    return _torchvision(name, settings)
+    if KNOWN[name].layout == "torchvision":
+        return _torchvision(name, settings)
+    if not files:
+        _download(name, settings)
+    return read_layout(name, settings, shape)
 
 
 def _digits() -> Raw:
@@ -68,6 +73,18 @@ def _digits() -> Raw:
         Split(images_NHW[~is_test_N], labels_N[~is_test_N], where, "train"),
         Split(images_NHW[is_test_N], labels_N[is_test_N], where, "test"),
     )
+
+
+def _download(name: str, settings: DataSettings) -> None:
+    """Let torchvision fetch the two files that are then read here."""
+    import torchvision.datasets
+
+    known, root = KNOWN[name], Path(settings.data_root).expanduser()
+    try:
+        for split in ("train", "test"):
+            getattr(torchvision.datasets, known.torchvision_class)(root / known.torchvision_root, split, download=True)
+    except Exception as error:
+        raise DataError(f"{root}: torchvision cannot read {name}: {error}") from error
 
 
 def _torchvision(name: str, settings: DataSettings) -> Raw:

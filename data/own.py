@@ -5,15 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.files import IGNORED, ImageFiles, open_image
 from data.settings import DataSettings
 from data.splits import Raw, Split
-
-IGNORED = ("Thumbs.db", "desktop.ini")
-EIGHT_BIT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
-"""PIL's modes that convert to L or RGB without clipping; 16-bit ones would lose nearly everything in silence."""
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
@@ -67,7 +63,7 @@ def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]
     for key in ("train", "test", "val"):
         folder = path / key
         if folder.is_dir():
-            splits[key] = _read_split(folder, key, class_names, shape)
+            splits[key] = read_split(folder, key, class_names, shape)
         elif key != "val":
             raise DataError(f"{folder}: there is no such folder; {path} must hold train/CLASS/* and test/CLASS/*")
     return Raw(splits["train"], splits["test"], splits.get("val"))
@@ -84,23 +80,28 @@ def seen(name: str, settings: DataSettings) -> dict[str, str]:
             shape = (*shape[2:], *shape[:2]) if len(shape) == 3 else (1, *shape) if len(shape) == 2 else shape
             classes = int(max(part.max() for part in labels)) + 1
             return {"classes": str(classes), "input-shape": "x".join(map(str, shape))}
-        names = sorted({folder.name for key in ("train", "test") for folder in _visible(path / key)})
-        first = next(file for folder in _visible(path / "train") for file in _visible(folder))
-        image = _open(first, 0)
+        names = sorted({folder.name for key in ("train", "test") for folder in visible(path / key)})
+        first = next(file for folder in visible(path / "train") for file in visible(folder))
+        image = open_image(first, 0)
         return {"classes": ",".join(names), "input-shape": "x".join(map(str, (image.shape[2], *image.shape[:2])))}
     except (OSError, ValueError, TypeError, StopIteration):
         return {}
 
 
-def _visible(folder: Path) -> Iterator[Path]:
+def visible(folder: Path) -> Iterator[Path]:
     """What lies in a folder, in order of name, without the files that operating systems leave there."""
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".") and path.name not in IGNORED:
             yield path
 
 
-def _read_split(folder: Path, key: str, class_names: tuple[str, ...], shape: tuple[int, ...]) -> Split:
-    found = [path.name for path in _visible(folder) if path.is_dir()]
+def read_split(folder: Path, key: str, class_names: tuple[str, ...], shape: tuple[int, ...]) -> Split:
+    """CLASS/* of one folder, not decoded yet.
+
+    Raises:
+        DataError: a class folder is none of `class_names`, or there is no image.
+    """
+    found = [path.name for path in visible(folder) if path.is_dir()]
     unknown = [name for name in found if name not in class_names]
     if unknown:
         raise DataError(
@@ -108,33 +109,12 @@ def _read_split(folder: Path, key: str, class_names: tuple[str, ...], shape: tup
             f"found {', '.join(found)}; classes = {', '.join(class_names)}"
         )
     files = [
-        (file, label)
+        (str(file.relative_to(folder)), label)
         for label, name in enumerate(class_names)
         if (folder / name).is_dir()
-        for file in _visible(folder / name)
+        for file in visible(folder / name)
     ]
     if not files:
         raise DataError(f"{folder}: no image in any class folder of {', '.join(class_names)}")
-    channels, height, width = shape
-    images = np.empty((len(files), height, width, channels), np.uint8)
-    for index, (file, _) in enumerate(files):
-        images[index] = _open(file, channels, (width, height))
+    images = ImageFiles.of(folder, [file for file, _ in files], shape)
     return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
-
-
-def _open(file: Path, channels: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """One image (H, W, channels); 0 channels is as many as it has, no size is its own."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as opened:
-            if opened.mode not in EIGHT_BIT:
-                raise DataError(f"{file}: mode {opened.mode}: must be an image of 8 bits a channel")
-            grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
-            image = opened.convert("L" if grey else "RGB")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read as an image: {error}") from error
-    if size is not None and image.size != size:
-        image = image.resize(size, Image.Resampling.BILINEAR)
-    pixels = np.asarray(image, np.uint8)
-    return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -11,8 +11,10 @@ from data.settings import SettingError, require
 
 Indices = NDArray[np.int64]
 
+GROUP = 10
+"""feddf: clients that share one Dirichlet partition."""
 DRAWS = 10_000
-"""lda: draws until every client has its minimum. A draw costs some 100 microseconds, so giving up takes seconds."""
+"""lda, feddf: draws until every client has its minimum. A draw costs 100 microseconds, giving up seconds."""
 
 
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
@@ -53,13 +55,51 @@ def lda(
     )
 
 
+def feddf(labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
+    """Shuffled, split over groups of ten clients, dealt out by `lda` in each group, then cut anew into equal parts.
+
+    Lin et al. (FedDF, 2020): in a group a draw counts once every client holds half of its even share. The groups'
+    lists, client by client and class by class, are laid end to end and cut into contiguous parts whose sizes differ by
+    at most one; that the remainder is spread and not dropped is CReFF's (Shang et al., 2022). So 20 clients are two
+    independent partitions of 10.
+
+    Raises:
+        SettingError: fewer than ten clients, or the minimum was not met in `DRAWS` draws.
+    """
+    total = len(labels_N)
+    require(clients >= GROUP, "clients", clients, f"must be at least {GROUP}, the size of a group of partition feddf")
+    _enough(total, clients, 1)
+    shuffled = generator.permutation(total)
+    starts = np.arange(0, clients, GROUP)
+    members = np.diff(starts, append=clients)
+    chain: list[Indices] = []
+    for group, size in zip(np.split(shuffled, starts[1:] * total // clients), members.tolist(), strict=True):
+        sizes_C, labels_G = np.bincount(labels_N[group]), labels_N[group]
+        for _ in range(DRAWS):
+            counts_KC = _lda_counts(sizes_C, size, alpha, generator, balance=True)
+            if counts_KC.sum(axis=1).min() >= len(group) // 2 // size:
+                break
+        else:
+            rule = f"in {DRAWS} draws of partition feddf some client held less than half of its even share; raise alpha"
+            raise SettingError("alpha", alpha, rule)
+        of_class = [np.split(group[labels_G == c], np.cumsum(counts_KC[:-1, c])) for c in range(len(sizes_C))]
+        chain += [parts[client] for client in range(size) for parts in of_class]
+    return [np.sort(part) for part in np.array_split(np.concatenate(chain), clients)]
+
+
 def llt(
-    labels_N: NDArray[np.int64], clients: int, classes: int, alpha: float, generator: np.random.Generator
+    labels_N: NDArray[np.int64],
+    clients: int,
+    classes: int,
+    alpha: float,
+    generator: np.random.Generator,
+    literal: bool = False,
 ) -> list[Indices]:
     """The main clients k, k + C, k + 2C, ... of class k hold the share `alpha` of it, the others the rest, all equally.
 
     Long-tailed partition of GossipFL and VHL (Tang et al., 2022), whose code defines it for 10 and 100 clients of 10
-    classes and, for 100, gives the main clients .497 instead of alpha = .9; here they hold alpha for any number.
+    classes. With `literal` the shares are that code's: the others' is short of one main client's share alone and all
+    are then normalized, so that of 100 clients the main ones hold .497 of a class instead of alpha = .9.
 
     Raises:
         SettingError: the number of clients is no multiple of the number of classes.
@@ -69,9 +109,11 @@ def llt(
     rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
     require(clients % classes == 0, "clients", clients, rule)
     main = clients // classes
-    shares_KC = np.full((clients, classes), (1 - alpha) / (clients - main))
+    tail = (1 - (alpha / main if literal else alpha)) / (clients - main)
+    total_share = alpha + tail * (clients - main)  # 1, but for the literal form
+    shares_KC = np.full((clients, classes), tail / total_share)
     for client in range(clients):
-        shares_KC[client, client % classes] = alpha / main
+        shares_KC[client, client % classes] = alpha / main / total_share
     sizes_C = np.bincount(labels_N, minlength=classes)
     counts_KC = np.stack([_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)], axis=1)
     return _deal(labels_N, counts_KC, generator)
@@ -80,6 +122,55 @@ def llt(
 def by_domain(domains_N: NDArray[np.int64], clients: int) -> list[Indices]:
     """Client i holds every sample of domain i."""
     return [np.flatnonzero(domains_N == client) for client in range(clients)]
+
+
+def domain_parts(
+    labels_N: NDArray[np.int64],
+    domains_N: NDArray[np.int64],
+    domains: int,
+    parts_per_domain: int,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Every domain cut into ten parts, of which the first `parts_per_domain` are a client each.
+
+    Heterogeneity study of FedBN (Li et al., 2021): clients 0..D-1 hold the first part of each of the D domains, the
+    next D the second, and so on, so more clients are less heterogeneous. All parts have the domain's distribution of
+    classes. Parts that no client holds are left out.
+    """
+    cut = [ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator) for domain in range(domains)]
+    return [cut[domain][part] for part in range(parts_per_domain) for domain in range(domains)]
+
+
+def domain_shares(
+    labels_N: NDArray[np.int64],
+    domains_N: NDArray[np.int64],
+    domains: int,
+    percent: float,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Client i holds `percent` of domain i: percent / 10 of its ten parts, or less than one part.
+
+    Data-size study of FedBN (Li et al., 2021).
+    """
+    held = []
+    for domain in range(domains):
+        parts = ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator, ordered=False)
+        whole = parts[: int(percent / 10)] or [parts[0][: int(percent / 10 * len(parts[0]))]]
+        held.append(np.sort(np.concatenate(whole)))
+    return held
+
+
+def ten_parts(
+    labels_N: NDArray[np.int64], pool: Indices, generator: np.random.Generator, ordered: bool = True
+) -> list[Indices]:
+    """The indices in `pool` in ten parts cut at floor(j n / 10), each with the pool's distribution of classes."""
+    shuffled = generator.permutation(pool)
+    place = np.empty(len(pool))
+    for label in np.unique(labels_N[pool]):
+        of_class = np.flatnonzero(labels_N[shuffled] == label)
+        place[of_class] = (np.arange(len(of_class)) + 0.5) / len(of_class)  # each class evenly over the whole
+    parts = np.split(shuffled[np.argsort(place, kind="stable")], np.arange(1, 10) * len(pool) // 10)
+    return [np.sort(part) for part in parts] if ordered else parts
 
 
 def _enough(total: int, clients: int, min_samples: int) -> None:

@@ -4,15 +4,16 @@ import difflib
 import math
 from dataclasses import replace
 
-from data.catalog import DOMAINS_PREFIX, DOMAINS_SHAPE, KNOWN, OWN_PREFIXES, is_own, members
-from data.settings import DataSettings, SettingError, require
+from data.catalog import ALIASES, DOMAINS_PREFIX, FAMILIES, KNOWN, OWN_PREFIXES, has_domains, is_own, members
+from data.partition_file import marked, read
+from data.settings import PARTITIONS, DataSettings, SettingError, require
 
 
 def resolve(settings: DataSettings) -> DataSettings:
     """The same settings with partition, clients, classes, input-shape, mean and std spelled out.
 
-    Reads no data; only where a user's own data lack `classes` or `input-shape` it looks at them to say what would fit.
-    Resolving twice changes nothing.
+    Reads no data but the partition-file; only where a user's own data lack `classes` or `input-shape` it looks at them
+    to say what would fit. Resolving twice changes nothing.
 
     Raises:
         SettingError: an unknown data set, a value that cannot be read, or settings that contradict each other.
@@ -23,21 +24,36 @@ def resolve(settings: DataSettings) -> DataSettings:
     require(len(set(names)) == len(names), "dataset", settings.dataset, "must name each domain once")
     classes, shape = _classes(settings, names), _shape(settings, names)
     mean, std = _normalization(settings, names, shape)
-    domains = settings.dataset.startswith(DOMAINS_PREFIX)
-    partition = settings.partition
-    if partition == "auto":
+    _check_choices(settings, names)
+    rule = f"is for images, and the inputs are vectors of {shape[0]}"
+    require(settings.augmentation == "none" or len(shape) == 3, "augmentation", settings.augmentation, rule)
+    domains = has_domains(settings.dataset)
+    partition, from_file = settings.partition, bool(settings.partition_file)
+    rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
+    require(partition in (("auto", "file") if from_file else PARTITIONS[:-1]), "partition", partition, rule)
+    if from_file:
+        partition = "file"
+    elif partition == "auto":
         partition = "domains" if domains else "lda"
     require(
-        domains == (partition == "domains"),
+        domains == (partition == "domains") or partition in ("pooled", "file"),
         "partition",
         settings.partition,
         f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
         "other",
     )
-    clients = settings.clients or (len(names) if domains else 10)
+    dealt = len(names) * (settings.parts_per_domain or 1) if partition == "domains" else 10
+    if from_file:
+        dealt = len(read(settings.partition_file).train)
+        rule = f"must be 0 or {dealt}, the clients of partition-file"
+        require(settings.clients in (0, dealt), "clients", settings.clients, rule)
+    clients = settings.clients or (1 if partition == "pooled" else dealt)
+    if partition == "pooled":
+        require(clients == 1, "clients", settings.clients, "must be 0 or 1: partition pooled is one client")
+    if partition == "domains":
+        of = f"one client a {'part of a ' * bool(settings.parts_per_domain)}domain of dataset = {settings.dataset!r}"
+        require(clients == dealt, "clients", settings.clients, f"must be 0 or {dealt}, {of}")
     if domains:
-        rule = f"must be 0 or {len(names)}, one client a domain of dataset = {settings.dataset!r}"
-        require(clients == len(names), "clients", settings.clients, rule)
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
         require(settings.imbalance_factor == 1, "imbalance-factor", settings.imbalance_factor, rule)
         require(settings.largest_class == 0, "largest-class", settings.largest_class, rule)
@@ -49,9 +65,12 @@ def resolve(settings: DataSettings) -> DataSettings:
     if partition == "llt":
         rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
         require(clients % len(classes) == 0, "clients", clients, rule)
+        rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
+        require(settings.llt_form == "exact" or clients > len(classes), "llt-form", settings.llt_form, rule)
     return replace(
         settings,
         partition=partition,
+        partition_file=marked(settings.partition_file) if from_file else "",
         clients=clients,
         classes=",".join(classes),
         input_shape="x".join(map(str, shape)),
@@ -110,10 +129,26 @@ def _check_name(name: str, dataset: str) -> None:
         return
     if name in KNOWN:
         return
-    everything = [*KNOWN, *(prefix + "PATH" for prefix in OWN_PREFIXES), DOMAINS_PREFIX + "NAME,NAME"]
-    near = difflib.get_close_matches(name.lower(), list(KNOWN), n=1)
+    everything = [*KNOWN, *ALIASES, *(prefix + "PATH" for prefix in OWN_PREFIXES), DOMAINS_PREFIX + "NAME,NAME"]
+    near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise SettingError("dataset", dataset, f"no data set is called {name!r}; known are {', '.join(everything)}{hint}")
+
+
+def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
+    """Refuse what would change nothing for these data."""
+    layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
+    defaults = DataSettings()
+    for field, layout in (
+        ("cinic_train", "cinic"), ("window_width", "abide"), ("window_stride", "abide"), ("test_fold", "abide")
+    ):  # fmt: skip
+        idle = getattr(settings, field) == getattr(defaults, field) or layout in layouts
+        rule = f"has no effect with dataset = {settings.dataset!r}"
+        require(idle, field.replace("_", "-"), getattr(settings, field), rule)
+    families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
+    rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
+    fits = has_domains(settings.dataset) and len(families) == 1 and families <= {"digits", "office", "domainnet"}
+    require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,12 +175,13 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            require(image or name.startswith("npz:"), "input-shape", settings.input_shape, rule)
+            vectors = name.startswith("npz:") or (name in KNOWN and len(KNOWN[name].shape) == 1)
+            require(image or vectors, "input-shape", settings.input_shape, rule)
         return shape
     for name in names:
         if is_own(name):
             raise SettingError("input-shape", settings.input_shape, _missing(name, settings, "input-shape"))
-    return DOMAINS_SHAPE if settings.dataset.startswith(DOMAINS_PREFIX) else KNOWN[names[0]].shape
+    return FAMILIES[KNOWN[names[0]].family].shape if has_domains(settings.dataset) else KNOWN[names[0]].shape
 
 
 def _normalization(
@@ -157,6 +193,9 @@ def _normalization(
     own_std: tuple[float, ...] = (0.5,) * channels
     if len(shape) == 1:
         own_mean, own_std = (0.0,), (1.0,)
+    elif has_domains(settings.dataset) and names[0] in KNOWN:
+        family = FAMILIES[KNOWN[names[0]].family]
+        own_mean, own_std = (family.mean,) * channels, (family.std,) * channels
     elif settings.dataset in KNOWN:
         own_mean = _spread(KNOWN[settings.dataset].mean, channels)
         own_std = _spread(KNOWN[settings.dataset].std, channels)

@@ -2,27 +2,43 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Generator, Tensor
+
+from data.augmentation import AUGMENTATIONS
+from data.files import ImageFiles
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels, contiguous on one device, not normalized yet."""
+    """Inputs and labels, contiguous on one device (files aside), not normalized yet."""
 
-    inputs_N: Tensor
-    """(N, C, H, W) or (N, F), uint8 or float32."""
+    inputs_N: Tensor | ImageFiles
+    """(N, C, H, W) or (N, F), uint8 or float32; or the files of images, which are decoded as they are asked for."""
     labels_N: Tensor
     """(N,), int64."""
     mean: Tensor
     """Float32, broadcasts against one input: (C, 1, 1), or (1,) or (F,) for vectors."""
     std: Tensor
     """As `mean`."""
+    augmentation: str = "none"
+    """How `batch` changes images at random, when it is given a generator."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    def batch(self, indices: Tensor) -> Tensor:
-        """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std."""
-        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device))
+    def batch(self, indices: Tensor, draws: Generator | None = None) -> Tensor:
+        """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std.
+
+        With `draws`, for a training step, each image is augmented by numbers drawn from it.
+        """
+        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device)).to(self.mean.device)
         scaled = chosen if chosen.is_floating_point() else chosen.float() / 255
-        return (scaled - self.mean) / self.std
+        if draws is None:
+            return (scaled - self.mean) / self.std
+        before, after = AUGMENTATIONS[self.augmentation]
+        for change in before:
+            scaled = change(scaled, draws)
+        normalized = (scaled - self.mean) / self.std
+        for change in after:
+            normalized = change(normalized, draws)
+        return normalized

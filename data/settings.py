@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from data.augmentation import AUGMENTATIONS
+
 
 class SettingError(ValueError):
     """A setting whose value breaks a rule; the message names the key, the value and the rule."""
@@ -17,7 +19,15 @@ def require(holds: bool, key: str, value: object, rule: str) -> None:
         raise SettingError(key, value, rule)
 
 
-PARTITIONS = ("auto", "iid", "lda", "llt", "domains")
+PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled", "file")
+USED_BY = {
+    "alpha": ("lda", "feddf", "llt"),
+    "min-samples": ("lda",),
+    "llt-form": ("llt",),
+    "parts-per-domain": ("domains",),
+    "domain-percent": ("domains",),
+}
+"""The partitions that look at a setting; under any other it would change nothing."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class DataSettings:
     """Which data, and how they are dealt out to the clients."""
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, usps, cifar10, cifar100, mnist-m, npz:PATH, folder:PATH or domains:NAME,NAME,..."""
+    """A name of `fedskew data list`, npz:PATH, folder:PATH or domains:NAME,NAME,..."""
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
@@ -40,6 +50,19 @@ class DataSettings:
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
     std: str = ""
     """Standard deviation of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
+    recipe: str = "none"
+    """Several domains: fedbn makes them equally large as in FedBN, digits also split anew; none changes nothing."""
+    cinic_train: str = "train+valid"
+    """cinic10: train+valid trains on both splits, as FedMA does; train leaves valid as validation data."""
+    window_width: int = 32
+    """abide: time points in a window."""
+    window_stride: int = 1
+    """abide: time points from one window to the next."""
+    test_fold: int = 0
+    """abide: which fifth of every site's subjects is for testing, 0 to 4."""
+    augmentation: str = "none"
+    """Training images at random: none, crop-flip, crop-flip-cutout (IWDS), rotate (and flip: Office-Caltech10,
+    DomainNet) or imagenet (resized crop, flip, color jitter)."""
     train_images: int = 0
     """Draw that many training images, equally many of each class (of each domain, for domains:); 0 is all."""
     test_images: int = 0
@@ -51,13 +74,22 @@ class DataSettings:
     largest_class: int = 0
     """Long tail: images of class 0, n_max; 0 is as many as the smallest class allows all to have before the cut."""
     clients: int = 0
-    """Number of clients N; 0 is 10, or one client a domain."""
+    """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: str = "auto"
-    """iid, lda (Dirichlet, balanced), llt (a class mostly at its main clients) or domains; auto is lda, or domains."""
+    """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
+    at its main clients), domains, or pooled (one client with everything); auto is lda, or domains."""
+    partition_file: str = ""
+    """File of `fedskew data save-partition` that says who holds what; imbalance-factor then only names shot groups."""
     alpha: float = 0.1
-    """lda: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
+    """lda, feddf: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: int = 10
     """lda: draw again until every client holds at least that many samples."""
+    llt_form: str = "exact"
+    """llt: exact, the main clients hold alpha; or literal, the public code's shares, .497 of alpha = .9 for N = 100."""
+    parts_per_domain: int = 0
+    """domains: 1 to 10 cuts every domain into ten parts, that many of which are a client each; 0 leaves it whole."""
+    domain_percent: float = 100.0
+    """domains: percent of a domain's training samples that its client holds, a multiple of 10 or less than 10."""
 
     def __post_init__(self) -> None:
         require(bool(self.dataset), "dataset", self.dataset, "must name a data set")
@@ -65,7 +97,25 @@ class DataSettings:
             require(getattr(self, key) >= 0, key.replace("_", "-"), getattr(self, key), "must be 0 or more")
         require(self.imbalance_factor >= 1, "imbalance-factor", self.imbalance_factor, "must be at least 1")
         require(self.partition in PARTITIONS, "partition", self.partition, f"must be one of {', '.join(PARTITIONS)}")
+        known = tuple(AUGMENTATIONS)
+        require(self.augmentation in known, "augmentation", self.augmentation, f"must be one of {', '.join(known)}")
+        require(self.recipe in ("none", "fedbn"), "recipe", self.recipe, "must be none or fedbn")
+        known = ("train+valid", "train")
+        require(self.cinic_train in known, "cinic-train", self.cinic_train, f"must be one of {', '.join(known)}")
+        rule = "must be at least 3, as two time points always correlate perfectly"
+        require(self.window_width >= 3, "window-width", self.window_width, rule)
+        require(self.window_stride >= 1, "window-stride", self.window_stride, "must be at least 1")
+        require(0 <= self.test_fold <= 4, "test-fold", self.test_fold, "must be 0 to 4")
         require(self.alpha > 0, "alpha", self.alpha, "must be greater than 0")
         if self.partition == "llt":
             require(self.alpha <= 1, "alpha", self.alpha, "is the main clients' share under llt and must be at most 1")
         require(self.min_samples >= 1, "min-samples", self.min_samples, "must be at least 1")
+        for key in ("largest_class", "train_images", "test_images", "holdout_per_class"):
+            rule = "has no effect with partition-file, which says which samples there are"
+            require(not (self.partition_file and getattr(self, key)), key.replace("_", "-"), getattr(self, key), rule)
+        require(self.llt_form in ("exact", "literal"), "llt-form", self.llt_form, "must be exact or literal")
+        require(0 <= self.parts_per_domain <= 10, "parts-per-domain", self.parts_per_domain, "must be 0 to 10")
+        percent, rule = self.domain_percent, "must be a multiple of 10 up to 100, or between 0 and 10"
+        require(0 < percent < 10 or percent in range(10, 101, 10), "domain-percent", percent, rule)
+        rule = "contradicts parts-per-domain: set one of the two"
+        require(percent == 100 or not self.parts_per_domain, "domain-percent", percent, rule)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.files import ImageFiles
 from data.images import bring_to
 
 
@@ -13,7 +14,7 @@ from data.images import bring_to
 class Split:
     """Train, test or validation data before they are brought to the input shape."""
 
-    images: NDArray[np.generic]
+    images: NDArray[np.generic] | ImageFiles
     """(N, H, W) or (N, H, W, C), uint8 or float32, or float32 vectors (N, F)."""
     labels: NDArray[np.generic]
     """(N,), whole numbers from 0."""
@@ -21,6 +22,14 @@ class Split:
     """File or folder that an error names."""
     key: str
     """train, test or val."""
+    groups: NDArray[np.int64] | None = None
+    """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
+
+    def take(self, indices: NDArray[np.int64], key: str) -> "Split":
+        """Some of the samples, in that order, as the split `key`."""
+        images = self.images.only(indices) if isinstance(self.images, ImageFiles) else self.images[indices]
+        groups = None if self.groups is None else self.groups[indices]
+        return Split(images, self.labels[indices], self.where, key, groups)
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
         DataError: what cannot be trained on, said in one sentence.
     """
     images, labels = split.images, split.labels
+    if isinstance(images, ImageFiles):
+        images = images.decoded()
     images_key, labels_key = f"{split.key}_images", f"{split.key}_labels"
 
     def check(holds: bool, key: str, value: str, rule: str) -> None:
@@ -72,3 +83,19 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
     except ValueError as error:
         raise DataError(f"{split.where}: {images_key}: {error}") from None
     return inputs, whole
+
+
+def stratified(labels_N: NDArray[np.int64], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
+
+    Raises:
+        DataError: a class with a single sample.
+    """
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    try:
+        split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+        train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
+    except ValueError as error:
+        raise DataError(f"{where}: cannot be split 80 to 20 by class: {error}") from None
+    return train.astype(np.int64), test.astype(np.int64)

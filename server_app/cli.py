@@ -1,4 +1,4 @@
-"""The command line: `fedskew run` and `fedskew list`."""
+"""The command line: `fedskew run` and `fedskew list`; `fedskew data` is in data_cli.py."""
 
 import json
 import logging
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data import DataError, SettingError
+from server_app import data_cli
 from server_app.experiments import find, load_experiments
 from server_app.methods import METHODS
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
@@ -25,6 +26,7 @@ application = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+application.add_typer(data_cli.application, name="data")
 errors = Console(stderr=True, highlight=False)
 
 

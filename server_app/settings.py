@@ -15,11 +15,14 @@ from typing import Any
 
 from client_app.assignment import Assignment, code_version
 from client_app.client import Variant
-from client_app.models import MODELS, build, has_batch_norm
+from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, require, resolve
+from data.catalog import has_domains
+from data.settings import USED_BY
 from server_app.methods import Parts, compose, section_types
+from server_app.suitable_model import suitable_model
 from strategies.exchange import ExchangeSettings
 from strategies.fedavg import FedAvg
 from strategies.server import ServerMethod, needs_holdout
@@ -35,7 +38,7 @@ class GeneralSettings:
     method: str = "fedshift"
     """One method, or several that compose, as in fedshift+fedbn+iwds."""
     model: str = "auto"
-    """small-cnn, mcmahan-cnn, digit-model, resnet-8 or mlp-bn; auto is the papers' choice for the data set."""
+    """A model of `fedskew list models`, or one's own as MODULE:FUNCTION; auto is the papers' choice for the data."""
     rounds: int = 20
     """Communication rounds."""
     participation: float = 1.0
@@ -59,7 +62,8 @@ class GeneralSettings:
 
     def __post_init__(self) -> None:
         known = ("auto", *MODELS)
-        require(self.model in known, "model", self.model, f"must be one of {', '.join(known)}")
+        rule = f"must be MODULE:FUNCTION or one of {', '.join(known)}"
+        require(self.model in known or is_own_model(self.model), "model", self.model, rule)
         require(self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
         require(0 < self.participation <= 1, "participation", self.participation, "must be in (0, 1]")
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
@@ -162,7 +166,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
             raise needs_holdout(part.name)
     model = suitable_model(data) if general.model == "auto" else general.model
     shape = tuple(int(side) for side in data.input_shape.split("x"))
-    probe = build(model, shape, 2, 0)  # refuses inputs that the model cannot take
+    probe = build(model, shape, len(data.classes.split(",")), 0)  # refuses inputs that the model cannot take
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
@@ -210,10 +214,11 @@ def chosen_by_method(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any
 def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], parts: Parts) -> None:
     """Raise SettingError for a setting that differs from its default and would change nothing."""
     partition = values.get("partition", "auto")
-    dealt = str(values.get("dataset", "")).startswith("domains:") or partition == "domains"
-    words = f"with partition = {'domains' if dealt else partition}"
-    idle = {"alpha": words} if dealt or partition == "iid" else {}
-    idle |= {"min-samples": words} if dealt or partition in ("iid", "llt") else {}
+    if values.get("partition-file"):
+        partition = "file"
+    if partition == "auto":
+        partition = "domains" if has_domains(str(values.get("dataset", ""))) else "lda"
+    idle = {key: f"with partition = {partition}" for key, users in USED_BY.items() if partition not in users}
     if not values.get("server-momentum", 0.0):
         idle["server-momentum-form"] = "without server-momentum"
     for alone in (name for name in parts.variants if VARIANTS[name].shares_nothing):
@@ -254,18 +259,6 @@ def parse_text(assignment: str) -> tuple[str, Scalar]:
             except ValueError:
                 continue
     return key, text
-
-
-def suitable_model(data: DataSettings) -> str:
-    """Return the papers' model for a data set, or for inputs of its shape."""
-    shape = [int(side) for side in data.input_shape.split("x")]
-    if len(shape) == 1:
-        return "mlp-bn"
-    if data.dataset.startswith("domains:") or data.dataset == "mnist-m":
-        return "digit-model"
-    if shape[0] == 1:
-        return "small-cnn" if shape[1] < 20 else "mcmahan-cnn"
-    return "resnet-8"
 
 
 def key_of(field: Field[Any]) -> str:

@@ -5,37 +5,44 @@ from collections.abc import Callable
 import torch
 
 from client_app.models.classifier import Classifier, batch_norm_names, has_batch_norm
-from client_app.models.cnn import digit_model, mcmahan_cnn, small_cnn
-from client_app.models.mlp import mlp_bn
-from client_app.models.resnet import resnet8
+from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
+from client_app.models.mlp import abide_mlp, mlp_bn
+from client_app.models.own import is_own_model, load_own
+from client_app.models.resnet import resnet8, resnet18, resnet18_imagenet, resnet50, resnet50_imagenet
 
-__all__ = ["MODELS", "Classifier", "batch_norm_names", "build", "has_batch_norm"]
+__all__ = ["MODELS", "Classifier", "batch_norm_names", "build", "has_batch_norm", "is_own_model"]
 
 MODELS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": small_cnn,
     "mcmahan-cnn": mcmahan_cnn,
     "digit-model": digit_model,
+    "vgg-9": vgg9,
+    "alexnet-bn": alexnet_bn,
     "resnet-8": resnet8,
+    "resnet-18": resnet18,
+    "resnet-50": resnet50,
+    "resnet-18-imagenet": resnet18_imagenet,
+    "resnet-50-imagenet": resnet50_imagenet,
     "mlp-bn": mlp_bn,
+    "abide-mlp": abide_mlp,
 }
-VECTOR_MODELS = {"mlp-bn"}
+VECTOR_MODELS = {"mlp-bn", "abide-mlp"}
+SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63}
+"""Pixels that are left by no pooling below; 4 for every model that is not listed."""
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
     """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone.
 
-    Raises SettingError for inputs the model cannot take.
+    Raises SettingError for inputs the model cannot take, and for a user's own model that is no Classifier.
     """
     from data import require
 
     described = "x".join(map(str, shape))
-    if name not in VECTOR_MODELS:
-        require(
-            len(shape) == 3 and min(shape[1:]) >= 4,
-            "model",
-            name,
-            f"needs images of 4x4 pixels or more, not {described}",
-        )
+    if name not in VECTOR_MODELS and not is_own_model(name):
+        side = SMALLEST_SIDE.get(name, 4)
+        rule = f"needs images of {side}x{side} pixels or more, not {described}"
+        require(len(shape) == 3 and min(shape[1:]) >= side, "model", name, rule)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](shape, classes)
+        return load_own(name, shape, classes) if is_own_model(name) else MODELS[name](shape, classes)

@@ -17,7 +17,7 @@ def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
         return block
 
     features = nn.Sequential(
-        nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        _small_stem(shape[0]), nn.BatchNorm2d(64), nn.ReLU(),
         stage(64, 64, 1), stage(64, 128, 2), stage(128, 256, 2),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(),
     )  # fmt: skip
@@ -25,3 +25,39 @@ def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return Classifier(features, nn.Linear(256, classes))
+
+
+def resnet18(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """ResNet-18 for small images (He et al. 2016): stem 3x3 with stride 1, no max-pool; 11,173,962 parameters."""
+    return _resnet("resnet18", shape, classes, small=True)
+
+
+def resnet50(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """ResNet-50 for small images: stem 3x3, no max-pool; 23,520,842 parameters, 23,910,152 for C = 200."""
+    return _resnet("resnet50", shape, classes, small=True)
+
+
+def resnet18_imagenet(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """torchvision's ResNet-18: stem 7x7 with stride 2, max-pool; 11,181,642 parameters."""
+    return _resnet("resnet18", shape, classes, small=False)
+
+
+def resnet50_imagenet(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """torchvision's ResNet-50: stem 7x7 with stride 2, max-pool; 23,528,522 parameters, 23,917,832 for C = 200."""
+    return _resnet("resnet50", shape, classes, small=False)
+
+
+def _small_stem(channels: int) -> nn.Conv2d:
+    return nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+
+
+def _resnet(name: str, shape: tuple[int, int, int], classes: int, small: bool) -> Classifier:
+    """Return torchvision's network cut at its head, its first convolution changed where the inputs ask for it."""
+    import torchvision.models
+
+    whole = getattr(torchvision.models, name)(num_classes=classes)
+    first = _small_stem(shape[0]) if small else nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False)
+    nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
+    stem = [first, whole.bn1, whole.relu, *([] if small else [whole.maxpool])]
+    stages = [whole.layer1, whole.layer2, whole.layer3, whole.layer4]
+    return Classifier(nn.Sequential(*stem, *stages, whole.avgpool, nn.Flatten()), whole.fc)

@@ -5,7 +5,7 @@ import torch
 from client_builders import SHAPE, play, same, small_client
 from torch import nn
 
-from client_app.models import MODELS, Classifier, batch_norm_names, build, has_batch_norm
+from client_app.models import MODELS, SMALLEST_SIDE, Classifier, batch_norm_names, build, has_batch_norm
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
@@ -24,6 +24,13 @@ SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
         ("digit-model", (3, 28, 28), 10, 14_219_210, 512, 37, 12),
         ("small-cnn", (1, 8, 8), 10, 13_706, 64, 8, 8),
         ("mlp-bn", (1, 8, 8), 10, 17_610, 64, 16, 6),
+        ("vgg-9", (3, 32, 32), 10, 3_491_530, 512, 18, 18),
+        ("alexnet-bn", (3, 256, 256), 10, 57_063_498, 4096, 51, 16),
+        ("resnet-18", (3, 32, 32), 10, 11_173_962, 512, 122, 22),
+        ("resnet-18-imagenet", (3, 64, 64), 10, 11_181_642, 512, 122, 22),
+        ("resnet-50", (3, 32, 32), 200, 23_910_152, 2048, 320, 55),
+        ("resnet-50-imagenet", (3, 64, 64), 200, 23_917_832, 2048, 320, 55),
+        ("abide-mlp", (5995,), 2, 96_306, 16, 16, 6),
     ],
 )
 def test_counts(
@@ -41,7 +48,7 @@ def test_counts(
         assert model.features(inputs_B).shape == (2, width)
         assert torch.equal(model.head(model.features(inputs_B)), model(inputs_B))
     assert model.head.in_features == width and model.head.out_features == classes
-    if name != "mlp-bn" and classes == 10:
+    if name != "mlp-bn" and classes != 100:
         assert f"{parameters:,}" in (MODELS[name].__doc__ or "")
 
 
@@ -49,11 +56,12 @@ def test_counts(
 def test_weights_come_from_the_seed_alone(name: str) -> None:
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    first = copy(build(name, SHAPE, 3, 1).state_dict())
+    shape = (1, *([SMALLEST_SIDE.get(name, 4)] * 2))
+    first = copy(build(name, shape, 3, 1).state_dict())
     assert torch.equal(torch.random.get_rng_state(), state), "the global generator moved"
     torch.manual_seed(6)
-    assert same(first, build(name, SHAPE, 3, 1).state_dict())
-    assert not same(first, build(name, SHAPE, 3, 2).state_dict())
+    assert same(first, build(name, shape, 3, 1).state_dict())
+    assert not same(first, build(name, shape, 3, 2).state_dict())
 
 
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 8), (1, 8, 3)])
@@ -61,6 +69,24 @@ def test_images_too_small_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(SettingError, match="needs images of 4x4 pixels"):
         build("small-cnn", shape, 10, 0)
     assert build("mlp-bn", shape, 10, 0).head.out_features == 10
+
+
+@pytest.mark.parametrize("name", SMALLEST_SIDE)
+def test_the_smallest_image_goes_through_and_a_smaller_one_is_refused(name: str) -> None:
+    side = SMALLEST_SIDE[name]
+    assert build(name, (3, side, side), 4, 0).eval()(torch.zeros(1, 3, side, side)).shape == (1, 4)
+    with pytest.raises(SettingError, match=f"^model = '{name}': needs images of {side}x{side} pixels or more"):
+        build(name, (3, side - 1, side), 4, 0)
+
+
+def test_the_imagenet_stem_computes_what_torchvision_s_network_does() -> None:
+    import torchvision.models
+
+    ours = build("resnet-18-imagenet", (3, 64, 64), 10, 0).eval()
+    theirs = torchvision.models.resnet18(num_classes=10).eval()
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
+    inputs_B = torch.randn(2, 3, 64, 64)
+    assert torch.equal(ours(inputs_B), theirs(inputs_B))
 
 
 def test_layers_are_found_by_type_not_by_name() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, SettingError, cache, load, resolve
-from data.catalog import KNOWN
+from data.catalog import ALIASES, KNOWN
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -148,7 +148,8 @@ def test_domains(tmp_path):
         (
             DataSettings("fashon-mnist"),
             "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, mnist, fashion-mnist, "
-            "usps, cifar10, cifar100, mnist-m, npz:PATH, folder:PATH, domains:NAME,NAME; did you mean 'fashion-mnist'?",
+            f"{', '.join([*list(KNOWN)[3:], *ALIASES])}, npz:PATH, folder:PATH, domains:NAME,NAME; did you mean "
+            "'fashion-mnist'?",
         ),
         (DataSettings("npz:"), "dataset = 'npz:': 'npz:' must go on with a path"),
         (DataSettings("domains:mnist,mnist"), "dataset = 'domains:mnist,mnist': must name each domain once"),
@@ -226,10 +227,11 @@ def test_resolve_fills_in_everything_and_only_once():
 
 def test_missing_data(tmp_path):
     fails(DataError, "data-root = '': mnist needs the folder that holds its files", DataSettings("mnist"))
-    files = ", ".join(KNOWN["mnist"].torchvision_files)
+    files = ", ".join(KNOWN["mnist"].files)
     message = f"{tmp_path}: mnist is not there; looked for mnist.npz or {files}; set download = true to get it"
     fails(DataError, message, DataSettings("mnist", str(tmp_path)))
-    message = f"{tmp_path}: mnist-m is not there; looked for mnist-m.npz; torchvision cannot download it"
+    way = f"torchvision cannot download it: {KNOWN['mnist-m'].how}"
+    message = f"{tmp_path}: mnist-m is not there; looked for mnist-m.npz; {way}"
     fails(DataError, message, DataSettings("mnist-m", str(tmp_path), download=True))
 
 

@@ -38,8 +38,10 @@ def domains(tmp_path):
         DataSettings(partition="iid", train_images=100, test_images=50),
         DataSettings(partition="llt", alpha=0.9, clients=20),
         DataSettings(imbalance_factor=10, largest_class=100, min_samples=5),
+        DataSettings(partition="feddf", alpha=0.5, clients=20),
+        DataSettings(partition="llt", alpha=0.9, clients=20, llt_form="literal"),
     ],
-    ids=["lda", "iid", "llt", "long tail"],
+    ids=["lda", "iid", "llt", "long tail", "feddf", "literal llt"],
 )
 def test_invariants(settings):
     made = federate(settings, 3)
@@ -123,6 +125,40 @@ def test_domains_are_drawn_class_balanced(domains):
     message = "train-images = 75: domain mnist-m: needs 8 images of class 2, which has 7"
     with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
         federate(replace(domains, train_images=75), 0)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_part_of_a_domain_is_a_client(domains, parts):
+    made = federate(replace(domains, parts_per_domain=parts), 0)
+    assert made.clients == 2 * parts and made.domains == (0, 1) * parts
+    assert [len(part) for part in made.train_indices] == [9, 7] * parts
+    for client in range(made.clients):
+        domain = client % 2
+        assert (made.dataset.train_domains[made.train_indices[client]] == domain).all()
+        assert (made.dataset.test_domains[made.test_indices[client]] == domain).all()
+        assert len(made.test(client)) == 40, "every part is tested on all of its domain"
+    message = "clients = 5: must be 0 or 4, one client a part of a domain of dataset = 'domains:mnist,mnist-m'"
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+        federate(replace(domains, parts_per_domain=2, clients=5), 0)
+
+
+def test_percent_of_each_domain(domains):
+    made = federate(replace(domains, domain_percent=50.0), 0)
+    assert made.clients == 2 and made.counts_KC.sum(axis=1).tolist() == [45, 36]
+    with pytest.raises(SettingError, match=r"domain-percent = 25.0: must be a multiple of 10"):
+        replace(domains, domain_percent=25.0)
+    with pytest.raises(SettingError, match=r"domain-percent = 50.0: contradicts parts-per-domain"):
+        replace(domains, domain_percent=50.0, parts_per_domain=2)
+
+
+def test_pooled_is_one_client_with_everything(domains):
+    for settings, total in ((DataSettings(partition="pooled"), 1437), (replace(domains, partition="pooled"), 163)):
+        made = federate(settings, 0)
+        assert made.clients == 1 and made.domains is None and made.test_indices is None
+        assert np.array_equal(made.train_indices[0], np.arange(total))
+        assert made.test(0) is made.test()
+    with pytest.raises(SettingError, match=r"^clients = 2: must be 0 or 1: partition pooled is one client$"):
+        federate(DataSettings(partition="pooled", clients=2), 0)
 
 
 def test_samples_are_those_of_the_client_and_normalized():

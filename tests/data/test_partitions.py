@@ -7,7 +7,7 @@ import pytest
 
 from data import SettingError, partitions
 from data.long_tail import long_tail_counts
-from data.partitions import by_domain, iid, lda, llt
+from data.partitions import by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 
 BALANCED = np.repeat(np.arange(10), 100)
 TAILED = np.random.default_rng(5).permutation(np.repeat(np.arange(10), long_tail_counts(1200, 100, 10)))
@@ -27,6 +27,8 @@ MAKERS = {
     "lda 0.1 unbalanced": lambda labels, clients, seed: lda(labels, clients, 0.1, draws(seed), 1, balance=False),
     "lda 100": lambda labels, clients, seed: lda(labels, clients, 100.0, draws(seed)),
     "llt 0.9": lambda labels, clients, seed: llt(labels, clients, 10, 0.9, draws(seed)),
+    "llt 0.9 literal": lambda labels, clients, seed: llt(labels, clients, 10, 0.9, draws(seed), literal=True),
+    "feddf 0.1": lambda labels, clients, seed: feddf(labels, clients, 0.1, draws(seed)),
     "llt 0.1": lambda labels, clients, seed: llt(labels, clients, 10, 0.1, draws(seed)),
 }
 
@@ -134,6 +136,43 @@ def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients():
         assert np.abs(main - 450).max() <= 1
 
 
+@pytest.mark.parametrize(("alpha", "share"), [(0.9, 0.497), (0.99, 0.524)])
+def test_llt_literally_gives_the_main_clients_less(alpha, share):
+    labels = np.repeat(np.arange(10), 5000)
+    held = counts(labels, llt(labels, 100, 10, alpha, draws(), literal=True))
+    for label in range(10):
+        assert abs(held[label::10, label].sum() / 5000 - share) < 0.003
+    ten = [llt(labels, 10, 10, alpha, draws(), literal=form) for form in (False, True)]
+    assert all(np.array_equal(a, b) for a, b in zip(*ten, strict=True)), "for ten clients there is one form"
+
+
+@pytest.mark.parametrize("clients", [10, 20, 25, 33])
+@pytest.mark.parametrize("labels", [BALANCED, TAILED[:-3]], ids=["balanced", "tailed"])
+def test_feddf_sizes_are_equal_but_for_the_remainder(labels, clients):
+    sizes = [len(part) for part in feddf(labels, clients, 0.5, draws(2))]
+    assert sum(sizes) == len(labels)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_feddf_is_two_partitions_of_ten_for_twenty_clients():
+    held = counts(BALANCED, feddf(BALANCED, 20, 0.1, draws(1)))
+    # Each half holds a random half of the data, and inside it most of a class is at few clients.
+    assert held[:10].sum() == held[10:].sum() == 500
+    assert np.abs(held[:10].sum(axis=0) - 50).max() <= 20
+    for half in (held[:10], held[10:]):
+        assert np.median(half.max(axis=0) / half.sum(axis=0)) > 0.5
+    near_iid = counts(BALANCED, feddf(BALANCED, 20, 1e6, draws(1)))
+    assert near_iid.max() <= 12
+
+
+def test_feddf_says_what_it_cannot_do(monkeypatch):
+    with pytest.raises(SettingError, match="clients = 9: must be at least 10, the size of a group of partition feddf"):
+        feddf(BALANCED, 9, 0.5, draws())
+    monkeypatch.setattr(partitions, "DRAWS", 3)
+    with pytest.raises(SettingError, match=r"alpha = 0.001: in 3 draws of partition feddf some client held less than"):
+        feddf(BALANCED[:500], 10, 0.001, draws())
+
+
 def test_llt_with_alpha_one_leaves_the_others_nothing():
     assert np.array_equal(counts(BALANCED, llt(BALANCED, 10, 10, 1.0, draws())), np.eye(10, dtype=int) * 100)
 
@@ -146,3 +185,35 @@ def test_llt_wants_a_multiple_of_the_classes():
 def test_each_domain_is_a_client():
     parts = by_domain(np.array([0, 1, 0, 2, 1]), 3)
     assert [part.tolist() for part in parts] == [[0, 2], [1, 4], [3]]
+
+
+DOMAINS = np.repeat([0, 1, 2], [7438, 7438, 1000])
+IN_DOMAINS = np.random.default_rng(3).integers(0, 10, len(DOMAINS))
+
+
+def test_ten_parts_of_a_domain():
+    """FedBN's 7,438 images a domain are cut into parts of 743 or 744 at int(743.8 j), each with the same classes."""
+    parts = domain_parts(IN_DOMAINS, DOMAINS, 3, 10, draws())
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(DOMAINS)))
+    assert all(np.array_equal(part, np.sort(part)) for part in parts)
+    cuts = [int(743.8 * part) for part in range(11)]
+    assert [len(part) for part in parts[::3]] == np.diff(cuts).tolist() and set(np.diff(cuts)) == {743, 744}
+    for client, part in enumerate(parts):
+        domain = client % 3 == DOMAINS
+        assert domain[part].all()
+        even = np.bincount(IN_DOMAINS[domain], minlength=10) / 10
+        assert np.abs(np.bincount(IN_DOMAINS[part], minlength=10) - even).max() <= 2
+
+
+def test_more_parts_are_more_clients_and_the_first_ones_stay():
+    few, many = (domain_parts(IN_DOMAINS, DOMAINS, 3, number, draws()) for number in (2, 5))
+    assert (len(few), len(many)) == (6, 15)
+    assert all(np.array_equal(a, b) for a, b in zip(few, many[:6], strict=True))
+
+
+@pytest.mark.parametrize(("percent", "sizes"), [(100, 7438), (30, 743 + 744 + 744), (10, 743), (5, 371), (1, 74)])
+def test_percent_of_a_domain(percent, sizes):
+    parts = domain_shares(IN_DOMAINS, DOMAINS, 3, percent, draws())
+    assert [len(part) for part in parts[:2]] == [sizes, sizes]
+    assert [set(DOMAINS[part]) for part in parts] == [{0}, {1}, {2}]
+    assert np.bincount(IN_DOMAINS[parts[0]], minlength=10).std() < 0.1 * sizes / 10 + 1

@@ -45,6 +45,12 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
     "std": ["0", "-1", "inf"],
+    "augmentation": ["flip", ""],
+    "recipe": ["fedavg", ""],
+    "cinic-train": ["valid", ""],
+    "window-width": [2],
+    "window-stride": [0],
+    "test-fold": [-1, 5],
     "train-images": [-1],
     "test-images": [-1],
     "imbalance-factor": [0.5, NAN],
@@ -52,8 +58,12 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "largest-class": [-1],
     "clients": [-1],
     "partition": ["dirichlet", "domains"],
+    "partition-file": ["nowhere.json"],
     "alpha": [0.0, -1.0, NAN],
     "min-samples": [0],
+    "llt-form": ["fixed", ""],
+    "parts-per-domain": [-1, 11],
+    "domain-percent": [0.0, -1.0, 15.0, 25.0, 101.0, NAN],
     "local-epochs": [0],
     "local-steps": [-1],
     "batch-size": [0, 1],
@@ -116,16 +126,30 @@ OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
     "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
+    "llt-form": "literal", "augmentation": "crop-flip", "recipe": "fedbn", "cinic-train": "train",
     "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
     "fedbe.distribution": "dirichlet", "server-momentum-form": "damped", "control-variates.option": "I",
 }  # fmt: skip
 
 
+NEEDED: dict[str, dict[str, Scalar]] = {
+    "llt-form": {"partition": "llt", "clients": 20},
+    "recipe": {"dataset": "digits-five"},
+    "cinic-train": {"dataset": "cinic10"},
+    "window-width": {"dataset": "abide"},
+    "window-stride": {"dataset": "abide"},
+    "test-fold": {"dataset": "abide"},
+    "parts-per-domain": {"dataset": "domains:mnist,usps"},
+    "domain-percent": {"dataset": "domains:mnist,usps"},
+}
+"""Other settings without which a setting would change nothing."""
+
+
 def in_force(key: str) -> dict[str, Any]:
     """Return the settings with which `key` has an effect, on a model with batch norm."""
-    holdout = {} if key == "holdout-per-class" else {"holdout-per-class": 5}
+    holdout = {} if key in ("holdout-per-class", "partition-file") else {"holdout-per-class": 5}
     method = "fedavgm" if key == "server-momentum-form" else METHOD_OF.get(key.rpartition(".")[0], "fedavg")
-    return {"model": "mlp-bn", "method": method, **holdout}
+    return {"model": "mlp-bn", "method": method, **holdout, **NEEDED.get(key, {})}
 
 
 def other_value(key: str) -> Scalar:
@@ -189,6 +213,18 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"partition": "iid", "min-samples": 3}, "min-samples", ("has no effect", "iid")),
         ({"partition": "llt", "min-samples": 3}, "min-samples", ("has no effect", "llt")),
         ({"dataset": "domains:mnist,usps", "alpha": 0.5}, "alpha", ("has no effect", "domains")),
+        ({"partition": "pooled", "alpha": 0.5}, "alpha", ("has no effect", "pooled")),
+        ({"partition": "feddf", "min-samples": 3}, "min-samples", ("has no effect", "feddf")),
+        ({"llt-form": "literal"}, "llt-form", ("has no effect", "lda")),
+        ({"partition": "llt", "llt-form": "literal"}, "llt-form", ("has no effect", "as many as classes")),
+        ({"recipe": "fedbn"}, "recipe", ("several domains",)),
+        ({"dataset": "abide", "recipe": "fedbn"}, "recipe", ("several domains",)),
+        ({"dataset": "mnist", "cinic-train": "train"}, "cinic-train", ("has no effect", "mnist")),
+        ({"dataset": "abide", "augmentation": "rotate"}, "augmentation", ("images", "6105")),
+        ({"test-fold": 1}, "test-fold", ("has no effect", "digits")),
+        ({"window-width": 16}, "window-width", ("has no effect", "digits")),
+        ({"parts-per-domain": 2}, "parts-per-domain", ("has no effect", "lda")),
+        ({"domain-percent": 50.0}, "domain-percent", ("has no effect", "lda")),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
         ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
         ({"method": "feddf+fedbe", "holdout-per-class": 5}, "method", ("feddf and fedbe", "combine")),
@@ -218,6 +254,10 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"method": "xyz"}, "method", ("known are", "fedavg")),
         ({"partition": "llt", "clients": 7}, "clients", ("multiple", "10")),
         ({"partition": "domains"}, "partition", ("domains",)),
+        ({"partition": "file"}, "partition", ("needs a partition-file",)),
+        ({"partition-file": "x", "alpha": 0.5}, "alpha", ("has no effect", "file")),
+        ({"partition-file": "x", "train-images": 50}, "train-images", ("has no effect", "partition-file")),
+        ({"partition-file": "x", "partition": "lda"}, "partition", ("must be auto",)),
         ({"model": "mlp-bn", "batch-size": 1}, "batch-size", ("at least 2", "mlp-bn")),
         ({"train-images": 100, "imbalance-factor": 10.0}, "train-images", ("imbalance-factor",)),
         ({"model": "small-cnn", "dataset": "npz:x", "classes": "2", "input-shape": "30"}, "model", ("images", "30")),
@@ -254,7 +294,7 @@ def test_method_order_does_not_matter() -> None:
     assert parse({"method": " fedbn + fedavg ", "model": "mlp-bn"}).general.method == "fedbn"
 
 
-@pytest.mark.parametrize("key", defaults())
+@pytest.mark.parametrize("key", [key for key in defaults() if key != "partition-file"])  # which needs a file
 def test_run_id(key: str) -> None:
     """It changes with every setting that can change a number, and with no other."""
     changed = {**in_force(key), key: other_value(key)}
@@ -344,6 +384,8 @@ def test_every_setting_is_explained() -> None:
 def test_suitable_models() -> None:
     expected = {
         "digits": "small-cnn", "mnist": "mcmahan-cnn", "usps": "small-cnn", "cifar10": "resnet-8",
-        "domains:mnist,usps": "digit-model",
+        "domains:mnist,usps": "digit-model", "digits-five": "digit-model", "office-caltech10": "alexnet-bn",
+        "domainnet": "alexnet-bn", "abide": "abide-mlp", "abide-nyu": "abide-mlp", "cinic10": "resnet-18",
+        "tiny-imagenet": "resnet-50",
     }  # fmt: skip
     assert {dataset: parse({"dataset": dataset}).general.model for dataset in expected} == expected

@@ -1,0 +1,70 @@
+"""ABIDE I: from a site's time series to the correlations of windows, split by subject."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.errors import DataError
+from data.random_draws import generator
+from data.splits import Raw, Split
+
+FOLDS = 5
+
+
+def read_abide(path: Path, width: int, stride: int, fold: int) -> Raw:
+    """The windows of one site's subjects: a fifth of the subjects is for testing, no subject is on both sides.
+
+    The npz file holds `ts` (sum of lengths, R) of R regions, subject after subject, `length` (subjects,) and `label`
+    (subjects,), 1 for autism. A split's `groups` are the subjects' numbers in the file, so that the scores of a
+    subject's windows can be averaged.
+
+    Raises:
+        DataError: arrays that do not fit each other, or a subject with less than one window.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        missing = [key for key in ("ts", "length", "label") if key not in file.files]
+        if missing:
+            raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {', '.join(file.files)}")
+        series, lengths, labels = file["ts"], file["length"].astype(np.int64), file["label"].astype(np.int64)
+    if series.ndim != 2 or len(lengths) != len(labels) or lengths.sum() != len(series):
+        rule = f"ts {series.shape}, length {lengths.shape} (sum {lengths.sum()}) and label {labels.shape} do not fit"
+        raise DataError(f"{path}: {rule}: ts must be (sum of length, regions)")
+    if lengths.min() < width:
+        first = int(np.argmin(lengths))
+        raise DataError(f"{path}: subject {first} has {lengths[first]} time points, window-width = {width} needs more")
+    of_subject = np.split(series, np.cumsum(lengths)[:-1])
+    counts = (lengths - width) // stride + 1
+    is_test = np.isin(np.arange(len(labels)), folds(labels, path.stem)[fold])
+    splits = []
+    for key, chosen in (("train", np.flatnonzero(~is_test)), ("test", np.flatnonzero(is_test))):
+        regions = series.shape[1]
+        vectors = np.empty((counts[chosen].sum(), regions * (regions - 1) // 2), np.float32)
+        ends = np.cumsum(counts[chosen])
+        for subject, end in zip(chosen.tolist(), ends.tolist(), strict=True):
+            vectors[end - counts[subject] : end] = window_correlations(of_subject[subject], width, stride)
+        groups = np.repeat(chosen, counts[chosen])
+        splits.append(Split(vectors, labels[groups], str(path), key, groups))
+    return Raw(*splits)
+
+
+def folds(labels: NDArray[np.int64], site: str) -> list[NDArray[np.int64]]:
+    """The subjects in five parts with nearly equal shares of each label; part of the data, so no run's seed."""
+    draws = generator(0, f"abide {site}: folds")
+    order = np.concatenate([draws.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)])
+    return [np.sort(order[fold::FOLDS]) for fold in range(FOLDS)]
+
+
+def window_correlations(series: NDArray[np.generic], width: int, stride: int) -> NDArray[np.float32]:
+    """(W, R (R - 1) / 2): Fisher's z of the regions' correlations in each window of `width` time points.
+
+    A region that is constant in a window correlates with nothing there; |r| is kept below 1 - 1e-6, so z is finite.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(series.astype(np.float64), width, axis=0)[::stride]
+    centered = windows - windows.mean(axis=2, keepdims=True)
+    norms = np.sqrt((centered**2).sum(axis=2, keepdims=True))
+    unit = np.divide(centered, norms, out=np.zeros_like(centered), where=norms > 1e-12)
+    upper = np.triu_indices(series.shape[1], k=1)
+    correlations = np.stack([(one @ one.T)[upper] for one in unit])
+    fisher_z: NDArray[np.float32] = np.arctanh(np.clip(correlations, -1 + 1e-6, 1 - 1e-6)).astype(np.float32)
+    return fisher_z

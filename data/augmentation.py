@@ -1,0 +1,114 @@
+"""Random changes of training images: each image its own, drawn from a given generator, computed on the images' device.
+
+All numbers are drawn on the CPU, so that a seed means the same on every device.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+Change = Callable[[Tensor, Generator], Tensor]
+PADDING, HOLE, ANGLE = 4, 16, 30.0
+"""Pixels that a crop may shift an image; side of Cutout's square; degrees of a rotation either way."""
+AREA, RATIO, STRENGTH, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 0.4, 10
+"""Of the random resized crop: share of the image, width over height, draws; of the color jitter: strength."""
+
+
+def crop(images_B: Tensor, draws: Generator) -> Tensor:
+    """Padded by four black pixels on each side and cut back to size at a random place; (B, C, H, W) as given."""
+    batch, _, height, width = images_B.shape
+    padded = F.pad(images_B, (PADDING,) * 4)
+    corner_B2 = torch.randint(0, 2 * PADDING + 1, (batch, 2), generator=draws).to(images_B.device)
+    rows = corner_B2[:, 0, None] + torch.arange(height, device=images_B.device)
+    columns = corner_B2[:, 1, None] + torch.arange(width, device=images_B.device)
+    image = torch.arange(batch, device=images_B.device)[:, None, None]
+    return padded.movedim(1, -1)[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+def flip(images_B: Tensor, draws: Generator) -> Tensor:
+    """Mirrored left to right, every second image on average."""
+    mirrored = (torch.rand(len(images_B), generator=draws) < 0.5).to(images_B.device)
+    return torch.where(mirrored[:, None, None, None], images_B.flip(-1), images_B)
+
+
+def cutout(images_B: Tensor, draws: Generator) -> Tensor:
+    """A square of 16 x 16 set to zero, its center anywhere in the image (DeVries and Taylor, 2017)."""
+    batch, _, height, width = images_B.shape
+    device = images_B.device
+    center_y = torch.randint(0, height, (batch,), generator=draws).to(device)
+    center_x = torch.randint(0, width, (batch,), generator=draws).to(device)
+    rows = torch.arange(height, device=device) - center_y[:, None]
+    columns = torch.arange(width, device=device) - center_x[:, None]
+    half = HOLE // 2
+    in_rows, in_columns = (rows >= -half) & (rows < half), (columns >= -half) & (columns < half)
+    return images_B.masked_fill((in_rows[:, :, None] & in_columns[:, None, :])[:, None], 0.0)
+
+
+def rotate(images_B: Tensor, draws: Generator) -> Tensor:
+    """Turned by up to 30 degrees about the center, bilinear, black outside."""
+    height, width = images_B.shape[2:]
+    angle_B = (torch.rand(len(images_B), generator=draws) * 2 - 1) * math.radians(ANGLE)
+    cosine, sine, zero = angle_B.cos(), angle_B.sin(), torch.zeros_like(angle_B)
+    above = torch.stack([cosine, -sine * height / width, zero], 1)
+    below = torch.stack([sine * width / height, cosine, zero], 1)
+    return _sampled(images_B, torch.stack([above, below], 1), "zeros")
+
+
+def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
+    """A box of 8 to 100 % of the image and a ratio of 3/4 to 4/3, brought to the image's size, bilinear.
+
+    The first of ten drawn boxes that lies inside, or else the whole image. There is no antialiasing, as a box is
+    hardly ever larger than what it becomes.
+    """
+    batch, (height, width) = len(images_B), images_B.shape[2:]
+    area = height * width * torch.empty(batch, TRIES).uniform_(*AREA, generator=draws)
+    ratio = torch.empty(batch, TRIES).uniform_(math.log(RATIO[0]), math.log(RATIO[1]), generator=draws).exp()
+    wide, high = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
+    first = fits.float().argmax(1, keepdim=True)
+    any_fits = fits.any(1)
+    share_x = torch.where(any_fits, wide.gather(1, first)[:, 0] / width, torch.ones(batch))
+    share_y = torch.where(any_fits, high.gather(1, first)[:, 0] / height, torch.ones(batch))
+    place_B2 = torch.rand(batch, 2, generator=draws) * 2 - 1
+    zero = torch.zeros(batch)
+    above = torch.stack([share_x, zero, place_B2[:, 0] * (1 - share_x)], 1)
+    below = torch.stack([zero, share_y, place_B2[:, 1] * (1 - share_y)], 1)
+    return _sampled(images_B, torch.stack([above, below], 1), "border")
+
+
+def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:
+    """Brightness, contrast and saturation each times .6 to 1.4, in that order; pixels are on the scale 0..1."""
+    factors = (1 + (torch.rand(len(images_B), 3, generator=draws) * 2 - 1) * STRENGTH).to(images_B)
+    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
+    images_B = (images_B * brightness).clamp(0, 1)
+    images_B = _blend(images_B, _grey(images_B).mean((2, 3), keepdim=True), contrast)
+    return _blend(images_B, _grey(images_B), saturation) if images_B.shape[1] == 3 else images_B
+
+
+def _grey(images_B: Tensor) -> Tensor:
+    """(B, 1, H, W): luma."""
+    if images_B.shape[1] != 3:
+        return images_B
+    return (images_B * images_B.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+
+
+def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    return (factor * images_B + (1 - factor) * other).clamp(0, 1)
+
+
+def _sampled(images_B: Tensor, affine_B23: Tensor, outside: str) -> Tensor:
+    grid = F.affine_grid(affine_B23.to(images_B), list(images_B.shape), align_corners=False)
+    return F.grid_sample(images_B, grid, mode="bilinear", padding_mode=outside, align_corners=False)
+
+
+AUGMENTATIONS: dict[str, tuple[tuple[Change, ...], tuple[Change, ...]]] = {
+    "none": ((), ()),
+    "crop-flip": ((crop, flip), ()),
+    "crop-flip-cutout": ((crop, flip), (cutout,)),
+    "rotate": ((flip, rotate), ()),
+    "imagenet": ((resized_crop, flip, color_jitter), ()),
+}
+"""What is done before and what after normalization, which Cutout follows so that its hole is the mean color."""

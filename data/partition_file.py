@@ -1,0 +1,98 @@
+"""A partition as a file: who holds which sample, bound to the data by their hash."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.errors import DataError
+from data.settings import SettingError
+
+VERSION = 1
+MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")
+"""FILE#HASH: how resolved settings name a file, so that a run's id follows its content."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """What a partition file says."""
+
+    content: str
+    """Hash of the data that the indices are of."""
+    train: tuple[NDArray[np.int64], ...]
+    """Sorted indices into the training set, one array a client."""
+    test: NDArray[np.int64]
+    """Sorted indices into the test set: the global test set."""
+    domains: tuple[int, ...] | None
+    """Each client's domain; None where clients are not of one domain each."""
+
+
+def save(path: Path, dealt: Dealt) -> None:
+    """Write one JSON file.
+
+    Raises:
+        SettingError: it cannot be written.
+    """
+    content = {
+        "fedskew-partition": VERSION,
+        "data": dealt.content,
+        "train": [part.tolist() for part in dealt.train],
+        "test": dealt.test.tolist(),
+        "domains": dealt.domains,
+    }
+    try:
+        path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    except OSError as error:
+        raise SettingError("FILE", str(path), f"cannot be written: {error.strerror}") from error
+
+
+def read(setting: str) -> Dealt:
+    """What FILE or FILE#HASH says.
+
+    Raises:
+        SettingError: it is missing.
+        DataError: it is no partition file, or no longer the one that FILE#HASH names.
+    """
+    path = path_of(setting)
+    found = marked(setting)
+    if found != setting and MARK.fullmatch(setting):
+        raise DataError(f"{path}: is not the partition file that the run began with: {found} instead of {setting}")
+    try:
+        content = json.loads(path.read_text())
+        if content["fedskew-partition"] != VERSION:
+            raise DataError(f"{path}: version {content['fedskew-partition']} of partition files is not known")
+        train = tuple(np.array(part, np.int64) for part in content["train"])
+        domains = None if content["domains"] is None else tuple(map(int, content["domains"]))
+        dealt = Dealt(str(content["data"]), train, np.array(content["test"], np.int64), domains)
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise DataError(f"{path}: is no partition file as `fedskew data save-partition` writes it") from error
+    every = np.concatenate(dealt.train) if dealt.train else np.empty(0, np.int64)
+    disjoint = len(np.unique(every)) == len(every) and all(len(part) for part in dealt.train)
+    if not disjoint or not len(dealt.train) or (domains is not None and len(domains) != len(dealt.train)):
+        raise DataError(f"{path}: every client must hold at least one sample, and no sample be at two clients")
+    return dealt
+
+
+def marked(setting: str) -> str:
+    """FILE#HASH, with the hash that the file has now.
+
+    Raises:
+        SettingError: there is no such file.
+    """
+    path = path_of(setting)
+    try:
+        return f"{path}#{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    except OSError as error:
+        raise SettingError("partition-file", setting, f"cannot be read: {error.strerror}") from error
+
+
+def path_of(setting: str) -> Path:
+    """The absolute path in FILE or FILE#HASH."""
+    match = MARK.fullmatch(setting)
+    return Path(match["path"] if match else setting).expanduser().absolute()

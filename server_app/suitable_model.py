@@ -1,0 +1,25 @@
+"""The model that `model = auto` stands for."""
+
+from data import DataSettings
+from data.catalog import KNOWN, has_domains, members
+
+PAPER_MODELS = {
+    "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
+    "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
+}  # fmt: skip
+"""By data set, or by family of domains."""
+
+
+def suitable_model(data: DataSettings) -> str:
+    """Return the papers' model for a data set, or for inputs of its shape."""
+    shape = [int(side) for side in data.input_shape.split("x")]
+    for name in members(data.dataset)[:1]:
+        if name in KNOWN and (model := PAPER_MODELS.get(name) or PAPER_MODELS.get(KNOWN[name].family)):
+            return model
+    if len(shape) == 1:
+        return "mlp-bn"
+    if has_domains(data.dataset) or data.dataset == "mnist-m":
+        return "digit-model"
+    if shape[0] == 1:
+        return "small-cnn" if shape[1] < 20 else "mcmahan-cnn"
+    return "resnet-8"

@@ -1,0 +1,209 @@
+"""Official layouts, in tiny files: what is read, in which order, and one sentence for what is missing."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+from layouts import write_image, write_mat
+
+from data import DataError, DataSettings, federate, load, resolve
+from data.catalog import ALIASES, KNOWN
+from data.files import ImageFiles
+
+
+def test_svhn_and_synthdigits(tmp_path):
+    for folder, prefix, name, first in (("SVHN", "", "svhn", 1), ("SynthDigits", "synth_", "synthdigits", 0)):
+        images, labels = write_mat(tmp_path / folder / f"{prefix}train_32x32.mat", 23, first, 1)
+        _, test_labels = write_mat(tmp_path / folder / f"{prefix}test_32x32.mat", 11, first, 2)
+        data = load(DataSettings(name, str(tmp_path)))
+        assert np.array_equal(data.train_inputs, images.transpose(0, 3, 1, 2))
+        assert np.array_equal(data.train_labels, labels % 10), "SVHN's label 10 is the digit 0"
+        assert np.array_equal(data.test_labels, test_labels % 10)
+
+
+def test_svhn_is_downloaded_by_torchvision(tmp_path, monkeypatch):
+    import torchvision.datasets
+
+    def fetched(root, split, download):
+        assert download
+        write_mat(root / f"{split}_32x32.mat", 11, 1, 1)
+
+    monkeypatch.setattr(torchvision.datasets, "SVHN", fetched)
+    assert load(DataSettings("svhn", str(tmp_path), download=True)).train_labels.tolist() == [*range(1, 10), 0, 1]
+
+
+def test_a_damaged_mat_file(tmp_path):
+    for key in ("train", "test"):
+        write_mat(tmp_path / "SVHN" / f"{key}_32x32.mat", 11, 1, 1)
+    (tmp_path / "SVHN/test_32x32.mat").write_bytes(b"broken")
+    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}: svhn cannot be read: "):
+        load(DataSettings("svhn", str(tmp_path)))
+
+
+def test_cifar100(tmp_path, monkeypatch):
+    """torchvision checks the official files' checksums, which tiny ones cannot have."""
+    import torchvision.datasets
+
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    pixels = np.random.default_rng(0)
+    written = {}
+    for key, number in (("train", 6), ("test", 3)):
+        rows = pixels.integers(0, 256, (number, 3072), np.uint8)
+        fine = [(37 * index) % 100 for index in range(number)]
+        batch = {"data": rows, "fine_labels": fine, "coarse_labels": [0] * number, "filenames": [""] * number}
+        (folder / key).write_bytes(pickle.dumps(batch))
+        written[key] = rows.reshape(-1, 3, 32, 32), fine
+    names = list(KNOWN["cifar100"].class_names)
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names, "coarse_label_names": []}))
+    monkeypatch.setattr(torchvision.datasets.CIFAR100, "train_list", [["train", None]])
+    monkeypatch.setattr(torchvision.datasets.CIFAR100, "test_list", [["test", None]])
+    meta = {"filename": "meta", "key": "fine_label_names", "md5": None}
+    monkeypatch.setattr(torchvision.datasets.CIFAR100, "meta", meta)
+    data = load(DataSettings("cifar100", str(tmp_path)))
+    assert np.array_equal(data.train_inputs, written["train"][0])
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == (written["train"][1], written["test"][1])
+
+
+def test_cinic10(tmp_path):
+    expected = {}
+    for number, part in enumerate(("train", "valid", "test")):
+        for label, name in enumerate(KNOWN["cinic10"].class_names):
+            file = tmp_path / "CINIC-10" / part / name / f"{part}-n0{label}.png"
+            expected[part, label] = write_image(file, (32, 32), seed=10 * number + label)
+    both = load(DataSettings("cinic10", str(tmp_path)))
+    assert both.train_labels.tolist() == [*range(10), *range(10)] and both.val_inputs is None
+    assert np.array_equal(both.train_inputs[13], expected["valid", 3].transpose(2, 0, 1))
+    apart = load(DataSettings("cinic10", str(tmp_path), cinic_train="train"))
+    assert apart.train_labels.tolist() == list(range(10))
+    assert np.array_equal(apart.val_inputs[3], both.train_inputs[13])
+    assert np.array_equal(apart.test_inputs, both.test_inputs)
+
+
+def test_tiny_imagenet(tmp_path):
+    folder = tmp_path / "tiny-imagenet-200"
+    wnids = [f"n{number:08d}" for number in range(200)]
+    rows, expected = [], {}
+    for label, wnid in enumerate(wnids):
+        file = folder / "train" / wnid / "images" / f"{wnid}_0.png"
+        expected[label] = write_image(file, (64, 64), "L" if label == 7 else "RGB", seed=label)
+    for index, label in enumerate((7, 199, 0)):
+        write_image(folder / "val" / "images" / f"val_{index}.JPEG", (64, 64), seed=index)
+        rows.append(f"val_{index}.JPEG\t{wnids[label]}\t0\t32\t44\t62\n")
+    (folder / "val" / "val_annotations.txt").write_text("".join(rows))
+    (folder / "wnids.txt").write_text("\n".join(reversed(wnids)) + "\n")  # officially in no order
+    data = load(DataSettings("tiny-imagenet", str(tmp_path)))
+    assert data.train_labels.tolist() == list(range(200))
+    assert data.test_labels.tolist() == [7, 199, 0] and data.shape == (3, 64, 64)
+    assert np.array_equal(data.train_inputs[5], expected[5].transpose(2, 0, 1))
+    assert np.array_equal(data.train_inputs[7], np.stack([expected[7]] * 3)), "some images are grey"
+
+
+def write_office(root, domains=("amazon", "caltech", "dslr", "webcam"), number=15):
+    for position, domain in enumerate(domains):
+        for label, name in enumerate(KNOWN["office-dslr"].class_names):
+            for index in range(number + 5 * (domain != "dslr")):
+                file = root / "office_caltech_10" / domain / name / f"frame_{index:04d}.jpg"
+                write_image(file, (10, 12), seed=10_000 * position + 100 * label + index)
+
+
+def test_office_caltech10_and_its_recipe(tmp_path):
+    write_office(tmp_path)
+    settings = DataSettings("office-caltech10", str(tmp_path), input_shape="3x8x8")
+    data = load(settings)
+    assert data.domain_names == ("office-amazon", "office-caltech", "office-dslr", "office-webcam")
+    assert (data.mean, data.std) == ((0.0,) * 3, (1.0,) * 3)
+    assert np.bincount(data.train_domains).tolist() == [160, 160, 120, 160]
+    assert np.bincount(data.test_labels[data.test_domains == 2]).tolist() == [3] * 10
+    fedbn = load(DataSettings("office-caltech10", str(tmp_path), input_shape="3x8x8", recipe="fedbn"))
+    assert np.bincount(fedbn.train_domains).tolist() == [60] * 4  # int(.5 x 120)
+    assert np.bincount(fedbn.val_domains).tolist() == [48] * 4  # int(.4 x 120)
+    assert np.array_equal(fedbn.test_inputs, data.test_inputs)
+    for domain in range(4):
+        train = {image.tobytes() for image in fedbn.train_inputs[fedbn.train_domains == domain]}
+        val = {image.tobytes() for image in fedbn.val_inputs[fedbn.val_domains == domain]}
+        test = {image.tobytes() for image in fedbn.test_inputs[fedbn.test_domains == domain]}
+        assert (len(train), len(val)) == (60, 48) and not train & val and not (train | val) & test
+    assert len(federate(DataSettings("office-caltech10", str(tmp_path), input_shape="3x8x8", recipe="fedbn"), 0)
+               .validation(1)) == 48  # fmt: skip
+
+
+def test_class_maps():
+    assert KNOWN["office-amazon"].class_names[3:6] == ("headphones", "keyboard", "laptop_computer")
+    assert KNOWN["domainnet-real"].class_names[3:6] == ("ice_cream", "teapot", "tiger")
+    for name in ("office-caltech10", "domainnet"):
+        classes = KNOWN[ALIASES[name][0]].class_names
+        assert len(classes) == 10 and list(classes) == sorted(classes)
+        assert resolve(DataSettings(name)).input_shape == "3x256x256"
+
+
+def write_domainnet(root, lists=True):
+    for position, domain in enumerate(("clipart", "sketch")):
+        lines = {"train": [], "test": []}
+        for label, name in enumerate(("aircraft_carrier", *KNOWN["domainnet-real"].class_names, "zigzag")):
+            for index in range(40):
+                file = f"{domain}/{name}/{domain}_{label:03d}_{index:06d}.jpg"
+                write_image(root / "DomainNet" / file, (6, 6), seed=10_000 * position + 100 * label + index)
+                lines["train" if index < 30 else "test"].append(f"{file} {label}\n")
+        for key in lines if lists else ():
+            (root / "DomainNet" / f"{domain}_{key}.txt").write_text("".join(lines[key]))
+
+
+def test_domainnet_of_ten_classes(tmp_path):
+    write_domainnet(tmp_path)
+    settings = DataSettings("domains:domainnet-clipart,domainnet-sketch", str(tmp_path), input_shape="3x8x8")
+    data = load(settings)
+    assert np.bincount(data.train_labels).tolist() == [60] * 10 and np.bincount(data.test_labels).tolist() == [20] * 10
+    fedbn = load(DataSettings(settings.dataset, str(tmp_path), input_shape="3x8x8", recipe="fedbn"))
+    assert np.bincount(fedbn.train_domains).tolist() == np.bincount(fedbn.val_domains).tolist() == [15] * 2
+    assert len(np.unique(fedbn.train_labels)) > 5, "the lists are sorted by class, what is taken is not"
+
+
+def test_domainnet_without_its_lists_is_split_80_to_20(tmp_path):
+    write_domainnet(tmp_path, lists=False)
+    data = load(DataSettings("domainnet-sketch", str(tmp_path), input_shape="3x8x8"))
+    assert np.bincount(data.train_labels).tolist() == [32] * 10 and np.bincount(data.test_labels).tolist() == [8] * 10
+
+
+def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
+    folder, listed = tmp_path / "ImageNet", {"train": [], "test": [], "val": []}
+    for key, numbers in (("train", range(12)), ("test", range(12, 16)), ("val", range(16, 18))):
+        for number in numbers:
+            wnid, label = f"n{number % 3:08d}", 400 * (number % 3)
+            file = f"{'train' if key != 'test' else 'val'}/{wnid}/{wnid}_{number}.JPEG"
+            write_image(folder / file, (30 + number, 40), seed=number)
+            listed[key].append(f"{file} {label}\n")
+        (folder / f"ImageNet_LT_{key}.txt").write_text("".join(listed[key]))
+    settings = DataSettings("imagenet-lt", str(tmp_path), partition="iid", clients=3, input_shape="3x28x28")
+    made = federate(settings, 0)
+    data = made.dataset
+    assert isinstance(data.train_inputs, ImageFiles) and data.num_classes == 1000
+    assert data.train_labels.tolist() == [0, 400, 800] * 4 and len(data.val_labels) == 2
+    samples = made.train(1)
+    (folder / "train/n00000000/n00000000_0.JPEG").unlink()
+    for client in range(3):
+        there = [place for place, index in enumerate(made.train_indices[client]) if index != 0]
+        batch = made.train(client).batch(torch.tensor(there[::-1]))
+        assert batch.shape == (len(there), 3, 28, 28) and batch.dtype == torch.float32
+        if 0 in made.train_indices[client]:
+            with pytest.raises(DataError, match=r"n00000000_0.JPEG: cannot be read as an image"):
+                made.train(client).batch(torch.tensor([0]))
+    index = torch.tensor([1])
+    shown = (samples.batch(index)[0] * samples.std + samples.mean) * 255
+    path = data.train_inputs.path(int(made.train_indices[1][1]))
+    from PIL import Image
+    from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
+
+    expected = pil_to_tensor(center_crop(resize(Image.open(path), 32), 28)).float()
+    # Cutting first and resizing then gives the same picture but for less than a pixel's shift.
+    assert (shown - expected).abs().mean() < 25 < (shown.flip(-1) - expected).abs().mean()
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if KNOWN[name].how])
+def test_what_is_missing_and_how_to_get_it(tmp_path, name):
+    with pytest.raises(DataError) as caught:
+        load(DataSettings(name, str(tmp_path), download=True))
+    assert f"{name} is not there; looked for {name}.npz" in str(caught.value)
+    assert str(caught.value).endswith(KNOWN[name].how)

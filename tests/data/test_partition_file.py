@@ -1,0 +1,83 @@
+"""A partition saved and loaded again: the same federation, or a refusal."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data import DataError, DataSettings, SettingError, federate, resolve
+from data.federation import save_partition
+from server_app.settings import parse
+
+LONG_TAILED = DataSettings(imbalance_factor=10, largest_class=100, min_samples=5, clients=4, test_images=50)
+
+
+def test_what_is_loaded_is_what_was_saved(tmp_path):
+    made = federate(LONG_TAILED, 3)
+    save_partition(made, tmp_path / "dealt.json")
+    for seed in (3, 4):
+        loaded = federate(DataSettings(partition_file=str(tmp_path / "dealt.json")), seed)
+        assert loaded.hash == made.hash, "the file decides, not the seed"
+        assert np.array_equal(loaded.counts_KC, made.counts_KC) and loaded.clients == 4
+        assert np.array_equal(loaded.global_test, made.global_test)
+
+
+def test_domains_stay_with_their_clients(tmp_path):
+    for name in ("mnist", "usps"):
+        pixels, labels = np.random.default_rng(len(name)).integers(0, 256, (60, 16, 16), np.uint8), np.arange(60) % 10
+        arrays = {"train_images": pixels, "train_labels": labels, "test_images": pixels, "test_labels": labels}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    settings = DataSettings("domains:mnist,usps", str(tmp_path), parts_per_domain=3)
+    made = federate(settings, 0)
+    save_partition(made, tmp_path / "dealt.json")
+    loaded = federate(replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0)
+    assert (loaded.hash, loaded.domains) == (made.hash, (0, 1) * 3)
+    assert all(np.array_equal(a, b) for a, b in zip(loaded.test_indices, made.test_indices, strict=True))
+
+
+def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):
+    file = tmp_path / "dealt.json"
+    save_partition(federate(LONG_TAILED, 3), file)
+    resolved = resolve(DataSettings(partition_file=str(file)))
+    assert (resolved.partition, resolved.clients) == ("file", 4)
+    assert re.fullmatch(re.escape(str(file)) + "#[0-9a-f]{16}", resolved.partition_file)
+    assert resolve(resolved) == resolved
+    first = parse({"partition-file": str(file)})
+    assert parse(first.flat()).run_id == first.run_id != parse({"clients": 4}).run_id
+    save_partition(federate(LONG_TAILED, 4), file)
+    assert parse({"partition-file": str(file)}).run_id != first.run_id
+    with pytest.raises(DataError, match="is not the partition file that the run began with"):
+        resolve(resolved)
+
+
+def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
+    file = tmp_path / "dealt.json"
+    save_partition(federate(LONG_TAILED, 3), file)
+    with pytest.raises(DataError, match=f"^{re.escape(str(file))}: is a partition of other data: their hash is "):
+        federate(DataSettings(partition_file=str(file), input_shape="1x9x9"), 0)
+    with pytest.raises(SettingError, match=r"^clients = 5: must be 0 or 4, the clients of partition-file$"):
+        resolve(DataSettings(partition_file=str(file), clients=5))
+    with pytest.raises(SettingError, match=r"^FILE = .*: cannot be written: "):
+        save_partition(federate(LONG_TAILED, 3), tmp_path / "nowhere" / "dealt.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda content: {**content, "train": [[0, 1], [1, 2]]}, "no sample be at two clients"),
+        (lambda content: {**content, "train": [[0, 1], []]}, "every client must hold at least one sample"),
+        (lambda content: {**content, "train": [[0, 5000]]}, "its samples must be 0..1436, at least one"),
+        (lambda content: {**content, "test": [-1]}, "its samples must be 0..359, at least one"),
+        (lambda content: {**content, "fedskew-partition": 9}, "version 9 of partition files is not known"),
+        (lambda content: {"train": []}, "is no partition file as `fedskew data save-partition` writes it"),
+        (lambda content: [1], "is no partition file as `fedskew data save-partition` writes it"),
+    ],
+)
+def test_a_file_that_is_no_partition_is_one_sentence(tmp_path, change, rule):
+    file = tmp_path / "dealt.json"
+    save_partition(federate(LONG_TAILED, 3), file)
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(DataError, match=f"^{re.escape(str(file))}: .*{re.escape(rule)}"):
+        federate(DataSettings(partition_file=str(file)), 0)
