@@ -6,11 +6,12 @@ import math
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -18,6 +19,10 @@ from client_app.assignment import code_version
 from data import SettingError
 
 PACKAGES = ("client_app", "data", "server_app", "strategies")
+
+
+LOCK_WAIT = 2.0
+"""Seconds to wait for a run's lock: a process that has just been killed holds it until its last thread is gone."""
 
 
 class FolderBusy(RuntimeError):
@@ -46,11 +51,12 @@ class RunFolder:
         except OSError as error:
             raise SettingError("results", str(self.path.parent), f"cannot be written: {error.strerror}") from error
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                file.seek(0)
-                raise FolderBusy(f"process {file.read().strip()} is working on {self.path}") from error
+            deadline = time.monotonic() + LOCK_WAIT
+            while not acquired(file):
+                if time.monotonic() > deadline:
+                    file.seek(0)
+                    raise FolderBusy(f"process {file.read().strip()} is working on {self.path}")
+                time.sleep(0.05)
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -109,6 +115,15 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
         write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
+
+
+def acquired(file: IO[str]) -> bool:
+    """Take the file's lock if it is free, and return whether it was."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

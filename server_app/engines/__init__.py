@@ -11,7 +11,7 @@ from typing import Any
 from data import SettingError, federate
 from server_app.engines.launcher import launch
 from server_app.engines.local import LocalGrid
-from server_app.engines.processes import one_interrupt
+from server_app.engines.processes import claim, one_interrupt
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
 
@@ -49,6 +49,7 @@ def execute(
 def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, federation_config: str) -> dict[str, Any]:
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     folder = RunFolder(settings.folder)
+    claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
     federate(settings.data, settings.general.seed)  # what is wrong with the data is said here, before Ray starts
     with folder.locked():
         if settings.general.fresh:

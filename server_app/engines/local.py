@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -40,7 +41,7 @@ class LocalGrid(Grid):
                 os.environ.setdefault(variable, "1")
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["client_app.app"])  # torch is imported once; workers are forked from there
-            self.pool = ProcessPoolExecutor(self.workers, mp_context=context)
+            self.pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
             self.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
         elif not self.faithful:
             self.stack.enter_context(handing_over())
@@ -92,6 +93,18 @@ class LocalGrid(Grid):
     create_message: Callable[..., NoReturn] = refuse
     push_messages: Callable[..., NoReturn] = refuse
     pull_messages: Callable[..., NoReturn] = refuse
+
+
+def end_with_parent() -> None:
+    """In a worker: end when the run's process ends, so that even a kill -9 leaves no worker, and no fork server."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this is the initializer of a worker process"
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def identify() -> None:

@@ -64,6 +64,22 @@ def test_a_killed_run_goes_on_to_the_same_hash(tmp_path: Path, expected: dict[st
     assert execute(one, "ray", silent)["hash"] == expected
 
 
+def test_a_killed_launcher_is_taken_over(tmp_path: Path, expected: dict[str, str]) -> None:
+    """kill -9 of the command itself leaves Ray's processes at work; the same command ends them and goes on."""
+    one = settings(tmp_path)
+    words = [text for key, value in one.flat().items() for text in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "server_app.cli", "run", "--engine", "ray", *words]
+    launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (one.folder / "settings.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    launcher.kill()
+    launcher.wait()
+    assert marked(one.folder), "the launcher was to be killed while its run was going on"
+    assert execute(one, "ray", silent)["hash"] == expected
+    assert not marked(one.folder)
+
+
 def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match=re.escape("SettingError: alpha = 0.0: must be greater than 0")):
         launch(app_folder(), {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none")

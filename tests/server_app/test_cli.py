@@ -167,3 +167,29 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: 
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "resuming after round" in finished.stderr
     assert json.loads(finished.stdout)["rounds"] == 30
+
+
+def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "server_app.cli",
+        "run",
+        "--engine",
+        "workers",
+        "--results",
+        str(tmp_path),
+        "--json",
+    ]
+    command += ["--set", "rounds=30", "--workers", "2"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= 2
+    running.kill()
+    running.wait()
+    assert not psutil.wait_procs(children, timeout=10)[1]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "resuming after round" in finished.stderr
