@@ -153,7 +153,7 @@ def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["inprocess", "workers"])
 def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
     command = [sys.executable, "-m", "server_app.cli", "run", "--engine", engine, "--results", str(tmp_path), "--json"]
-    command += ["--set", "rounds=30"]
+    command += ["--set", "rounds=20", "--set", "local-epochs=1"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
@@ -166,7 +166,7 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: 
     assert not psutil.wait_procs(children, timeout=5)[1]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "resuming after round" in finished.stderr
-    assert json.loads(finished.stdout)["rounds"] == 30
+    assert json.loads(finished.stdout)["rounds"] == 20
 
 
 def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Pa
         str(tmp_path),
         "--json",
     ]
-    command += ["--set", "rounds=30", "--workers", "2"]
+    command += ["--set", "rounds=20", "--set", "local-epochs=1", "--workers", "2"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
