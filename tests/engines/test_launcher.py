@@ -196,7 +196,8 @@ def test_two_launches_complete_in_one_process(app: Path, folder: Path) -> None:
         run(app, folder, text=text)
         assert (folder / "result").read_text().startswith(f"{text}|")
         assert not marked(folder)
-    assert (folder / "log").read_text().count("tiny done") == 2
+    # what the ServerApp printed last may be missing: flwr streams logs with a delay, and the result ends the run
+    assert (folder / "log").read_text().count("Successfully started run") == 2
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
