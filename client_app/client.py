@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from client_app.models.classifier import Classifier
+from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State, seed_of
 from data import Samples
 
@@ -63,11 +63,7 @@ class Client:
         """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
         mode = self.model.training
         self.model.eval()
-        with torch.no_grad():
-            indices = torch.arange(len(self.samples), device=self.labels_N.device)
-            features_ND = torch.cat(
-                [self.model.features(self.samples.batch(part)) for part in torch.split(indices, batch_size)]
-            )
+        features_ND = in_batches(self.model.features, self.samples, batch_size)
         self.model.train(mode)
         return features_ND
 

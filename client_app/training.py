@@ -101,8 +101,7 @@ def total_pull(variants: Sequence[Variant]) -> float:
 def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings) -> Iterator[Tensor]:
     """Yield the indices of each step's samples.
 
-    An epoch is a shuffle, or as many draws with replacement when there are sampling weights. A last batch of a single
-    example joins the one before it, because batch norm cannot train on one.
+    An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
     """
     generator, size = client.generator("batches"), len(client.samples)
 
@@ -111,13 +110,18 @@ def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings
             order = torch.randperm(size, generator=generator)
         else:
             order = torch.multinomial(weights_N.cpu(), size, replacement=True, generator=generator)
-        parts = list(torch.split(order.to(client.labels_N.device), settings.batch_size))
-        if len(parts) > 1 and len(parts[-1]) == 1:
-            parts[-2:] = [torch.cat(parts[-2:])]
-        return parts
+        return mini_batches(order.to(client.labels_N.device), settings.batch_size)
 
     epochs = (epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs)))
     return islice(chain.from_iterable(epochs), settings.local_steps or None)
+
+
+def mini_batches(order_N: Tensor, size: int) -> list[Tensor]:
+    """Return an epoch's batches; a last one of one example joins the one before: batch norm cannot train on one."""
+    parts = list(torch.split(order_N, size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
 
 
 def freeze_statistics(model: nn.Module) -> None:

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from client_app.models import Classifier
+from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State, copy
+from client_app.training import mini_batches
 from data import Samples
 
 Step = Callable[[int, list[Tensor]], None]
@@ -48,13 +49,11 @@ def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
     return [gradient * (largest / (norm + 1e-6)).clamp(max=1) for gradient in gradients]
 
 
-@torch.no_grad()
 def logits_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> Tensor:
     """Return (N, C) logits of all samples under `state`, in eval mode."""
     model.load_state_dict(state)
     model.eval()
-    indices_N = torch.arange(len(samples), device=samples.labels_N.device)
-    return torch.cat([model(samples.batch(part)) for part in torch.split(indices_N, batch_size)])
+    return in_batches(model, samples, batch_size)
 
 
 def divergence(student_BC: Tensor, teacher_BC: Tensor) -> Tensor:
@@ -66,15 +65,10 @@ def divergence(student_BC: Tensor, teacher_BC: Tensor) -> Tensor:
 
 
 def batches(samples: int, size: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield the indices of `steps` mini-batches, epoch after epoch in a new order.
-
-    A last batch of a single sample joins the one before it, because batch norm cannot train on one.
-    """
+    """Yield the indices of `steps` mini-batches, epoch after epoch in a new order."""
     done = 0
     while done < steps:
-        parts = list(torch.split(torch.randperm(samples, generator=generator), size))
-        if len(parts) > 1 and len(parts[-1]) == 1:
-            parts[-2:] = [torch.cat(parts[-2:])]
+        parts = mini_batches(torch.randperm(samples, generator=generator), size)
         for part in parts[: steps - done]:
             done += 1
             yield part

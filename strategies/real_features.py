@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from client_app.models import Classifier
+from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State
 from data import Samples, require
 from strategies.head import head_of, train_head, with_head
@@ -44,10 +44,8 @@ class RealFeatures(ServerMethod):
         return Deployment({self.name: with_head(shared, head)}, state)
 
 
-@torch.no_grad()
 def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> torch.Tensor:
     """Return (N, D) features of all samples under `state`, in eval mode."""
     model.load_state_dict(state)
     model.eval()
-    indices_N = torch.arange(len(samples), device=samples.labels_N.device)
-    return torch.cat([model.features(samples.batch(part)) for part in torch.split(indices_N, batch_size)])
+    return in_batches(model.features, samples, batch_size)

@@ -1,6 +1,11 @@
 """The shape every model has: features, then one linear head."""
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
+
+from data import Samples
 
 
 class Classifier(nn.Module):
@@ -33,3 +38,10 @@ def batch_norm_names(model: nn.Module) -> frozenset[str]:
         if isinstance(module, nn.modules.batchnorm._BatchNorm)
         for name in module.state_dict()
     )
+
+
+@torch.no_grad()
+def in_batches(function: Callable[[Tensor], Tensor], samples: Samples, batch_size: int) -> Tensor:
+    """Return what `function` makes of all samples' inputs, batch by batch, without gradient."""
+    indices_N = torch.arange(len(samples), device=samples.labels_N.device)
+    return torch.cat([function(samples.batch(part_B)) for part_B in torch.split(indices_N, batch_size)])
