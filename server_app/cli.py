@@ -14,8 +14,9 @@ from rich.table import Table
 
 from data import DataError, SettingError
 from server_app import data_cli
-from server_app.experiments import find, load_experiments
+from server_app.experiments import find_all, load_experiments
 from server_app.methods import METHODS
+from server_app.plan import plan, runs
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -63,7 +64,8 @@ def run(
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
     stated = {"seed": seed, "results": results, "fresh": fresh or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
-    planned = [one for name in names for one in find(name).runs(overrides)] if names else [parse(overrides)]
+    cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
+    planned = runs(cells) if names else [parse(overrides)]
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     summaries = [conduct(one, engine.value, console, workers, federation_config) for one in planned]
     if as_json:
