@@ -19,7 +19,7 @@ from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate
 from server_app.checkpoint import Checkpoint
-from server_app.evaluation import of_clients, of_server, shot_groups
+from server_app.evaluation import of_clients, of_server, shot_groups, sizes
 from server_app.methods import row_name
 from server_app.results import RunFolder, summarize
 from server_app.settings import RunSettings, parse
@@ -93,8 +93,8 @@ class Run:
         """Run the rounds that are left and return the summary."""
         began = time.perf_counter()
         self.resume()
-        told = self.settings.flat()
-        self.folder.write_settings({"settings": told, "partition-hash": self.federation.hash})
+        told = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
+        self.folder.write_settings({**told, "samples": sizes(self.federation)})
         if self.strategy.ask_class_prior(self.grid):
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
