@@ -4,22 +4,17 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import strategies
 from client_app.client import Variant
+from client_app.discovery import parts_in
 from client_app.variants import VARIANTS
 from data import SettingError
-from strategies.ccvr import CCVR
-from strategies.creff import CReFF
 from strategies.fedavg import FedAvg
-from strategies.fedbe import FedBE
-from strategies.feddf import FedDF
-from strategies.fednova import FedNova
-from strategies.real_features import RealFeatures
-from strategies.scaffold import Scaffold
 from strategies.server import ServerMethod
-from strategies.tau_norm import TauNorm
 
-COMBINES: dict[str, type[ServerMethod]] = {part.name: part for part in (FedAvg, FedNova, Scaffold, FedDF, FedBE)}
-DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, CCVR, TauNorm, RealFeatures)}
+SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)
+COMBINES = {name: part for name, part in SERVER_METHODS.items() if part.combine is not ServerMethod.combine}
+DEPLOYS = {name: part for name, part in SERVER_METHODS.items() if name not in COMBINES}
 Setting = bool | int | float | str
 
 
@@ -148,7 +143,7 @@ def compose(method: str) -> Parts:
     combine = next((member.combine for member in members if member.combine), FedAvg.name)
     deploys = tuple(member.deploy for member in members if member.deploy)
     dividing = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
-    whole = [name for name in (combine, *deploys) if {**COMBINES, **DEPLOYS}[name].needs_whole_model]
+    whole = [name for name in (combine, *deploys) if SERVER_METHODS[name].needs_whole_model]
     if dividing and whole:
         rule = (
             f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} keeps a part on each client"
@@ -188,4 +183,4 @@ def row_name(parts: Parts, deployed: str) -> str:
 
 def section_types() -> dict[str, type[Variant] | type[ServerMethod]]:
     """Return every part that may have a section of settings, by its name."""
-    return {**VARIANTS, **COMBINES, **DEPLOYS}
+    return {**VARIANTS, **SERVER_METHODS}
