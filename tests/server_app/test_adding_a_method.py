@@ -1,4 +1,4 @@
-"""docs/adding_a_method.md shows FedLC's whole diff: its lines are the ones in the sources, and a file is all it takes."""
+"""docs/adding_a_method.md shows FedLC's whole diff: its lines are in the sources, and a file is all it takes."""
 
 import subprocess
 import sys
@@ -31,7 +31,9 @@ def test_a_file_in_the_folder_is_found(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "mine.py").write_text(
-        "from client_app.client import Variant\nclass Mine(Variant):\n    name = 'mine'\nclass Base(Variant):\n    pass\n"
+        "from client_app.client import Variant\n"
+        "class Mine(Variant):\n    name = 'mine'\n"
+        "class Nameless(Variant):\n    pass\n"
     )
     script = (
         "import parts\nfrom client_app.client import Variant\nfrom client_app.discovery import parts_in\n"
