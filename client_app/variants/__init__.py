@@ -2,6 +2,7 @@
 
 from client_app.client import Variant
 from client_app.variants.class_statistics import ClassStatistics
+from client_app.variants.class_weights import ClassWeights
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.focal import Focal
@@ -18,6 +19,7 @@ VARIANTS: dict[str, type[Variant]] = {
     variant.name: variant
     for variant in (
         ClassStatistics,
+        ClassWeights,
         ControlVariates,
         FeatureGradients,
         Focal,
