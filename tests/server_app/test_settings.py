@@ -73,6 +73,8 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "learning-rate-decay-every": [0],
     "momentum": [1.0, -0.1, NAN],
     "weight-decay": [-1.0, INFINITY, NAN],
+    "clip-norm": [-1.0, INFINITY, NAN],
+    "precision": ["float16", ""],
     "nodes": [0],
     "node-wait": [-1.0, NAN],
     "timeout": [0.0, -1.0, NAN],
@@ -132,6 +134,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "llt-form": "literal", "augmentation": "crop-flip", "recipe": "fedbn", "cinic-train": "train",
     "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
     "fedbe.distribution": "dirichlet", "server-momentum-form": "damped", "control-variates.option": "I",
+    "precision": "bfloat16",
 }  # fmt: skip
 
 
