@@ -78,6 +78,7 @@ class Run:
             clients=settings.data.clients,
             participation=general.participation,
             combine=settings.combine,
+            monitors=settings.monitors,
             deploys=settings.deploys,
             optimizer=general.server_optimizer,
             exchange=settings.exchange,
