@@ -22,13 +22,14 @@ class Experiment:
     name: str
     title: str
     settings: Mapping[str, Scalar]
-    methods: tuple[str, ...]
+    methods: tuple[Mapping[str, Scalar], ...]
+    """Of each training the method, and settings of its own."""
     seeds: tuple[int, ...]
 
     def runs(self, overrides: Mapping[str, Scalar]) -> list[RunSettings]:
         """Return the settings of every run, seed by seed. Raises SettingError as `parse` does."""
         return [
-            parse({"method": method, "seed": seed, **self.settings, **overrides})
+            parse({"seed": seed, **self.settings, **method, **overrides})
             for seed in self.seeds
             for method in self.methods
         ]
@@ -51,7 +52,7 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         name=name,
         title=entry["title"],
         settings=entry.get("settings", {}),
-        methods=tuple(entry["methods"]),
+        methods=tuple(each if isinstance(each, Mapping) else {"method": each} for each in entry["methods"]),
         seeds=tuple(entry.get("seeds", (0,))),
     )
 
