@@ -13,6 +13,7 @@ import pytest
 
 from server_app.cli import main
 from server_app.experiments import experiment, load_experiments
+from server_app.settings import parse
 
 QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
 
@@ -137,6 +138,14 @@ def test_every_run_of_every_shipped_experiment_parses(tmp_path: Path) -> None:
     for one in load_experiments().values():
         runs = one.runs({"results": str(tmp_path), "data-root": str(tmp_path)})
         assert len({run.run_id for run in runs}) == len(one.methods) * len(one.seeds)
+
+
+def test_a_method_of_an_experiment_may_have_settings_of_its_own() -> None:
+    entry = {"title": "", "settings": {"rounds": 3}, "methods": ["fedavg", {"method": "fedprox", "proximal.mu": 0.3}]}
+    plain, fedprox = experiment("two", entry).runs({"model": "mlp-bn"})
+    assert plain.flat() == parse({"method": "fedavg", "rounds": 3, "model": "mlp-bn"}).flat()
+    assert fedprox.flat() == parse({"method": "fedprox", "rounds": 3, "model": "mlp-bn", "proximal.mu": 0.3}).flat()
+    assert experiment("two", entry).runs({"rounds": 5})[1].general.rounds == 5
 
 
 def test_an_experiment_with_an_unknown_key_is_refused() -> None:
