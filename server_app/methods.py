@@ -9,6 +9,7 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from strategies.ccvr import CCVR
 from strategies.creff import CReFF
+from strategies.creff_code import CReFFCode
 from strategies.fedavg import FedAvg
 from strategies.fedbe import FedBE
 from strategies.feddf import FedDF
@@ -19,7 +20,7 @@ from strategies.server import ServerMethod
 from strategies.tau_norm import TauNorm
 
 COMBINES: dict[str, type[ServerMethod]] = {part.name: part for part in (FedAvg, FedNova, Scaffold, FedDF, FedBE)}
-DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, CCVR, TauNorm, RealFeatures)}
+DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, CReFFCode, CCVR, TauNorm, RealFeatures)}
 Setting = bool | int | float | str
 
 
@@ -56,6 +57,13 @@ METHODS: dict[str, Method] = {
             "head gradients of each class held: which classes; of a single sample its feature",
             ("feature-gradients",),
             deploy="creff",
+        ),
+        Method(
+            "creff-code",
+            "Shang et al., IJCAI 2022: the settings of the authors' code",
+            "head gradients of each class held, the bias's too: which classes; of a single sample its feature, exactly",
+            ("augmented-gradients",),
+            deploy="creff-code",
         ),
         Method(
             "ccvr",
@@ -181,7 +189,7 @@ def row_name(parts: Parts, deployed: str) -> str:
         own = METHODS[name].deploy
         if not own:
             names.append(name)
-        elif deployed == own or deployed.startswith(f"{own}-"):
+        elif deployed == own or (deployed not in parts.deploys and deployed.startswith(f"{own}-")):
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

@@ -170,6 +170,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
+        if VARIANTS[name].needs_images and len(shape) != 3:
+            rule = f"changes images ({name}), and the inputs are vectors of {data.input_shape}"
+            raise SettingError("method", general.method, rule)
     own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
     if has_batch_norm(probe):

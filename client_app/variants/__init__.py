@@ -1,6 +1,7 @@
 """Local variants: one file each. To add one, write its file and add its class to this list."""
 
 from client_app.client import Variant
+from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
@@ -17,6 +18,7 @@ from client_app.variants.reweighting import Reweighting
 VARIANTS: dict[str, type[Variant]] = {
     variant.name: variant
     for variant in (
+        AugmentedGradients,
         ClassStatistics,
         ControlVariates,
         FeatureGradients,

@@ -60,7 +60,7 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     sent["control-variates"] = {name: torch.zeros_like(weight.detach()) for name, weight in parameters}
     head = clients[0].model.head
     generator = torch.Generator().manual_seed(17)
-    sent["feature-gradients"] = {
+    sent["feature-gradients"] = sent["augmented-gradients"] = {
         "weight": torch.randn(head.weight.shape, generator=generator),
         "bias": torch.randn(head.out_features, generator=generator),
     }
