@@ -175,6 +175,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         if isinstance(sections[name], PrivateNorm):
             refusing, rule = sections[name].refusing, f"must be below clients = {data.clients}"
             require(max(refusing, default=0) < data.clients, f"{name}.refused-by", sections[name].refused_by, rule)
+        if VARIANTS[name].needs_images and len(shape) != 3:
+            rule = f"changes images ({name}), and the inputs are vectors of {data.input_shape}"
+            raise SettingError("method", general.method, rule)
     own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
     if has_batch_norm(probe):
