@@ -91,6 +91,7 @@ class Run:
             clients=settings.data.clients,
             participation=general.participation,
             combine=settings.combine,
+            monitors=settings.monitors,
             deploys=settings.deploys,
             optimizer=general.server_optimizer,
             exchange=settings.exchange,

@@ -129,7 +129,7 @@ def list_topic(
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [
-            {"method": m.name, "parts": "+".join((*m.variants, *filter(None, (m.combine, m.deploy)))) or "fedavg",
+            {"method": m.name, "parts": "+".join((*m.variants, *m.serving)) or "fedavg",
              "uploads beside the model": m.reveals, "paper": m.paper}
             for m in METHODS.values()
         ]  # fmt: skip

@@ -105,12 +105,13 @@ class RunSettings:
     parts: Parts
     variants: tuple[Variant, ...]
     combine: ServerMethod
+    monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
         result = {key_of(field): getattr(getattr(self, group), field.name) for group, field in flat_fields()}
-        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.deploys]
+        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.monitors, *self.deploys]
         for part in named:
             result |= {f"{part.name}.{name.replace('_', '-')}": value for name, value in asdict(part).items()}
         return result
@@ -167,7 +168,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     refuse_idle(values, kinds, parts)
     sections = {name: built_section(name, values) for name in parts.sections}
     data = resolve(group("data"))
-    for part in (sections[parts.combine], *(sections[name] for name in parts.deploys)):
+    for part in (sections[name] for name in parts.serving):
         if part.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(part.name)
     model = suitable_model(data) if general.model == "auto" else general.model
@@ -189,6 +190,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         parts=parts,
         variants=tuple(sections[name] for name in parts.variants),
         combine=sections[parts.combine],
+        monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
 

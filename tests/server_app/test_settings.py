@@ -28,6 +28,7 @@ METHOD_OF = {
     "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
     "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "feddf": "feddf", "fedbe": "fedbe",
     "control-variates": "scaffold", "focal": "fed-focal", "logit-calibration": "fedlc",
+    "ratio-loss": "ratio-loss",
 }  # fmt: skip
 NAN, INFINITY = float("nan"), float("inf")
 OUT_OF_RANGE: dict[str, list[Scalar]] = {
@@ -72,6 +73,8 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "learning-rate-decay-every": [0],
     "momentum": [1.0, -0.1, NAN],
     "weight-decay": [-1.0, INFINITY, NAN],
+    "clip-norm": [-1.0, INFINITY, NAN],
+    "precision": ["float16", ""],
     "nodes": [0],
     "node-wait": [-1.0, NAN],
     "timeout": [0.0, -1.0, NAN],
@@ -104,6 +107,8 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "ccvr.features-per-class": [-1],
     "ccvr.head-steps": [-1],
     "ccvr.head-learning-rate": [0.0, INFINITY, NAN],
+    "ratio-loss.alpha": [0.0, -1.0, INFINITY, NAN],
+    "ratio-loss.beta": [-0.1, INFINITY, NAN],
     "real-features.head-steps": [-1],
     "real-features.head-learning-rate": [-1.0, INFINITY, NAN],
     "feddf.steps": [-1],
@@ -129,6 +134,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "llt-form": "literal", "augmentation": "crop-flip", "recipe": "fedbn", "cinic-train": "train",
     "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
     "fedbe.distribution": "dirichlet", "server-momentum-form": "damped", "control-variates.option": "I",
+    "precision": "bfloat16",
 }  # fmt: skip
 
 
@@ -229,6 +235,13 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
         ({"method": "feddf+fedbe", "holdout-per-class": 5}, "method", ("feddf and fedbe", "combine")),
         ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class", ("feddf", "at least 1")),
+        ({"method": "ratio-loss", "holdout-per-class": 0}, "holdout-per-class", ("ratio-loss", "at least 1")),
+        (
+            {"method": "ratio-loss+fedshift", "holdout-per-class": 5},
+            "method",
+            ("class-weights and logit-shift", "twice"),
+        ),
+        ({"method": "ratio-loss+singleset", "holdout-per-class": 5}, "method", ("ratio-loss would do nothing",)),
         ({"method": "tau-norm+real-features", "holdout-per-class": 0}, "holdout-per-class", ("real-features",)),
         ({"method": "ccvr+fedbn", "model": "mlp-bn"}, "method", ("ccvr", "local-batch-norm", "same everywhere")),
         ({"method": "feddf+fedbn", "holdout-per-class": 5}, "method", ("feddf", "local-batch-norm")),
