@@ -28,8 +28,6 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 application.add_typer(data_cli.application, name="data")
-application.command()(export_cli.export)
-application.command()(export_cli.predict)
 errors = Console(stderr=True, highlight=False)
 
 
@@ -149,6 +147,10 @@ def list_topic(
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
     Console(highlight=False).print(table)
+
+
+application.command()(export_cli.export)
+application.command()(export_cli.predict)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from client_app.assignment import choose_device
 from data import SettingError
@@ -89,7 +90,7 @@ def predictions_table(predictions: list[Prediction]) -> Table:
     for one in predictions[:SHOWN_ROWS]:
         wrong = labeled and one.label != one.prediction
         cells = (one.input, one.prediction, f"{one.probability:.3f}", *([str(one.label)] * labeled))
-        table.add_row(*cells, style="red" if wrong else "")
+        table.add_row(*map(Text, cells), style="red" if wrong else "")  # as text: names may hold brackets
     return table
 
 
@@ -101,5 +102,5 @@ def numbers_table(numbers: dict[str, Any], classes: tuple[str, ...]) -> Table:
     for key in ("accuracy", "balanced-accuracy"):
         table.add_row(key.replace("-", " "), percent(numbers[key]))
     for name, recall in zip(classes, numbers["recall"], strict=True):
-        table.add_row(f"recall of {name}", percent(recall))
+        table.add_row(Text(f"recall of {name}"), percent(recall))
     return table

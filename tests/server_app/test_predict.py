@@ -146,7 +146,7 @@ def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path,
     draw = np.random.default_rng(0)
     for index in range(24):
         for split in ("train", "test"):
-            file = tmp_path / "own" / split / ("cat", "dog")[index % 2] / f"{index}.png"
+            file = tmp_path / "own" / split / ("cat", "dog")[index % 2] / f"[{index}].png"
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(draw.integers(0, 256, (11, 9, 3), np.uint8)).save(file)
     renamed = rewritten(digits / "creff", tmp_path / "two", two_classes)
@@ -157,10 +157,10 @@ def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path,
     assert inputs.samples.labels_N.tolist() == made.test_labels.tolist() and inputs.labeled
     flat = read_inputs(tmp_path / "own" / "test" / "dog", about)
     assert torch.equal(flat.samples.batch(torch.arange(12)), normalized(np.asarray(made.test_inputs)[12:]))
-    assert not flat.labeled and flat.names == sorted(f"{index}.png" for index in range(1, 24, 2))
+    assert not flat.labeled and flat.names == sorted(f"[{index}].png" for index in range(1, 24, 2))
     status, told, _ = fedskew("predict", renamed, tmp_path / "own" / "test")
     assert status == 0
-    for word in ("cat/0.png", "and 4 more", "balanced accuracy", "recall of cat"):
+    for word in ("cat/[0].png", "and 4 more", "balanced accuracy", "recall of cat"):
         assert word in told
     status, told, _ = fedskew("predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv")
     with (tmp_path / "told.csv").open() as file:

@@ -126,7 +126,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "fedbe.average-start": [-1],
     "fedbe.average-every": [0],
 }
-ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache"}
+ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache", "tensorboard"}
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",

@@ -1,6 +1,7 @@
 """TensorBoard's event files hold what rounds.jsonl holds, once, however often the run was stopped."""
 
 import math
+import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from in_process import PLACES, Outcome, killed
 
 from server_app import settings as settings_module
+from server_app.cli import main
 from server_app.results import RunFolder
 from server_app.settings import parse
 from server_app.tracking import Tracker, scalars
@@ -79,6 +81,14 @@ def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train:
     for changes in ({}, {}, {"fresh": True}):
         outcome = train(tensorboard=True, **changes)
         assert_equal(curves(outcome.folder), recorded(outcome.folder))
+
+
+def test_the_command_has_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "--engine", "inprocess", "--tensorboard", "--results", str(tmp_path), "--set", "rounds=1"]
+    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
+    main()
+    (folder,) = tmp_path.iterdir()
+    assert_equal(curves(RunFolder(folder)), recorded(RunFolder(folder)))
 
 
 def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
