@@ -55,6 +55,13 @@ class Federation:
     def clients(self) -> int:
         return len(self.train_indices)
 
+    @property
+    def client_names(self) -> list[str]:
+        """Each client's number, with its domain where it has one."""
+        if self.domains is None:
+            return [str(client) for client in range(self.clients)]
+        return [f"{client} {self.dataset.domain_names[domain]}" for client, domain in enumerate(self.domains)]
+
     def train(self, client: int, device: str = "cpu") -> Samples:
         """The training samples of one client."""
         return self._samples("train", client, device)

@@ -1,4 +1,4 @@
-"""The command line: `fedskew run` and `fedskew list`; `fedskew data` is in data_cli.py."""
+"""The command line: `fedskew run` and `fedskew list`; data is in data_cli.py, export and predict in export_cli.py."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data import DataError, SettingError
-from server_app import data_cli
+from server_app import data_cli, export_cli
 from server_app.experiments import find_all, load_experiments
 from server_app.methods import METHODS
 from server_app.plan import plan, runs
@@ -58,11 +58,12 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that play clients; 0 is one a core.")] = 0,
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
-    stated = {"seed": seed, "results": results, "fresh": fresh or None}
+    stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
     planned = runs(cells) if names else [parse(overrides)]
@@ -177,6 +178,10 @@ def list_topic(
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
     Console(highlight=False).print(table)
+
+
+application.command()(export_cli.export)
+application.command()(export_cli.predict)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ class GeneralSettings:
     """Folder of the runs' folders."""
     fresh: bool = False
     """Start again even when the run is finished or can be resumed."""
+    tensorboard: bool = False
+    """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
 
     def __post_init__(self) -> None:
         known = ("auto", *MODELS)
@@ -70,6 +73,8 @@ class GeneralSettings:
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
         devices = ("auto", "cpu", "cuda")
         require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
+        rule = "needs the package tensorboard: pip install 'fedskew[tensorboard]'"
+        require(not self.tensorboard or find_spec("tensorboard") is not None, "tensorboard", True, rule)
         _ = self.server_optimizer  # raises for a wrong field
 
     @property
@@ -86,6 +91,7 @@ GROUPS: dict[str, type[Any]] = {
 }
 WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
+    "tensorboard",
 }  # fmt: skip
 
 
