@@ -1,4 +1,4 @@
-"""The command line: `fedskew run` and `fedskew list`; `fedskew data` and `fedskew report` are in files of their own."""
+"""The command line: `fedskew run` and `fedskew list`; its other commands are in data_cli, export_cli and report_cli."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data import DataError, SettingError
-from server_app import data_cli, report_cli
+from server_app import data_cli, export_cli, report_cli
 from server_app.experiments import find_all, load_experiments
 from server_app.methods import METHODS
 from server_app.plan import plan, runs
@@ -59,11 +59,12 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that play clients; 0 is one a core.")] = 0,
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
-    stated = {"seed": seed, "results": results, "fresh": fresh or None}
+    stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
     planned = runs(cells) if names else [parse(overrides)]
@@ -73,6 +74,8 @@ def run(
         print(json.dumps(summaries if names else summaries[0], indent=2))
         return
     console.print(results_table(planned, summaries))
+    if any("unseen" in summary for summary in summaries):
+        console.print(unseen_table(planned, summaries))
     for one in planned:
         console.print(str(one.folder), style="dim")
 
@@ -116,6 +119,35 @@ def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -
     return table
 
 
+def unseen_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
+    """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
+    table = Table(
+        title="A site nobody trained with, last round. Percent.",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("site", "method", "seed", "batch norm"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("balanced", "F1"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown: set[tuple[str, ...]] = set()
+    for one, summary in zip(planned, summaries, strict=True):
+        unseen = summary.get("unseen", {"models": {}})
+        for deployed, ways in unseen["models"].items():
+            cells = (unseen["domain"], summary["rows"][deployed], str(one.general.seed))
+            if cells in shown:
+                continue
+            shown.add(cells)
+            for way, numbers in ways.items():
+                of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
+                means = (numbers["balanced-accuracy"], numbers["macro-f1"])
+                table.add_row(*cells, way + of_whom, *(f"{100 * mean:.1f}" for mean in means))
+            for way, why in unseen.get("unavailable", {}).items():
+                table.add_row(*cells, f"{way}: {why}", "-", "-")
+    return table
+
+
 @application.command(name="list")
 def list_topic(
     topic: Annotated[Topic, typer.Argument(help="What to list.")],
@@ -127,7 +159,7 @@ def list_topic(
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [
-            {"method": m.name, "parts": "+".join((*m.variants, *filter(None, (m.combine, m.deploy)))) or "fedavg",
+            {"method": m.name, "parts": "+".join((*m.variants, *m.serving)) or "fedavg",
              "uploads beside the model": m.reveals, "paper": m.paper}
             for m in METHODS.values()
         ]  # fmt: skip
@@ -147,6 +179,10 @@ def list_topic(
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
     Console(highlight=False).print(table)
+
+
+application.command()(export_cli.export)
+application.command()(export_cli.predict)
 
 
 def main() -> None:
