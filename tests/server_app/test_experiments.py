@@ -121,7 +121,7 @@ def test_overrides_win_and_cannot_name_the_method() -> None:
 
 def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(made(methods=[name]).rows[0])[1]}
-    assert riders == {"creff", "ccvr", "tau-norm", "real-features"}
+    assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features"}
     assert not any(map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal")))
 
 
