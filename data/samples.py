@@ -22,6 +22,8 @@ class Samples:
     """As `mean`."""
     augmentation: str = "none"
     """How `batch` changes images at random, when it is given a generator."""
+    groups_N: Tensor | None = None
+    """(N,) int64: the subject of each sample, which is tested as a whole; None where a sample stands for itself."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
