@@ -17,8 +17,8 @@ def read_pcp(folder: Path, site: str) -> Site:
     """The subjects of `site` in ABIDE_pcp: PIPELINE/STRATEGY/FILE_ID_rois_ATLAS.1D, and their DX_GROUP in the csv file.
 
     A .1D file is a line of region numbers after `#`, then a line a time point. A subject with a region that never
-    changes, as it is outside of the scan, is left out, as in the federated study (Li et al., 2020), which so keeps 167
-    (NYU), 88 (UM_1), 52 (USM) and 63 (UCLA_1) subjects.
+    changes, as it is outside of the scan, is left out, as in the federated study (Li et al., 2020), which was left with
+    167 (NYU), 88 (UM_1), 52 (USM) and 63 (UCLA_1) subjects.
 
     Raises:
         DataError: files of several pipelines or atlases, or that cannot be read, or of a subject without diagnosis.
