@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from server_app.experiments import find
+from server_app.plan import plan
 
 PANELS = {
     "fashion-label-skew": "FedShift: classes missing at clients\nFashion-MNIST, LDA 0.1",
@@ -32,13 +33,12 @@ def curves(name: str, overrides: dict[str, Any]) -> dict[str, tuple[list[int], n
     """Return for every row of an experiment its evaluated rounds and (seeds, rounds) balanced accuracies."""
     found: dict[str, list[list[float]]] = {}
     rounds: list[int] = []
-    for run in find(name).runs(overrides):
-        rows = json.loads((run.folder / "summary.json").read_text())["rows"]
-        lines = (run.folder / "rounds.jsonl").read_text().splitlines()
-        records = [record for record in map(json.loads, lines) if record["models"]]
+    for cell in plan(find(name), overrides):
+        lines = (cell.run.folder / "rounds.jsonl").read_text().splitlines()
+        records = [record for record in map(json.loads, lines) if cell.deployed in record["models"]]
         rounds = [record["round"] for record in records]
-        for deployed, row in rows.items():
-            found.setdefault(row, []).append([record["models"][deployed]["balanced-accuracy"] for record in records])
+        accuracies = [record["models"][cell.deployed]["balanced-accuracy"] for record in records]
+        found.setdefault(cell.row, []).append(accuracies)
     return {row: (rounds, 100 * np.array(values)) for row, values in found.items()}
 
 

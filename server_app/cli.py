@@ -14,8 +14,9 @@ from rich.table import Table
 
 from data import DataError, SettingError
 from server_app import data_cli
-from server_app.experiments import find, load_experiments
+from server_app.experiments import find_all, load_experiments
 from server_app.methods import METHODS
+from server_app.plan import plan, runs
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -63,13 +64,16 @@ def run(
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
     stated = {"seed": seed, "results": results, "fresh": fresh or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
-    planned = [one for name in names for one in find(name).runs(overrides)] if names else [parse(overrides)]
+    cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
+    planned = runs(cells) if names else [parse(overrides)]
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     summaries = [conduct(one, engine.value, console, workers, federation_config) for one in planned]
     if as_json:
         print(json.dumps(summaries if names else summaries[0], indent=2))
         return
     console.print(results_table(planned, summaries))
+    if any("unseen" in summary for summary in summaries):
+        console.print(unseen_table(planned, summaries))
     for one in planned:
         console.print(str(one.folder), style="dim")
 
@@ -122,6 +126,35 @@ def percent(share: float | None, digits: int) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f}"
 
 
+def unseen_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
+    """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
+    table = Table(
+        title="A site nobody trained with, last round. Percent.",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("site", "method", "seed", "batch norm"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("balanced", "F1"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown: set[tuple[str, ...]] = set()
+    for one, summary in zip(planned, summaries, strict=True):
+        unseen = summary.get("unseen", {"models": {}})
+        for deployed, ways in unseen["models"].items():
+            cells = (unseen["domain"], summary["rows"][deployed], str(one.general.seed))
+            if cells in shown:
+                continue
+            shown.add(cells)
+            for way, numbers in ways.items():
+                of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
+                means = (numbers["balanced-accuracy"], numbers["macro-f1"])
+                table.add_row(*cells, way + of_whom, *(f"{100 * mean:.1f}" for mean in means))
+            for way, why in unseen.get("unavailable", {}).items():
+                table.add_row(*cells, f"{way}: {why}", "-", "-")
+    return table
+
+
 @application.command(name="list")
 def list_topic(
     topic: Annotated[Topic, typer.Argument(help="What to list.")],
@@ -133,7 +166,7 @@ def list_topic(
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [
-            {"method": m.name, "parts": "+".join((*m.variants, *filter(None, (m.combine, m.deploy)))) or "fedavg",
+            {"method": m.name, "parts": "+".join((*m.variants, *m.serving)) or "fedavg",
              "uploads beside the model": m.reveals, "paper": m.paper}
             for m in METHODS.values()
         ]  # fmt: skip

@@ -4,22 +4,15 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import strategies
 from client_app.client import Variant
+from client_app.discovery import parts_in
 from client_app.variants import VARIANTS
 from data import SettingError
-from strategies.ccvr import CCVR
-from strategies.creff import CReFF
 from strategies.fedavg import FedAvg
-from strategies.fedbe import FedBE
-from strategies.feddf import FedDF
-from strategies.fednova import FedNova
-from strategies.real_features import RealFeatures
-from strategies.scaffold import Scaffold
 from strategies.server import ServerMethod
-from strategies.tau_norm import TauNorm
 
-COMBINES: dict[str, type[ServerMethod]] = {part.name: part for part in (FedAvg, FedNova, Scaffold, FedDF, FedBE)}
-DEPLOYS: dict[str, type[ServerMethod]] = {part.name: part for part in (CReFF, CCVR, TauNorm, RealFeatures)}
+SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)
 Setting = bool | int | float | str
 
 
@@ -34,11 +27,17 @@ class Method:
     variants: tuple[str, ...] = ()
     combine: str = ""
     """Empty is FedAvg's mean."""
+    monitor: str = ""
     deploy: str = ""
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     """Settings that the name stands for, below what the user states."""
     fixed: Mapping[str, Setting] = field(default_factory=dict)
     """Settings without which the name would be wrong: stating another value is an error."""
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The server methods it stands for."""
+        return tuple(filter(None, (self.combine, self.monitor, self.deploy)))
 
 
 METHODS: dict[str, Method] = {
@@ -82,6 +81,7 @@ METHODS: dict[str, Method] = {
             combine="fednova",
         ),
         Method("fedavgm", "Hsu et al., 2019", "nothing", defaults={"server-momentum": 0.9}),
+        Method("ratio-loss", "Wang et al., AAAI 2021", "nothing", ("class-weights",), monitor="ratio-loss"),
         Method("fed-focal", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
         Method("fedlc", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
         Method("silobn", "Andreux et al., DART 2020", "nothing, and sends less", ("local-statistics",)),
@@ -111,14 +111,20 @@ class Parts:
     names: tuple[str, ...]
     variants: tuple[str, ...]
     combine: str
+    monitors: tuple[str, ...]
     deploys: tuple[str, ...]
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
+    def serving(self) -> tuple[str, ...]:
+        """The server methods."""
+        return (self.combine, *self.monitors, *self.deploys)
+
+    @property
     def sections(self) -> tuple[str, ...]:
         """The parts that have settings of their own."""
-        return (*self.variants, self.combine, *self.deploys)
+        return (*self.variants, *self.serving)
 
 
 def compose(method: str) -> Parts:
@@ -146,9 +152,10 @@ def compose(method: str) -> Parts:
     if needing and (alone := [name for name in variants if VARIANTS[name].shares_nothing]):
         raise SettingError("method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing")
     combine = next((member.combine for member in members if member.combine), FedAvg.name)
+    monitors = tuple(member.monitor for member in members if member.monitor)
     deploys = tuple(member.deploy for member in members if member.deploy)
     dividing = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
-    whole = [name for name in (combine, *deploys) if {**COMBINES, **DEPLOYS}[name].needs_whole_model]
+    whole = [name for name in (combine, *monitors, *deploys) if SERVER_METHODS[name].needs_whole_model]
     if dividing and whole:
         rule = (
             f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} keeps a part on each client"
@@ -159,6 +166,7 @@ def compose(method: str) -> Parts:
         names=tuple(kept),
         variants=variants,
         combine=combine,
+        monitors=monitors,
         deploys=deploys,
         defaults={key: value for member in members for key, value in member.defaults.items()},
         fixed={key: value for member in members for key, value in member.fixed.items()},
@@ -167,7 +175,7 @@ def compose(method: str) -> Parts:
 
 def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
-    serves = method.combine or method.deploy or any(key.startswith("server-") for key in method.defaults)
+    serves = method.serving or any(key.startswith("server-") for key in method.defaults)
     return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
 
 
@@ -188,4 +196,4 @@ def row_name(parts: Parts, deployed: str) -> str:
 
 def section_types() -> dict[str, type[Variant] | type[ServerMethod]]:
     """Return every part that may have a section of settings, by its name."""
-    return {**VARIANTS, **COMBINES, **DEPLOYS}
+    return {**VARIANTS, **SERVER_METHODS}

@@ -18,6 +18,7 @@ from client_app.client import Variant
 from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
+from client_app.variants.norm_statistics import PrivateNorm
 from data import DataSettings, SettingError, require, resolve
 from data.catalog import has_domains
 from data.settings import USED_BY
@@ -99,12 +100,13 @@ class RunSettings:
     parts: Parts
     variants: tuple[Variant, ...]
     combine: ServerMethod
+    monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
         result = {key_of(field): getattr(getattr(self, group), field.name) for group, field in flat_fields()}
-        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.deploys]
+        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.monitors, *self.deploys]
         for part in named:
             result |= {f"{part.name}.{name.replace('_', '-')}": value for name, value in asdict(part).items()}
         return result
@@ -161,7 +163,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     refuse_idle(values, kinds, parts)
     sections = {name: built_section(name, values) for name in parts.sections}
     data = resolve(group("data"))
-    for part in (sections[parts.combine], *(sections[name] for name in parts.deploys)):
+    for part in (sections[name] for name in parts.serving):
         if part.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(part.name)
     model = suitable_model(data) if general.model == "auto" else general.model
@@ -170,6 +172,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
+        if isinstance(sections[name], PrivateNorm):
+            refusing, rule = sections[name].refusing, f"must be below clients = {data.clients}"
+            require(max(refusing, default=0) < data.clients, f"{name}.refused-by", sections[name].refused_by, rule)
     own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
     if has_batch_norm(probe):
@@ -183,6 +188,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         parts=parts,
         variants=tuple(sections[name] for name in parts.variants),
         combine=sections[parts.combine],
+        monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
 
@@ -219,11 +225,14 @@ def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], p
     if partition == "auto":
         partition = "domains" if has_domains(str(values.get("dataset", ""))) else "lda"
     idle = {key: f"with partition = {partition}" for key, users in USED_BY.items() if partition not in users}
+    if not values.get("unseen-domain"):
+        idle |= {f"{name}.share-norm-statistics": "without unseen-domain" for name in parts.variants}
     if not values.get("server-momentum", 0.0):
         idle["server-momentum-form"] = "without server-momentum"
     for alone in (name for name in parts.variants if VARIANTS[name].shares_nothing):
-        server = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over")
-        idle |= dict.fromkeys(server, f"beside {alone}, which shares nothing")
+        shared = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over",
+                  "unseen-domain")  # fmt: skip
+        idle |= dict.fromkeys(shared, f"beside {alone}, which shares nothing")
     for key, value in values.items():
         section = key.rpartition(".")[0]
         if value == kinds[key].default:

@@ -1,33 +1,8 @@
-"""Local variants: one file each. To add one, write its file and add its class to this list."""
+"""Local variants: one file each, known by being here."""
+
+import sys
 
 from client_app.client import Variant
-from client_app.variants.class_statistics import ClassStatistics
-from client_app.variants.control_variates import ControlVariates
-from client_app.variants.feature_gradients import FeatureGradients
-from client_app.variants.focal import Focal
-from client_app.variants.local_batch_norm import LocalBatchNorm
-from client_app.variants.local_model import LocalModel
-from client_app.variants.local_statistics import LocalStatistics
-from client_app.variants.logit_calibration import LogitCalibration
-from client_app.variants.logit_shift import LogitShift
-from client_app.variants.proximal import Proximal
-from client_app.variants.resampling import Resampling
-from client_app.variants.reweighting import Reweighting
+from client_app.discovery import parts_in
 
-VARIANTS: dict[str, type[Variant]] = {
-    variant.name: variant
-    for variant in (
-        ClassStatistics,
-        ControlVariates,
-        FeatureGradients,
-        Focal,
-        LocalBatchNorm,
-        LocalModel,
-        LocalStatistics,
-        LogitCalibration,
-        LogitShift,
-        Proximal,
-        Resampling,
-        Reweighting,
-    )
-}
+VARIANTS: dict[str, type[Variant]] = parts_in(sys.modules[__name__], Variant)

@@ -16,6 +16,7 @@ from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS
 from client_app.variants.class_statistics import ClassStatistics
+from client_app.variants.class_weights import ClassWeights
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.focal import Focal
@@ -60,6 +61,7 @@ ROWS = [
         wrong=({"min_class_samples": 0},),
         answers=True,
     ),
+    Row(ClassWeights(), ClassWeights(), None, SKEWED),
     Row(
         FeatureGradients(),
         FeatureGradients(min_class_samples=3),

@@ -1,9 +1,11 @@
 """ABIDE: windows of a subject's series, their correlations, and subjects that are on one side only."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from layouts import write_site
 
 from data import DataError, DataSettings, federate, load, resolve
@@ -75,6 +77,9 @@ def test_sites_are_domains_and_no_two_share_a_subject(tmp_path):
     assert other.content != data.content
     whole = made.test()
     assert set(whole.groups_N.tolist()) == set().union(*seen) and len(whole.groups_N) == len(whole)
+    assert whole.only(torch.tensor([5, 0])).groups_N.tolist() == whole.groups_N[[5, 0]].tolist()
+    left_out = federate(replace(settings, unseen_domain="abide-usm"), 0).unseen_test()
+    assert left_out.groups_N.tolist() == made.test(2).groups_N.tolist()
     assert made.train(0).groups_N is None and federate(DataSettings(), 0).test().groups_N is None
 
 

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from server_app.cli import main
-from server_app.experiments import experiment, load_experiments
 
 QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
 
@@ -131,23 +130,6 @@ def test_lists_are_whole_in_both_forms(
     for row in rows:
         assert all(value != "" or key == "default" for key, value in row.items())
         assert str(next(iter(row.values()))) in table
-
-
-def test_every_run_of_every_shipped_experiment_parses(tmp_path: Path) -> None:
-    for one in load_experiments().values():
-        runs = one.runs({"results": str(tmp_path), "data-root": str(tmp_path)})
-        assert len({run.run_id for run in runs}) == len(one.methods) * len(one.seeds)
-
-
-def test_an_experiment_with_an_unknown_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="sseeds"):
-        experiment("wrong", {"title": "", "methods": ["fedavg"], "sseeds": [1]})
-
-
-def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "experiments.yaml").write_text("one:\n  title: a: b\n")
-    with pytest.raises(ValueError, match=r"experiments.yaml.*is not YAML.*line 2"):
-        load_experiments(tmp_path / "experiments.yaml")
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "workers"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from in_process import Outcome, experiment
 
 from client_app.models import batch_norm_names, build
@@ -91,6 +92,19 @@ def test_server_optimizer_identity(train: Train) -> None:
     plain = train("plain", rounds=3)
     assert train("same", rounds=3, server_learning_rate=1.0, server_momentum=0.0).hash == plain.hash
     assert train("momentum", rounds=3, server_momentum=0.9).hash != plain.hash
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedshift+iwds", "scaffold", "ratio-loss"])
+def test_bfloat16_repeats_to_the_bit_and_differs_by_little(train: Train, method: str) -> None:
+    changes = {"method": method, "model": "small-cnn"}
+    exact, rounded = (train(precision, precision=precision, **changes) for precision in ("float32", "bfloat16"))
+    again = train("again", grid=LocalGrid(faithful=True), precision="bfloat16", **changes)
+    assert again.summary["hash"] == rounded.summary["hash"] != exact.summary["hash"]
+    ours, theirs = (Checkpoint.load(outcome.folder.checkpoint_file).shared for outcome in (rounded, exact))
+    for name, tensor in theirs.items():
+        assert ours[name].dtype == tensor.dtype
+        torch.testing.assert_close(ours[name], tensor, rtol=0.02, atol=0.02)
+    assert rounded.records[-1]["loss"] == pytest.approx(exact.records[-1]["loss"], rel=0.02)
 
 
 def test_tau_sweep_shares_its_training(train: Train) -> None:

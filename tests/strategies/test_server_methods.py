@@ -231,6 +231,8 @@ def test_not_finite() -> None:
 def test_a_method_fills_the_place_it_names(server: Server) -> None:
     with pytest.raises(TypeError, match="tau-norm does not combine"):
         TauNorm().combine(server, {}, [])
+    with pytest.raises(TypeError, match="fedavg does not monitor"):
+        FedAvg().monitor(server, {}, [])
     with pytest.raises(TypeError, match="fedavg does not deploy"):
         FedAvg().deploy(server, {}, {}, [])
     ServerMethod().accepts(server, {})
