@@ -40,7 +40,7 @@ class DataSettings:
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
-    """Let torchvision download a missing data set into data-root."""
+    """Let torchvision (for abide nilearn) download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
     classes: str = ""

@@ -92,9 +92,12 @@ def conduct(
 
 
 def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1 and the recall of every class."""
+    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, the recalls."""
     classes = planned[0].data.classes.split(",")
     recalls = len(classes) <= 10 and all(one.data.classes == planned[0].data.classes for one in planned)
+    means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
+    if all(len(one.data.classes.split(",")) == 2 for one in planned):
+        means["auroc"] = "AUROC"
     table = Table(
         title="Last round (best: the round that was best on the test set). Percent; right: recall by class.",
         title_justify="left",
@@ -103,19 +106,25 @@ def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -
     )
     several = len({one.general.seed for one in planned}) > 1
     table.add_column("method", no_wrap=True)
-    for heading in (*(["seed"] * several), "balanced", "best", "F1", *(classes if recalls else ())):
+    for heading in (*(["seed"] * several), *means.values(), *(classes if recalls else ())):
         table.add_column(heading[:8], justify="right", no_wrap=True)
     shown: set[tuple[str, int, str]] = set()
     for one, summary in zip(planned, summaries, strict=True):
         for deployed, numbers in summary["models"].items():
-            row, last, best = summary["rows"][deployed], numbers["last"], numbers["best-test"]
+            row, last = summary["rows"][deployed], numbers["last"]
             if (key := (row, one.general.seed, one.data.dataset)) in shown:
                 continue
             shown.add(key)
-            means = (last["balanced-accuracy"], best["balanced-accuracy"], last["macro-f1"])
-            recall = ["-" if value is None else f"{100 * value:.0f}" for value in last["recall"]] if recalls else []
-            table.add_row(row, *([str(one.general.seed)] * several), *(f"{100 * mean:.1f}" for mean in means), *recall)
+            shares = {**last, "best": numbers["best-test"]["balanced-accuracy"]}
+            cells = [percent(shares.get(key), 1) for key in means]
+            recall = [percent(value, 0) for value in last["recall"]] if recalls else []
+            table.add_row(row, *([str(one.general.seed)] * several), *cells, *recall)
     return table
+
+
+def percent(share: float | None, digits: int) -> str:
+    """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
+    return "-" if share is None else f"{100 * share:.{digits}f}"
 
 
 def unseen_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:

@@ -55,7 +55,10 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
 
 
 def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> Metrics:
-    """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere."""
+    """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere.
+
+    Of two classes also `auroc`, the share of pairs in the right order; NaN without a pair.
+    """
     confusion_CC = scores.confusion_CC.double()
     samples_C, predicted_C, correct_C = confusion_CC.sum(1), confusion_CC.sum(0), confusion_CC.diagonal()
     total, recall_C = samples_C.sum(), correct_C / samples_C
@@ -69,6 +72,8 @@ def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -
         "calibration-error": calibration_error(scores),
         "recall": recall_C.tolist(),
     }
+    if len(recall_C) == 2:
+        result["auroc"] = (scores.pairs[1] / scores.pairs[0]).item()
     for name, classes in (groups or {}).items():
         held = recall_C[list(classes)][tested[list(classes)]]
         result[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
@@ -109,14 +114,17 @@ def spread(values: Sequence[float]) -> Metrics:
 def of_clients(
     scores: Mapping[int, Scores], counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
 ) -> dict[str, float | list[float] | Metrics]:
-    """Return the numbers of scores that clients measured themselves: pooled, and over the clients."""
-    pooled = sum(list(scores.values())[1:], next(iter(scores.values())))
+    """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
+
+    The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs.
+    """
+    pooled = metrics(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
     each = [metrics(client_scores) for client_scores in scores.values()]
     local = [local_accuracies(m["recall"], counts_KC[[k]])[0] for k, m in zip(scores, each, strict=True)]  # type: ignore[arg-type]
+    spreads = [name for name in ("accuracy", "balanced-accuracy", "auroc") if name in pooled]
     return {
-        **metrics(pooled, groups),
-        "client-accuracy": spread([m["accuracy"] for m in each]),  # type: ignore[misc]
-        "client-balanced-accuracy": spread([m["balanced-accuracy"] for m in each]),  # type: ignore[misc]
+        **pooled,
+        **{f"client-{name}": spread([m[name] for m in each]) for name in spreads},  # type: ignore[misc]
         "local-accuracy": spread(local),
     }
 
