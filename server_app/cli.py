@@ -1,4 +1,4 @@
-"""The command line: `fedskew run` and `fedskew list`; data is in data_cli.py, export and predict in export_cli.py."""
+"""The command line: `fedskew run` and `fedskew list`; its other commands are in data_cli, export_cli and report_cli."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data import DataError, SettingError
-from server_app import data_cli, export_cli
+from server_app import data_cli, export_cli, report_cli
 from server_app.experiments import find_all, load_experiments
 from server_app.methods import METHODS
 from server_app.plan import plan, runs
@@ -28,6 +28,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 application.add_typer(data_cli.application, name="data")
+application.command(name="report")(report_cli.report)
 errors = Console(stderr=True, highlight=False)
 
 
