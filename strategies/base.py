@@ -25,7 +25,7 @@ from strategies.fedavg import FedAvg
 from strategies.integer_sum import IntegerSum, PlainSum
 from strategies.round import Round, sorted_workers
 from strategies.scoring import ClientScores, scores_of
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.server import Deployment, Numbers, Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 
 log = logging.getLogger("fedskew")
@@ -218,7 +218,8 @@ class Strategy(FlowerStrategy):
         self.shared, self.states["server-optimizer"] = self.optimizer.step(
             self.server, self.states.get("server-optimizer", {}), combined
         )
-        self.deployed, metrics = {AVERAGE: self.shared}, dict[str, float]()
+        metrics: dict[str, float | Sequence[float]] = {}
+        self.deployed = {AVERAGE: self.shared}
         for part in (part for part in self.deploys if not part.final_question):
             metrics |= self.deploy(part, part.deploy(self.server, self.states[part.name], self.shared, updates))
 
@@ -242,7 +243,7 @@ class Strategy(FlowerStrategy):
         )
         return pack(self.shared), MetricRecord({"loss": self.last.loss})
 
-    def deploy(self, part: ServerMethod, deployment: Deployment) -> Mapping[str, float]:
+    def deploy(self, part: ServerMethod, deployment: Deployment) -> Numbers:
         """Take what a part deploys, and its state; return its numbers for the record."""
         self.states[part.name] = deployment.state
         self.deployed |= deployment.models

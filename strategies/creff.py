@@ -12,7 +12,7 @@ from torch import Tensor
 from client_app.state import State
 from data import require
 from strategies.checks import Refused, differences
-from strategies.head import train_head, with_head
+from strategies.head import features_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
 DISTANCES = {"code-scale": "sum", "paper-literal": "mean"}
@@ -44,6 +44,9 @@ class CReFF(ServerMethod):
     """fresh: a new random head every round, as the authors' code. average: the average's head."""
     distance: str = "code-scale"
     """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
+    compare_features: bool = False
+    """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the class's mean feature and the
+    one of the hold-out, whose labels are looked at; no model changes."""
 
     def __post_init__(self) -> None:
         for key in ("features_per_class", "feature_steps", "head_steps"):
@@ -55,7 +58,13 @@ class CReFF(ServerMethod):
         require(
             self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, "must be fresh or average"
         )
+        rule = "has no effect with creff.features-per-class = 0"
+        require(not self.compare_features or self.features_per_class > 0, "creff.compare-features", True, rule)
         require(self.distance in DISTANCES, "creff.distance", self.distance, f"must be one of {', '.join(DISTANCES)}")
+
+    @property
+    def needs_holdout(self) -> bool:
+        return self.compare_features
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -93,7 +102,12 @@ class CReFF(ServerMethod):
         distances = row_distances(feature_gradients(features_CMD, state["weight"], state["bias"]), gradients_CCD)[held]
         deployed = with_head(shared, head)
         new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
-        return Deployment({self.name: deployed}, new_state, {"matching-loss": distances.mean().item()})
+        numbers: dict[str, float | Sequence[float]] = {"matching-loss": distances.mean().item()}
+        if self.compare_features:
+            loss_C = distances.new_full((len(features_CMD),), math.nan).index_copy(0, held, distances.mean(1))
+            numbers["matching-loss-by-class"] = loss_C.tolist()
+            numbers["feature-dissimilarity-by-class"] = dissimilarity(server, self.name, features_CMD).tolist()
+        return Deployment({self.name: deployed}, new_state, numbers)
 
     def match(
         self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_CCD: Tensor, held: Tensor
@@ -118,6 +132,18 @@ class CReFF(ServerMethod):
         classes, per_class, width = features_CMD.shape
         labels_N = torch.arange(classes, device=features_CMD.device).repeat_interleave(per_class)
         return train_head(head, features_CMD.reshape(-1, width), labels_N, self.head_steps, self.head_learning_rate)
+
+
+def dissimilarity(server: Server, method: str, features_CMD: Tensor) -> Tensor:
+    """Return (C,): 1 - cosine of each class's mean feature and its mean over the hold-out, NaN where that has none.
+
+    The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
+    """
+    samples = server.own_samples(method)
+    features_ND = features_of(server.model.to(server.device), server.start, samples)
+    members_CN = torch.eye(len(features_CMD), device=features_ND.device)[samples.labels_N].T
+    means_CD = members_CN @ features_ND / members_CN.sum(1, keepdim=True)  # 0 / 0 is the NaN
+    return 1 - F.cosine_similarity(features_CMD.mean(1), means_CD, dim=1)
 
 
 def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:

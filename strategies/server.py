@@ -64,6 +64,10 @@ def needs_holdout(method: str) -> SettingError:
     return SettingError("holdout-per-class", 0, f"{method} needs images of the server's own: must be at least 1")
 
 
+Numbers = Mapping[str, float | Sequence[float]]
+"""What a method tells the round's record, by name."""
+
+
 @dataclass(frozen=True)
 class Deployment:
     """What a method deploys beside the combined model."""
@@ -71,8 +75,7 @@ class Deployment:
     models: Mapping[str, State]
     """Shared weights, by the name under which they are evaluated."""
     state: State = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers for the round's record."""
+    metrics: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,13 @@ class ServerMethod:
     final_question: ClassVar[str] = ""
     """The local variant that all clients must answer after the last round; `deploy_finally` then takes `deploy`'s
     place. The question has the variant's name."""
-    needs_holdout: ClassVar[bool] = False
-    """Whether the method works on `Server.holdout`."""
     needs_whole_model: ClassVar[bool] = False
     """Whether the model must be the same everywhere: no client may keep a part of it."""
+
+    @property
+    def needs_holdout(self) -> bool:
+        """Whether the method works on `Server.holdout`."""
+        return False
 
     def initial_state(self, server: Server) -> State:
         """Return the state before round 1."""

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
     "feature-gradients": "creff", "creff": "creff", "logit-shift": "fedshift", "proximal": "fedprox",
     "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
-    "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "feddf": "feddf", "fedbe": "fedbe",
+    "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "real-blocks": "real-blocks",
+    "feddf": "feddf", "fedbe": "fedbe",
     "control-variates": "scaffold", "focal": "fed-focal", "logit-calibration": "fedlc",
 }  # fmt: skip
 NAN, INFINITY = float("nan"), float("inf")
@@ -106,6 +107,9 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "ccvr.head-learning-rate": [0.0, INFINITY, NAN],
     "real-features.head-steps": [-1],
     "real-features.head-learning-rate": [-1.0, INFINITY, NAN],
+    "real-blocks.steps": [-1],
+    "real-blocks.batch-size": [0],
+    "real-blocks.learning-rate": [0.0, INFINITY, NAN],
     "feddf.steps": [-1],
     "feddf.batch-size": [1],
     "feddf.learning-rate": [0.0, INFINITY, NAN],
