@@ -37,7 +37,10 @@ REFUSED = {
     ("singleset", "fedbn"): "shares nothing",
     ("uniform-sampling", "iwds"): "want to draw the samples",
     ("fixed-beta-sampling", "iwds"): "want to draw the samples",
-    **{(method, "fedbn"): "the same everywhere" for method in ("ccvr", "feddf", "fedbe", "real-features")},
+    **{
+        (method, "fedbn"): "the same everywhere"
+        for method in ("ccvr", "feddf", "fedbe", "real-features", "real-blocks")
+    },
 }
 
 
