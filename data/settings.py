@@ -122,3 +122,8 @@ class DataSettings:
         require(0 < percent < 10 or percent in range(10, 101, 10), "domain-percent", percent, rule)
         rule = "contradicts parts-per-domain: set one of the two"
         require(percent == 100 or not self.parts_per_domain, "domain-percent", percent, rule)
+
+    @property
+    def long_tailed(self) -> bool:
+        """Whether classes have shot groups: a long tail is cut, or the data come with one."""
+        return self.imbalance_factor > 1 or self.dataset == "imagenet-lt"

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from data import DataError, SettingError
 from server_app import data_cli, export_cli, report_cli
-from server_app.experiments import find_all, load_experiments
+from server_app.experiments import find_all, listed
 from server_app.methods import METHODS
-from server_app.plan import plan, runs
+from server_app.plan import plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -54,6 +54,8 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments of experiments.yaml; none is one run.")] = None,
     engine: Annotated[Engine, typer.Option(help="Where the clients are played.")] = Engine.workers,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
     seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
@@ -67,6 +69,7 @@ def run(
     stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
+    cells = selected(cells, row or (), column or ())
     planned = runs(cells) if names else [parse(overrides)]
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     summaries = [conduct(one, engine.value, console, workers, federation_config) for one in planned]
@@ -178,7 +181,7 @@ def list_topic(
     elif topic is Topic.models:
         rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
     else:
-        rows = [{"experiment": e.name, "what": e.title} for e in load_experiments().values()]
+        rows = [{"experiment": name, "what": title} for name, title in listed().items()]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

@@ -19,12 +19,12 @@ FULL_LONG_TAIL = {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}
 """Shot groups of a ten-class long tail, by class index as on CIFAR-10-LT with factor 100, also when it is shrunken."""
 
 
-def shot_groups(counts_C: Sequence[int], imbalance_factor: float) -> dict[str, list[int]]:
+def shot_groups(counts_C: Sequence[int], long_tailed: bool) -> dict[str, list[int]]:
     """Return the classes of each shot group; none without a long tail.
 
     Ten classes go by index; else by training samples: more than 100, 20 to 100, fewer than 20 (ImageNet-LT's rule).
     """
-    if imbalance_factor <= 1:
+    if not long_tailed:
         return {}
     if len(counts_C) == 10:
         return {name: list(classes) for name, classes in FULL_LONG_TAIL.items()}
@@ -52,6 +52,21 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
         "test": np.bincount(test_labels, minlength=classes).tolist(),
         "client-test": None if own is None else [len(indices) for indices in own],
     }
+
+
+def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Return the mean over every shot group of each number that is recorded by class: `X-few` of `X-by-class`.
+
+    A class without a number, NaN, counts nowhere.
+    """
+    result = {}
+    for name, values_C in numbers.items():
+        if isinstance(values_C, Sequence) and name.endswith("-by-class"):
+            for group, classes in groups.items():
+                known = [values_C[label] for label in classes if not math.isnan(values_C[label])]
+                mean = math.fsum(known) / len(known) if known else math.nan
+                result[f"{name.removesuffix('-by-class')}-{group}"] = mean
+    return result
 
 
 def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> Metrics:
