@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,6 +25,7 @@ from server_app.methods import row_name
 from server_app.results import RunFolder, summarize
 from server_app.settings import RunSettings, parse
 from server_app.tracking import Tracker, tracker_of
+from server_app.unseen_site import study
 from strategies.base import AVERAGE, Strategy
 
 app = ServerApp()
@@ -81,7 +83,8 @@ class Run:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
         self.tracker = tracker or Tracker()
         general, dataset = settings.general, federation.dataset
-        self.model = build(general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.build = partial(build, general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.model = self.build()
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
         self.device = choose_device("auto" if general.device == "cuda" else general.device)
@@ -120,6 +123,7 @@ class Run:
             "rows": {name: row_name(self.settings.parts, name) for name in self.strategy.deployed},
             "rounds": rounds,
             "models": summarize(self.folder.rounds()),
+            **{key: part for key, part in self.folder.rounds()[-1].items() if key == "unseen"},
             "failures": sum(len(record["failures"]) for record in self.folder.rounds()),
             "hash": self.hashes(),
             "partition-hash": self.federation.hash,
@@ -160,6 +164,10 @@ class Run:
         self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
         models = self.evaluate() if due else {}
+        unseen: dict[str, Any] = {}
+        if self.federation.unseen is not None and round == self.settings.general.rounds:
+            unseen["unseen"], failed = study(self.grid, self.strategy, self.federation, self.build, self.device)
+            self.unmeasured |= failed
         last = self.strategy.last
         record = {
             "round": round,
@@ -173,6 +181,7 @@ class Run:
             "seconds": {**last.seconds, "evaluation": time.perf_counter() - began, "round": self.lap()},
             "workers": [dict(worker) for worker in last.workers],
             **last.metrics,
+            **unseen,
         }
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
         record["line"] = self.line(record) + hint

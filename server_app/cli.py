@@ -73,6 +73,8 @@ def run(
         print(json.dumps(summaries if names else summaries[0], indent=2))
         return
     console.print(results_table(planned, summaries))
+    if any("unseen" in summary for summary in summaries):
+        console.print(unseen_table(planned, summaries))
     for one in planned:
         console.print(str(one.folder), style="dim")
 
@@ -113,6 +115,35 @@ def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -
             means = (last["balanced-accuracy"], best["balanced-accuracy"], last["macro-f1"])
             recall = ["-" if value is None else f"{100 * value:.0f}" for value in last["recall"]] if recalls else []
             table.add_row(row, *([str(one.general.seed)] * several), *(f"{100 * mean:.1f}" for mean in means), *recall)
+    return table
+
+
+def unseen_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
+    """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
+    table = Table(
+        title="A site nobody trained with, last round. Percent.",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("site", "method", "seed", "batch norm"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("balanced", "F1"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown: set[tuple[str, ...]] = set()
+    for one, summary in zip(planned, summaries, strict=True):
+        unseen = summary.get("unseen", {"models": {}})
+        for deployed, ways in unseen["models"].items():
+            cells = (unseen["domain"], summary["rows"][deployed], str(one.general.seed))
+            if cells in shown:
+                continue
+            shown.add(cells)
+            for way, numbers in ways.items():
+                of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
+                means = (numbers["balanced-accuracy"], numbers["macro-f1"])
+                table.add_row(*cells, way + of_whom, *(f"{100 * mean:.1f}" for mean in means))
+            for way, why in unseen.get("unavailable", {}).items():
+                table.add_row(*cells, f"{way}: {why}", "-", "-")
     return table
 
 

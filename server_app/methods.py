@@ -57,6 +57,13 @@ METHODS: dict[str, Method] = {
             deploy="creff",
         ),
         Method(
+            "creff-code",
+            "Shang et al., IJCAI 2022: the settings of the authors' code",
+            "head gradients of each class held, the bias's too: which classes; of a single sample its feature, exactly",
+            ("augmented-gradients",),
+            deploy="creff-code",
+        ),
+        Method(
             "ccvr",
             "Luo et al., NeurIPS 2021",
             "class counts, feature means and covariances, once: of a single sample its feature",
@@ -189,7 +196,7 @@ def row_name(parts: Parts, deployed: str) -> str:
         own = METHODS[name].deploy
         if not own:
             names.append(name)
-        elif deployed == own or deployed.startswith(f"{own}-"):
+        elif deployed == own or (deployed not in parts.deploys and deployed.startswith(f"{own}-")):
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

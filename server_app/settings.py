@@ -19,6 +19,7 @@ from client_app.client import Variant
 from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
+from client_app.variants.norm_statistics import PrivateNorm
 from data import DataSettings, SettingError, require, resolve
 from data.catalog import has_domains
 from data.settings import USED_BY
@@ -177,6 +178,12 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
+        if isinstance(sections[name], PrivateNorm):
+            refusing, rule = sections[name].refusing, f"must be below clients = {data.clients}"
+            require(max(refusing, default=0) < data.clients, f"{name}.refused-by", sections[name].refused_by, rule)
+        if VARIANTS[name].needs_images and len(shape) != 3:
+            rule = f"changes images ({name}), and the inputs are vectors of {data.input_shape}"
+            raise SettingError("method", general.method, rule)
     own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
     if has_batch_norm(probe):
@@ -227,11 +234,14 @@ def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], p
     if partition == "auto":
         partition = "domains" if has_domains(str(values.get("dataset", ""))) else "lda"
     idle = {key: f"with partition = {partition}" for key, users in USED_BY.items() if partition not in users}
+    if not values.get("unseen-domain"):
+        idle |= {f"{name}.share-norm-statistics": "without unseen-domain" for name in parts.variants}
     if not values.get("server-momentum", 0.0):
         idle["server-momentum-form"] = "without server-momentum"
     for alone in (name for name in parts.variants if VARIANTS[name].shares_nothing):
-        server = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over")
-        idle |= dict.fromkeys(server, f"beside {alone}, which shares nothing")
+        shared = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over",
+                  "unseen-domain")  # fmt: skip
+        idle |= dict.fromkeys(shared, f"beside {alone}, which shares nothing")
     for key, value in values.items():
         section = key.rpartition(".")[0]
         if value == kinds[key].default:

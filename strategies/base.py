@@ -103,10 +103,11 @@ class Strategy(FlowerStrategy):
 
     # ---- questions outside training ----------------------------------------------------------------------------------
 
-    def question(self, grid: Grid, question: str, variant: str) -> Exchange:
-        """Ask every client a question about the shared weights; a reply without `variant`'s answer is refused."""
+    def question(self, grid: Grid, question: str, variant: str, clients: Sequence[int] | None = None) -> Exchange:
+        """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused."""
         task = ConfigRecord({"question": question})
-        exchange = self.ask(grid, range(self.clients), self.compose(task), MessageType.QUERY)
+        asked = range(self.clients) if clients is None else clients
+        exchange = self.ask(grid, asked, self.compose(task), MessageType.QUERY)
         for client, answer in list(exchange.answers.items()):
             if variant not in answer.named("upload"):
                 exchange.refuse(client, f"the reply holds no answer for {variant}")

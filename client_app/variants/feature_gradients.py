@@ -50,3 +50,13 @@ def class_gradients(features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bi
         held = labels_N == label
         gradients_CCD[label] = errors_NC[held].T @ features_ND[held] / held.sum()
     return gradients_CCD
+
+
+def with_constant(features: Tensor) -> Tensor:
+    """Return (..., D + 1): a last feature that is always 1, so that a last column of the weight is the bias."""
+    return torch.cat([features, torch.ones_like(features[..., :1])], dim=-1)
+
+
+def with_bias(weight_CD: Tensor, bias_C: Tensor) -> Tensor:
+    """Return (C, D + 1): the weight of the same head on features `with_constant`."""
+    return torch.cat([weight_CD, bias_C[:, None]], dim=1)

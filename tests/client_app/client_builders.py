@@ -61,7 +61,7 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     head = clients[0].model.head
     sent["class-weights"] = {"weights": 1 + torch.arange(head.out_features) / 2}
     generator = torch.Generator().manual_seed(17)
-    sent["feature-gradients"] = {
+    sent["feature-gradients"] = sent["augmented-gradients"] = {
         "weight": torch.randn(head.weight.shape, generator=generator),
         "bias": torch.randn(head.out_features, generator=generator),
     }

@@ -23,8 +23,9 @@ from server_app.settings import parse
 Train = Callable[..., Outcome]
 COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting",
                 "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
-                "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff")  # fmt: skip
-DEPLOYING = ("creff", "ccvr", "tau-norm", "real-features")
+                "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff",
+                "fedshift+fedbn+iwds+creff-code", "creff+creff-code+tau-norm")  # fmt: skip
+DEPLOYING = ("creff", "creff-code", "ccvr", "tau-norm", "real-features")
 
 
 @pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
@@ -45,7 +46,8 @@ def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: s
         assert (record["bytes-down"] > 0 < record["bytes-up"]) == (method != "singleset")
         for numbers in record["models"].values():
             assert 0 <= numbers["balanced-accuracy"] <= 1 and len(numbers["recall"]) == 10
-    assert ("matching-loss" in handed.records[0]) == ("creff" in method)
+    for name, loss in (("creff", "matching-loss"), ("creff-code", "matching-loss-code")):
+        assert (loss in handed.records[0]) == (name in method.split("+"))
     again = train("again", **changes)
     assert again.hash == handed.hash
     assert train("other seed", seed=1, **changes).hash != handed.hash
