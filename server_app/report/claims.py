@@ -9,6 +9,8 @@ from server_app.experiments import Claim, Experiment
 from server_app.report.gather import Gathered, Measured
 from server_app.report.statistics import (
     Interval,
+    Strata,
+    among_highest,
     bootstrap,
     holm,
     in_percent,
@@ -37,9 +39,9 @@ class Verdict:
     selection: str
     columns: tuple[str, ...]
     margins: Mapping[int, float]
-    """By seed: the smallest difference over the columns, in points; for `sooner` in rounds saved."""
+    """By seed: the smallest difference over the columns that count, in points; for `sooner` in rounds saved."""
     estimate: float
-    """The smallest of the columns' mean differences over the seeds, as in the interval; NaN without seeds."""
+    """The smallest of the columns' mean differences over the seeds, likewise; NaN without seeds."""
     unmeasured: int
     """Seeds for which a column lacks one of the two runs, or its number."""
     interval: Interval | None
@@ -79,31 +81,47 @@ def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
     """Return what came of one claim; `number` seeds its resampling."""
     experiment = gathered.experiment
     columns = claim.columns or tuple(experiment.columns)
-    metric, selection = claim.metric or experiment.metric, claim.selection or experiment.selection
+    metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
+    selection = claim.selection or experiment.selection
     seeds = sorted({cell.seed for cell in gathered.cells})
-    pairs: dict[int, list[tuple[Measured, Measured]]] = {}
-    differences: dict[int, list[float]] = {}
+    found: dict[int, list[Pair]] = {}
     for seed in seeds:
-        found = [(by_seed(gathered, claim.better, c, seed), by_seed(gathered, claim.than, c, seed)) for c in columns]
-        both = [(better, than) for better, than in found if better and than]
-        known = [difference(claim, *pair, selection, metric) for pair in both]
-        if len(both) == len(columns) and None not in known:
-            pairs[seed], differences[seed] = both, [one for one in known if one is not None]
-    margins = {seed: min(found) for seed, found in differences.items()}
-    estimate, interval, p = float("nan"), None, None
-    if margins:
-        differences_LS = np.array(list(differences.values())).T
-        estimate = float(differences_LS.mean(1).min())
-        by_column = [
-            [
-                (None, None) if claim.sooner else (strata(a, selection, metric), strata(b, selection, metric))
-                for a, b in column
-            ]
-            for column in zip(*pairs.values(), strict=True)
-        ]
-        interval = bootstrap(differences_LS, by_column, claim.by, number)
-        p = signed_rank([margin - claim.by for margin in margins.values()])
+        pairs = [pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns]
+        known = [one for one in pairs if one is not None]
+        if len(known) == len(columns):
+            found[seed] = known
+    metric = claim.metric or (experiment.metric if len(set(metrics.values())) > 1 else metrics[columns[0]])
+    if not found:
+        return Verdict(claim, metric, selection, columns, {}, float("nan"), len(seeds), None)
+    by_column = list(zip(*found.values(), strict=True))
+    differences_LS = np.array([[one.difference for one in row] for row in by_column])
+    among = claim.in_columns or len(columns)
+    margins = dict(zip(found, map(float, among_highest(differences_LS, among)), strict=True))
+    interval = bootstrap(differences_LS, [[one.strata for one in row] for row in by_column], claim.by, among, number)
+    estimate = float(among_highest(differences_LS.mean(1), among))
+    p = signed_rank([margin - claim.by for margin in margins.values()])
     return Verdict(claim, metric, selection, columns, margins, estimate, len(seeds) - len(margins), interval, p)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a claim says of one column and seed, measured."""
+
+    difference: float
+    strata: tuple[Strata | None, Strata | None]
+    """What the two numbers are made of; None where they are rounds."""
+
+
+def pair(gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str) -> Pair | None:
+    """Return the two runs' difference; None where a run, or its number, is not there."""
+    better, than = by_seed(gathered, claim.better, column, seed), by_seed(gathered, claim.than, column, seed)
+    if better is None or than is None:
+        return None
+    measured = difference(claim, better, than, selection, metric)
+    if measured is None:
+        return None
+    made_of = (None, None) if claim.sooner else (strata(better, selection, metric), strata(than, selection, metric))
+    return Pair(measured, made_of)
 
 
 def by_seed(gathered: Gathered, row: str, column: str, seed: int) -> Measured | None:
@@ -135,7 +153,9 @@ def reach(one: Measured, target: float, metric: str) -> Reached | None:
 
 
 def reference(experiment: Experiment) -> str:
-    """Return the row whose accuracy the others are to reach: FedAvg's, else the first claim's, else the first."""
+    """Return the row whose number the others are to reach: the stated one, FedAvg's, a claim's, or the first."""
+    if experiment.reaches:
+        return experiment.reaches
     for row in experiment.rows:
         if row.method == "fedavg" and not row.settings:
             return row.label
@@ -146,10 +166,10 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
     """Return by seed when a row first had the reference's number; the reference itself has it where it is selected,
     as in FedShift's Table 2. Seeds without either run are left out."""
     experiment, result = gathered.experiment, dict[int, Reached | None]()
-    standard = reference(experiment)
+    standard, metric = reference(experiment), experiment.metric_of(column)
     for one in gathered.of(row, column):
         base = by_seed(gathered, standard, column, one.cell.seed)
-        target = measure(base, experiment.selection, experiment.metric) if base else None
+        target = measure(base, experiment.selection, metric) if base else None
         if base is None or target is None:
             continue
         if row == standard:
@@ -157,7 +177,7 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
             past = [record for record in one.run.records if record["round"] <= selected]
             result[one.cell.seed] = Reached(selected, sum(r["bytes-down"] + r["bytes-up"] for r in past))
         else:
-            result[one.cell.seed] = reach(one, target, experiment.metric)
+            result[one.cell.seed] = reach(one, target, metric)
     return result
 
 

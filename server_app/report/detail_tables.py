@@ -39,7 +39,8 @@ def recall_tables(gathered: Gathered) -> list[Table]:
     def shown(column: str) -> Sequence[str]:
         return names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
 
-    return per_column(gathered, f"recall by class in percent, {SELECTION_WORDS[selection]}, mean.", shown, cell)
+    caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
+    return per_column(gathered, lambda _: caption, shown, cell)
 
 
 def client_tables(gathered: Gathered) -> list[Table]:
@@ -125,4 +126,5 @@ def runs_table(gathered: Gathered) -> Table:
         told = [made.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
         rows.append([Cell(run.name), Cell(run.state), *map(Cell, (*told, partition, model))])
     headings = ("run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash")
-    return Table("The runs, what made them, and the hashes of their data and models.", list(map(Cell, headings)), rows)
+    caption = "The runs, what made them, and the hashes of their data and models."
+    return Table(caption, list(map(Cell, headings)), rows, wordy=True)

@@ -11,11 +11,13 @@ from server_app.report.statistics import LEAST_SEEDS, RESAMPLES, in_percent, sum
 from server_app.report.table import Table, number_tables, plain, seeds_of, signed, words
 
 CLAIMS = (
-    "A claim holds for a seed when its difference is exceeded in every one of its columns; the smallest is shown. The "
-    f"interval is a hierarchical bootstrap of {RESAMPLES:,} draws: seeds, and within a seed the test examples of each "
-    "class. Examples are drawn apart for the two methods, though both saw the same ones, which makes the interval "
-    "wider than it need be. With a single seed it says nothing of other seeds. p-values (Wilcoxon's signed-rank test, "
-    f"one-sided; Holm's correction over the claims) are given from {LEAST_SEEDS} seeds on."
+    "A claim holds for a seed when its difference is exceeded in every one of its columns, or in as many as it names; "
+    "the smallest of those is shown. Rounds are counted until the number that the other row has in the end, never as "
+    f"one round more than were run. The interval is a hierarchical bootstrap of {RESAMPLES:,} draws: seeds, and within "
+    "a seed the test examples of each class. Examples are drawn apart for the two methods, though both saw the same "
+    "ones, which makes the interval wider than it need be. With a single seed it says nothing of other seeds. p-values "
+    "(Wilcoxon's signed-rank test, one-sided; Holm's correction over the claims) are given from "
+    f"{LEAST_SEEDS} seeds on."
 )
 REACH = (
     "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole."
@@ -128,17 +130,18 @@ def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
 
 
 def first(gathered: Gathered, column: str) -> str:
-    """Return which row is first in a column, and by how much."""
-    experiment = gathered.experiment
+    """Return which row is first in a column, of those that have all seeds, and by how much."""
+    experiment, metric = gathered.experiment, gathered.experiment.metric_of(column)
     found = {
         row.label: one.mean
         for row in experiment.rows
-        if (one := summarize_seeds(gathered.of(row.label, column), experiment.selection, experiment.metric))
+        if (one := summarize_seeds(gathered.of(row.label, column), experiment.selection, metric))
+        and one.n == len(seeds_of(gathered))
     }
     order = sorted(found, key=lambda row: -found[row])
     where = f"In {column} " if column else ""
-    if len(order) < 2 or not in_percent(experiment.metric):
+    if len(order) < 2 or not in_percent(metric):
         return ""
     ahead = signed(found[order[0]] - found[order[1]]).removeprefix("+")
-    said = f"{order[0]} is first with {plain(found[order[0]])} percent {words(experiment.metric)}"
+    said = f"{order[0]} is first with {plain(found[order[0]])} percent {words(metric)}"
     return f"{where}{said}, {ahead} points above {order[1]}."

@@ -28,10 +28,18 @@ class Point:
         return int(self.record["round"])
 
     def number(self, name: str) -> float | None:
-        """Return a number of the model, or of the round; a dot before a part. None where there is none, or NaN."""
+        """Return a number of the model, or of the round; a dot before a part, as in client-accuracy.values.0.
+
+        None where there is none, or NaN.
+        """
         value: Any = self.numbers if name.partition(".")[0] in self.numbers else self.record
         for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+            if isinstance(value, Mapping):
+                value = value.get(part)
+            elif isinstance(value, Sequence) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                return None
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

@@ -1,6 +1,7 @@
 """The tables that an experiment is run for: ours beside the paper's, its claims, every selection, rounds and bytes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from server_app.experiments import SELECTIONS
 from server_app.report.claims import Reached, Verdict, mean_or_never, reached, reference
@@ -22,39 +23,64 @@ from server_app.report.table import (
 
 
 def main_table(gathered: Gathered) -> Table:
-    """Return ours beside the paper's."""
-    experiment, metric = gathered.experiment, gathered.experiment.metric
-    columns, seeds = list(experiment.columns), seeds_of(gathered)
-    marks = note_marks(gathered)
-    found = {
-        (row.label, column): summarize_seeds(gathered.of(row.label, column), experiment.selection, metric)
-        for row in experiment.rows
-        for column in columns
-    }
+    """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
+    experiment, seeds, marks = gathered.experiment, seeds_of(gathered), note_marks(gathered)
+    columns = list(experiment.columns)
     rows = []
     for row in experiment.rows:
-        cells = [Cell(row.label + marks.get(row.label, ""))]
-        for index, column in enumerate(columns):
-            ours = found[row.label, column]
-            paper = experiment.cells.get(row.label, (None,) * len(columns))[index]
-            below = []
-            if paper is not None:
-                versus = f", {signed(ours.mean - paper, metric)}" if ours else ""
-                below.append(f"paper {plain(paper, metric)}{versus}")
-            if ours is None or ours.n < len(seeds):
-                below.append(f"{ours.n if ours else 0} of {len(seeds)} seeds")
-            rivals = [other.mean for label in experiment.rows if (other := found[label.label, column])]
-            best = ours is not None and len(rivals) > 1 and in_percent(metric) and ours.mean == max(rivals)
-            mark = marks.get(f"{row.label}, {column}", "")
-            cells.append(Cell(spread_words(ours, metric) + mark, "; ".join(below), best))
-        rows.append(cells)
-    selected = SELECTION_WORDS[experiment.selection]
-    number = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
-    form = "mean ± standard deviation " if len(seeds) > 1 else ""
+        paper = experiment.cells.get(row.label, (None,) * len(columns))
+        cells = []
+        for column, number in zip(columns, paper, strict=True):
+            cell = rounds_cell(gathered, row.label, column, number) if experiment.reaches else None
+            cell = cell or number_cell(gathered, row.label, column, number)
+            cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
+        rows.append([Cell(row.label + marks.get(row.label, "")), *cells])
+    selected, metrics = SELECTION_WORDS[experiment.selection], set(map(experiment.metric_of, columns))
+    what = f"{words(experiment.metric)} {unit(experiment.metric)}" if len(metrics) == 1 else "each column's number"
+    if experiment.reaches:
+        what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
+    over = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
+    form = "mean ± standard deviation " if len(seeds) > 1 and not experiment.reaches else ""
     beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
-    caption = f"{words(metric).capitalize()} {unit(metric)}, {form}{number}{beside}."
-    headings = [Cell("method"), *(Cell(column or words(metric), selected) for column in columns)]
-    return Table(caption, headings, rows)
+    headings = [Cell("method")]
+    for column in columns:
+        shown = words(experiment.metric_of(column))
+        headings.append(Cell(column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected))
+    return Table(f"{what}, {form}{over}{beside}.", headings, rows)
+
+
+def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> Cell:
+    """Return mean and standard deviation, below them the paper's number; strong where it is the highest of the
+    column's rows that have all seeds."""
+    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    metric = experiment.metric_of(column)
+    found = {
+        other.label: summarize_seeds(gathered.of(other.label, column), experiment.selection, metric)
+        for other in experiment.rows
+    }
+    ours = found[row]
+    below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
+    if ours is None or ours.n < len(seeds):
+        below.append(f"{ours.n if ours else 0} of {len(seeds)} seeds")
+    complete = {row: other.mean for row, other in found.items() if other and other.n == len(seeds)}
+    best = len(complete) > 1 and in_percent(metric) and complete.get(row) == max(complete.values())
+    return Cell(spread_words(ours, metric), "; ".join(below), best)
+
+
+def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> Cell | None:
+    """Return the rounds until the reference's number is reached, below them the paper's; None without any run."""
+    found = reached(gathered, row, column)
+    if not found:
+        return None
+    text = reach_cell(found, reached(gathered, reference(gathered.experiment), column)).text
+    if paper is None:
+        return Cell(text)
+    return Cell(text, beside_paper(paper, mean_or_never(list(found.values()), "round")))
+
+
+def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
+    """Return the paper's number and ours minus it."""
+    return f"paper {plain(paper, metric)}" + ("" if ours is None else f", {signed(ours - paper, metric)}")
 
 
 def note_marks(gathered: Gathered) -> dict[str, str]:
@@ -77,7 +103,9 @@ def claim_row(number: str, one: Verdict, columns: Sequence[str]) -> list[Cell]:
     """Return one claim of an experiment with these columns."""
     claim, metric = one.claim, one.metric
     where = ", every column" * (len(columns) > 1)
-    if set(one.columns) != set(columns):
+    if claim.in_columns:
+        where = f", in {claim.in_columns} of {len(one.columns)} columns"
+    elif set(one.columns) != set(columns):
         where = f", in {', '.join(one.columns)}"
     by = f" by more than {claim.by:g} {one.unit}".rstrip() if claim.by else ""
     compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}{by}"
@@ -98,18 +126,18 @@ def claim_row(number: str, one: Verdict, columns: Sequence[str]) -> list[Cell]:
 
 def selection_tables(gathered: Gathered) -> list[Table]:
     """Return ours by every selection."""
-    metric = gathered.experiment.metric
     rows = [row.label for row in gathered.experiment.rows]
+    metric_of = gathered.experiment.metric_of
     keys = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
 
     def found(row: str, column: str, heading: str) -> Summary | None:
-        return summarize_seeds(gathered.of(row, column), keys[heading], metric)
+        return summarize_seeds(gathered.of(row, column), keys[heading], metric_of(column))
 
     return per_column(
         gathered,
-        f"{words(metric)} {unit(metric)}, by which round is read.",
+        lambda column: f"{words(metric_of(column))} {unit(metric_of(column))}, by which round is read.",
         lambda column: [heading for heading in keys if any(found(row, column, heading) for row in rows)],
-        lambda row, column, heading: Cell(spread_words(found(row, column, heading), metric)),
+        lambda row, column, heading: Cell(spread_words(found(row, column, heading), metric_of(column))),
     )
 
 

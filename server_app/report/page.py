@@ -1,5 +1,6 @@
 """The report as one HTML file that opens offline: tables and figures in a Jinja2 template, no script."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def html(documents: Sequence[Document]) -> str:
 
 def drawings(one: Document, prefix: str) -> dict[str, Drawings]:
     """Return the figures of every section; `prefix` makes their ids unique in the page."""
-    gathered, metric = one.gathered, one.gathered.experiment.metric
+    gathered = one.gathered
     columns = list(gathered.experiment.columns)
 
     def panels(key: str, draw: Callable[[str, str], Figure | None]) -> list[Figure]:
@@ -56,12 +57,16 @@ def drawings(one: Document, prefix: str) -> dict[str, Drawings]:
         return [figure for figure in made if figure is not None]
 
     def curves(number: str) -> list[Figure]:
-        return panels(f"curve-{number.replace('.', '-')}", lambda c, n: figures.curves(gathered, c, number, n))
+        key = re.sub(r"\W", "-", f"curve-{number}")
+        return panels(key, lambda c, n: figures.curves(gathered, c, number or metric_of(c), n))
 
-    shown = list(dict.fromkeys([metric, *gathered.experiment.series]))
+    metric_of = gathered.experiment.metric_of
+    metrics = set(map(metric_of, columns))
+    shown = {words(min(metrics)) if len(metrics) == 1 else "the table's numbers": ""}
+    shown |= {words(number): number for number in gathered.experiment.series}
     found: dict[str, Drawings] = {
         "claims": [("", forests(one.verdicts, prefix))],
-        "curves": [(words(number).capitalize(), curves(number)) for number in shown],
+        "curves": [(title[0].upper() + title[1:], curves(number)) for title, number in shown.items()],
         "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
         "clients": [
             ("Who holds what", panels("matrix", lambda c, n: matrix(gathered, c, n))),

@@ -22,9 +22,10 @@ def in_percent(metric: str) -> bool:
 
 
 def select(points: Sequence[Point], selection: str) -> Sequence[Point]:
-    """Return the rounds that a selection means, as `summarize` does; none where there is no validation set."""
+    """Return the rounds that a selection means, as `summarize` does; none where the run has no such rounds."""
     if selection.startswith("mean-of-last-"):
-        return points[-int(selection.rpartition("-")[2]) :]
+        number = int(selection.rpartition("-")[2])
+        return points[-number:] if len(points) >= number else []
     if selection == "best-test":
         return [max(points, key=lambda point: point.number("balanced-accuracy") or 0.0)]
     if selection == "best-validation":
@@ -37,7 +38,7 @@ def measure(one: Measured, selection: str, metric: str) -> float | None:
     """Return a number of one run, in percent unless it is a loss: the mean over the rounds selected."""
     found = [point.number(metric) for point in select(one.points, selection)]
     known = [number for number in found if number is not None]
-    if not known or len(known) < len(found):
+    if not known or len(known) < len(found):  # nothing, or a round that diverged
         return None
     return math.fsum(known) / len(known) * (100 if in_percent(metric) else 1)
 
@@ -94,10 +95,13 @@ def strata(one: Measured, selection: str, metric: str) -> Strata | None:
     if head == "client-accuracy" and samples["client-test"]:
         values = [point.numbers.get(head, {}).get("values", []) for point in points]
         sizes_G = np.array(samples["client-test"])
-        lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}.get(part)
-        if lowest is None or any(len(each) != len(sizes_G) or None in each for each in values):
+        if any(len(each) != len(sizes_G) or None in each for each in values):
             return None
-        return Strata(np.mean(np.array(values, float), axis=0), sizes_G, None, lowest)
+        rates_G = np.mean(np.array(values, float), axis=0)
+        if part.startswith("values."):
+            return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[int(part.removeprefix("values."))])
+        lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}[part]
+        return Strata(rates_G, sizes_G, None, lowest)
     sizes_C = np.array(samples["test"])
     weights_C = class_weights("accuracy" if metric == "client-accuracy.mean" else metric, one, sizes_C)
     if weights_C is None:
@@ -153,9 +157,13 @@ class Interval:
 
 
 def bootstrap(
-    differences_LS: Floats, pairs: Sequence[Sequence[tuple[Strata | None, Strata | None]]], by: float, seed: int
+    differences_LS: Floats,
+    pairs: Sequence[Sequence[tuple[Strata | None, Strata | None]]],
+    by: float,
+    among: int,
+    seed: int,
 ) -> Interval | None:
-    """Return the interval of the smallest of the columns' mean differences over seeds.
+    """Return the interval of the smallest of the columns' mean differences over seeds, of the `among` highest ones.
 
     Seeds are drawn with replacement, the same for both methods and all columns; within a seed, test examples are drawn
     class by class, unpaired between the methods, though both saw the same ones: that is conservative. Without counts of
@@ -165,6 +173,7 @@ def bootstrap(
         differences_LS: by column and seed.
         pairs: the two runs of every difference.
         by: what is claimed to be exceeded.
+        among: the columns in which it is claimed, any of them.
         seed: of the resampling.
     """
     draws = np.random.default_rng(seed)
@@ -181,10 +190,15 @@ def bootstrap(
         return None
     else:
         drawn = [differences_LS[column][chosen_BS] for column in range(columns)]
-    smallest_B = np.stack([each.mean(1) for each in drawn]).min(0)
+    smallest_B = among_highest(np.stack([each.mean(1) for each in drawn]), among)
     low, high = np.percentile(smallest_B, [2.5, 97.5])
     what = "seeds and test examples" if complete else "seeds"
     return Interval(float(low), float(high), float((smallest_B > by).mean()), what)
+
+
+def among_highest(values: Floats, number: int) -> Floats:
+    """Return the smallest of the `number` highest along the first axis: the smallest of all, where that is all."""
+    return np.asarray(np.sort(values, axis=0)[-number])
 
 
 def signed_rank(margins: Sequence[float]) -> float | None:

@@ -79,7 +79,7 @@ def named(column: str) -> str:
 
 def per_column(
     gathered: Gathered,
-    caption: str,
+    caption: Callable[[str], str],
     headings: Callable[[str], Sequence[str]],
     cell: Callable[[str, str, str], Cell],
 ) -> list[Table]:
@@ -92,7 +92,7 @@ def per_column(
                 for row in gathered.experiment.rows
                 if gathered.of(row.label, column)
             ]
-            tables.append(Table(named(column) + caption, [Cell("method"), *map(Cell, shown)], rows))
+            tables.append(Table(named(column) + caption(column), [Cell("method"), *map(Cell, shown)], rows))
     return tables
 
 
@@ -106,7 +106,7 @@ def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str], 
 
     return per_column(
         gathered,
-        caption,
+        lambda _: caption,
         lambda column: [heading for heading in metrics if any(found(row, column, heading) for row in rows)],
         lambda row, column, heading: Cell(spread_words(found(row, column, heading), metrics[heading])),
     )

@@ -12,8 +12,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from server_app.experiments import SELECTIONS
+from server_app.report.claims import reached
 from server_app.report.document import Document
-from server_app.report.statistics import summarize_seeds
+from server_app.report.statistics import Summary, summarize_seeds
 from server_app.report.table import Cell, Table
 
 SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
@@ -50,7 +51,7 @@ def markdown_table(table: Table) -> str:
     """Return one table with its caption above it."""
     rows = [[markdown_cell(cell) for cell in row] for row in table.rows]
     headings = [markdown_cell(cell) for cell in table.headings]
-    rule = [":--", *["--:"] * (len(headings) - 1)]
+    rule = [":--", *[":--" if table.wordy else "--:"] * (len(headings) - 1)]
     lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *rows)]
     return f"{escaped(table.caption[0].upper() + table.caption[1:])}\n\n" + "\n".join(lines)
 
@@ -77,29 +78,28 @@ def lines(one: Document) -> list[dict[str, Any]]:
     result = []
     for index, column in enumerate(experiment.columns):
         for row in experiment.rows:
-            for selection in SELECTIONS:
-                ours = summarize_seeds(gathered.of(row.label, column), selection, experiment.metric)
-                cells = experiment.cells.get(row.label)
-                paper = cells[index] if cells and selection == experiment.selection else None
-                if ours is None and paper is None:
-                    continue
-                result.append(
-                    {
-                        "experiment": experiment.name,
-                        "column": column,
-                        "row": row.label,
-                        "metric": experiment.metric,
-                        "selection": selection,
-                        "n": ours.n if ours else 0,
-                        "mean": ours.mean if ours else None,
-                        "sd": ours.sd if ours else None,
-                        "paper": paper,
-                        "difference": ours.mean - paper if ours and paper is not None else None,
-                        "seeds": list(ours.by_seed) if ours else [],
-                        "values": list(ours.by_seed.values()) if ours else [],
-                    }
-                )
+            paper = experiment.cells.get(row.label, (None,) * len(experiment.columns))[index]
+            group, metric = gathered.of(row.label, column), experiment.metric_of(column)
+            found = {(metric, each): summarize_seeds(group, each, metric) for each in SELECTIONS}
+            compared = (metric, experiment.selection)
+            if experiment.reaches:
+                rounds = {seed: float(r.round) for seed, r in reached(gathered, row.label, column).items() if r}
+                compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
+                found[compared] = Summary(rounds) if rounds else None
+            for (name, selection), ours in found.items():
+                beside = paper if (name, selection) == compared else None
+                if ours or beside is not None:
+                    told = (experiment.name, column, row.label, name, selection)
+                    result.append(dict(zip(COLUMNS, (*told, *line(ours, beside)), strict=True)))
     return result
+
+
+def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
+    """Return the numbers of a line."""
+    if ours is None:
+        return (0, None, None, paper, None, [], [])
+    difference = None if paper is None else ours.mean - paper
+    return (ours.n, ours.mean, ours.sd, paper, difference, list(ours.by_seed), list(ours.by_seed.values()))
 
 
 def csv_text(documents: Sequence[Document]) -> str:
@@ -108,8 +108,8 @@ def csv_text(documents: Sequence[Document]) -> str:
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for one in documents:
-        for line in lines(one):
-            writer.writerow({key: csv_field(value) for key, value in line.items()})
+        for each in lines(one):
+            writer.writerow({key: csv_field(value) for key, value in each.items()})
     return file.getvalue()
 
 
@@ -146,8 +146,8 @@ def show(documents: Sequence[Document], console: Console) -> None:
     """Print what matters most: verdicts, warnings, ours beside the paper's, the claims."""
     for one in documents:
         console.print(Text(one.gathered.experiment.title, "bold"), Text(f"\n{one.subtitle}", "dim"), end="\n")
-        for line in (one.headline, *verdict_lines(one)):
-            console.print(line.replace("**", "").replace("\\", ""), markup=False)
+        for said in (one.headline, *verdict_lines(one)):
+            console.print(said.replace("**", "").replace("\\", ""), markup=False)
         for warning in one.gathered.warnings:
             console.print(Text(warning, "yellow"))
         console.print(rich_table(one.main))
