@@ -14,9 +14,9 @@ from rich.table import Table
 
 from data import DataError, SettingError
 from server_app import data_cli, export_cli, report_cli
-from server_app.experiments import find_all, load_experiments
+from server_app.experiments import find_all, listed
 from server_app.methods import METHODS
-from server_app.plan import plan, runs
+from server_app.plan import plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -54,6 +54,8 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments of experiments.yaml; none is one run.")] = None,
     engine: Annotated[Engine, typer.Option(help="Where the clients are played.")] = Engine.workers,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
     seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
@@ -67,6 +69,7 @@ def run(
     stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
+    cells = selected(cells, row or (), column or ())
     planned = runs(cells) if names else [parse(overrides)]
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     summaries = [conduct(one, engine.value, console, workers, federation_config) for one in planned]
@@ -93,9 +96,12 @@ def conduct(
 
 
 def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1 and the recall of every class."""
+    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, the recalls."""
     classes = planned[0].data.classes.split(",")
     recalls = len(classes) <= 10 and all(one.data.classes == planned[0].data.classes for one in planned)
+    means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
+    if all(len(one.data.classes.split(",")) == 2 for one in planned):
+        means["auroc"] = "AUROC"
     table = Table(
         title="Last round (best: the round that was best on the test set). Percent; right: recall by class.",
         title_justify="left",
@@ -104,19 +110,25 @@ def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -
     )
     several = len({one.general.seed for one in planned}) > 1
     table.add_column("method", no_wrap=True)
-    for heading in (*(["seed"] * several), "balanced", "best", "F1", *(classes if recalls else ())):
+    for heading in (*(["seed"] * several), *means.values(), *(classes if recalls else ())):
         table.add_column(heading[:8], justify="right", no_wrap=True)
     shown: set[tuple[str, int, str]] = set()
     for one, summary in zip(planned, summaries, strict=True):
         for deployed, numbers in summary["models"].items():
-            row, last, best = summary["rows"][deployed], numbers["last"], numbers["best-test"]
+            row, last = summary["rows"][deployed], numbers["last"]
             if (key := (row, one.general.seed, one.data.dataset)) in shown:
                 continue
             shown.add(key)
-            means = (last["balanced-accuracy"], best["balanced-accuracy"], last["macro-f1"])
-            recall = ["-" if value is None else f"{100 * value:.0f}" for value in last["recall"]] if recalls else []
-            table.add_row(row, *([str(one.general.seed)] * several), *(f"{100 * mean:.1f}" for mean in means), *recall)
+            shares = {**last, "best": numbers["best-test"]["balanced-accuracy"]}
+            cells = [percent(shares.get(key), 1) for key in means]
+            recall = [percent(value, 0) for value in last["recall"]] if recalls else []
+            table.add_row(row, *([str(one.general.seed)] * several), *cells, *recall)
     return table
+
+
+def percent(share: float | None, digits: int) -> str:
+    """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
+    return "-" if share is None else f"{100 * share:.{digits}f}"
 
 
 def unseen_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
@@ -169,7 +181,7 @@ def list_topic(
     elif topic is Topic.models:
         rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
     else:
-        rows = [{"experiment": e.name, "what": e.title} for e in load_experiments().values()]
+        rows = [{"experiment": name, "what": title} for name, title in listed().items()]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

@@ -122,7 +122,7 @@ def class_weights(metric: str, one: Measured, sizes_C: NDArray[np.int64]) -> Flo
         held_KC = train_KC * tested_C
         held_KC = held_KC[held_KC.sum(1) > 0]
         return np.asarray((held_KC / held_KC.sum(1, keepdims=True)).mean(0))
-    groups = shot_groups(train_KC.sum(0).tolist(), one.run.settings.data.imbalance_factor)
+    groups = shot_groups(train_KC.sum(0).tolist(), one.run.settings.data.long_tailed)
     if (group := metric.removesuffix("-recall")) in groups:
         chosen_C = np.isin(np.arange(len(sizes_C)), groups[group]) & tested_C
         return np.asarray(chosen_C / chosen_C.sum())

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
     "feature-gradients": "creff", "creff": "creff", "logit-shift": "fedshift", "proximal": "fedprox",
     "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
-    "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "feddf": "feddf", "fedbe": "fedbe",
+    "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "real-blocks": "real-blocks",
+    "feddf": "feddf", "fedbe": "fedbe",
     "control-variates": "scaffold", "focal": "fed-focal", "logit-calibration": "fedlc",
     "ratio-loss": "ratio-loss",
     "local-batch-norm": "fedbn", "local-statistics": "silobn",
@@ -128,6 +129,9 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "ratio-loss.beta": [-0.1, INFINITY, NAN],
     "real-features.head-steps": [-1],
     "real-features.head-learning-rate": [-1.0, INFINITY, NAN],
+    "real-blocks.steps": [-1],
+    "real-blocks.batch-size": [0],
+    "real-blocks.learning-rate": [0.0, INFINITY, NAN],
     "feddf.steps": [-1],
     "feddf.batch-size": [1],
     "feddf.learning-rate": [0.0, INFINITY, NAN],
@@ -143,7 +147,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "fedbe.average-start": [-1],
     "fedbe.average-every": [0],
 }
-ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache", "tensorboard",
+ANYTHING_GOES = {"seed", "creff.compare-features", "results", "fresh", "data-root", "download", "cache", "tensorboard",
                  "local-batch-norm.share-norm-statistics", "local-statistics.share-norm-statistics"}  # fmt: skip
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
