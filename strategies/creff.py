@@ -83,26 +83,27 @@ class CReFF(ServerMethod):
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
         state = {name: tensor.to(server.device) for name, tensor in state.items()}
-        gradients_CCD, held = mean_gradients([update.uploads[self.consumes] for update in updates], state["weight"])
-        features_CMD = self.match(state["features"], state["weight"], state["bias"], gradients_CCD, held)
+        gradients_nCD, held = mean_gradients([update.uploads[self.consumes] for update in updates], state["weight"])
+        features_CMD = self.match(state["features"], state["weight"], state["bias"], gradients_nCD, held)
         if self.head_start == "average":
             head = {"weight": shared["head.weight"], "bias": shared["head.bias"]}
         else:
             head = random_head(state["weight"].shape, server.generator(self.name))
         head = self.retrain({name: tensor.to(server.device) for name, tensor in head.items()}, features_CMD)
-        distances = row_distances(feature_gradients(features_CMD, state["weight"], state["bias"]), gradients_CCD)[held]
+        found_nCD = feature_gradients(features_CMD[held], state["weight"], state["bias"], held)
+        distances = row_distances(found_nCD, gradients_nCD)
         deployed = with_head(shared, head)
         new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
         return Deployment({self.name: deployed}, new_state, {"matching-loss": distances.mean().item()})
 
     def match(
-        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_CCD: Tensor, held: Tensor
+        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_nCD: Tensor, held: Tensor
     ) -> Tensor:
         """Return the features after I steps down the distance, all classes at once; the others' features stay.
 
-        `gradients_CCD` are the clients' mean gradients, of which the classes `held` (n,) mean something.
+        `gradients_nCD` are the clients' mean gradients of the classes `held` (n,).
         """
-        moving_NMD, wanted_NCD = features_CMD[held].requires_grad_(True), gradients_CCD[held]
+        moving_NMD, wanted_NCD = features_CMD[held].requires_grad_(True), gradients_nCD
         for _ in range(self.feature_steps):
             distances_NC = row_distances(feature_gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCD)
             loss = distances_NC.sum() if self.distance == "code-scale" else distances_NC.mean(1).sum()  # Eq. (6)
@@ -130,14 +131,15 @@ def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, T
 
 
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (C, C, D): each class's unweighted mean over the clients that hold it, and which classes (n,) are held."""
-    classes, width = like_CD.shape
-    total_CCD, holders_C = torch.zeros(classes, classes, width, dtype=torch.float64), torch.zeros(classes)
+    """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
+    held = torch.unique(torch.cat([upload["classes"].cpu() for upload in uploads]))
+    total_nCD, holders_n = torch.zeros(len(held), *like_CD.shape, dtype=torch.float64), torch.zeros(len(held))
     for upload in uploads:
-        total_CCD[upload["classes"].cpu()] += upload["gradients"].cpu()
-        holders_C[upload["classes"].cpu()] += 1
-    mean_CCD = total_CCD / holders_C.clamp(min=1)[:, None, None]  # Eq. (4)
-    return mean_CCD.to(like_CD), holders_C.nonzero().flatten().to(like_CD.device)
+        rows = torch.searchsorted(held, upload["classes"].cpu())
+        total_nCD[rows] += upload["gradients"].cpu()
+        holders_n[rows] += 1
+    mean_nCD = total_nCD / holders_n[:, None, None]  # Eq. (4)
+    return mean_nCD.to(like_CD), held.to(like_CD.device)
 
 
 def feature_gradients(features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:

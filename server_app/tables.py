@@ -1,0 +1,76 @@
+"""The table of results that ends `fedskew run`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from server_app.plan import Cell
+from server_app.settings import RunSettings
+
+SHOWN_CLASSES = 10
+"""Classes whose recall fits beside the means."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a model of a finished run."""
+
+    row: str
+    column: str
+    settings: RunSettings
+    models: Mapping[str, Any]
+    """The model's numbers by the selection of the round."""
+
+
+def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> list[Line]:
+    """Return a line a cell of experiments, or a model of runs without any; of finished runs alone."""
+    if cells:
+        finished = [cell for cell in cells if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]]
+        return [
+            Line(cell.row, cell.column, cell.run, summaries[cell.run.run_id]["models"][cell.deployed])
+            for cell in finished
+        ]
+    return [
+        Line(summary["rows"][name], "", one, models)
+        for one in planned
+        for summary in (summaries[one.run_id],)
+        for name, models in summary["models"].items()
+    ]
+
+
+def results_table(shown: Sequence[Line]) -> Table:
+    """Return one row a deployed model, in percent: balanced accuracy, macro-F1 and the recall of every class."""
+    table = Table(
+        title="Last round (best: the round that was best on the test set). Percent; right: recall by class.",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    named = {line.settings.data.classes for line in shown}
+    classes = named.pop().split(",") if len(named) == 1 else []
+    recalls = classes if len(classes) <= SHOWN_CLASSES else []
+    columns = any(line.column for line in shown)
+    seeds = len({line.settings.general.seed for line in shown}) > 1
+    for heading in ("method", *(["column"] * columns)):
+        table.add_column(heading, no_wrap=True)
+    for heading in (*(["seed"] * seeds), "balanced", "best", "F1", *recalls):
+        table.add_column(heading[:8], justify="right", no_wrap=True)
+    for line in shown:
+        last, best = line.models["last"], line.models["best-test"]
+        means = (last["balanced-accuracy"], best["balanced-accuracy"], last["macro-f1"])
+        table.add_row(
+            line.row,
+            *([line.column] * columns),
+            *([str(line.settings.general.seed)] * seeds),
+            *map(percent, means),
+            *([percent(value, 0) for value in last["recall"]] if recalls else ()),
+        )
+    return table
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Return a share in percent; None, which stands for NaN in a record, is a dash."""
+    return "-" if value is None else f"{100 * value:.{digits}f}"
