@@ -18,6 +18,7 @@ from client_app.messages import pack, unpack
 from client_app.scores import measure_all
 from client_app.state import State
 from client_app.training import train_round
+from client_app.variants.norm_statistics import QUESTION, REFUSAL
 
 app = ClientApp()
 
@@ -96,6 +97,8 @@ def query(message: Message, context: Context) -> Message:
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
         memory = recall(folder_of(player.assignment.folder, number), memory_round)
         answers = player.answer(player.client(number, 0, shared, {}, memory), question)
+        if question == QUESTION and context.node_config.get("share-norm-statistics", True) is not True:
+            answers = dict.fromkeys(answers, REFUSAL)
         return RecordDict({f"upload/{name}": pack(state) for name, state in answers.items()})
 
     return reply(message, play)

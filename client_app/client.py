@@ -125,7 +125,8 @@ class Variant:
     """Whether the variant draws the samples; only one can."""
     needs_batch_norm: ClassVar[bool] = False
     """Whether the variant is about batch norm and refuses a model without."""
-
+    needs_images: ClassVar[bool] = False
+    """Whether the variant changes images and refuses inputs that are none."""
     needs_shared: ClassVar[bool] = False
     """Whether the variant would do nothing where no weights are shared."""
     shares_nothing: ClassVar[bool] = False

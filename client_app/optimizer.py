@@ -5,7 +5,7 @@ compiler, more than a second in every worker process; these lines do not.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,10 @@ class TrainingSettings:
     """SGD's momentum; the buffers are fresh in every round."""
     weight_decay: float = 0.0
     """L2 penalty inside the gradient, as in torch.optim.SGD."""
+    clip_norm: float = 0.0
+    """A step's gradient of a larger L2 norm, over all parameters together, is shrunk to it; 0 clips nothing."""
+    precision: str = "float32"
+    """Of local training's passes through the model: float32, or bfloat16 by autocast; all else remains float32."""
 
     def __post_init__(self) -> None:
         for key, rule, holds in (
@@ -49,6 +53,8 @@ class TrainingSettings:
             ("learning_rate_decay_every", "must be at least 1", self.learning_rate_decay_every >= 1),
             ("momentum", "must be in [0, 1)", 0 <= self.momentum < 1),
             ("weight_decay", "must be 0 or more", 0 <= self.weight_decay < math.inf),
+            ("clip_norm", "must be 0 or more", 0 <= self.clip_norm < math.inf),
+            ("precision", "must be float32 or bfloat16", self.precision in ("float32", "bfloat16")),
         ):
             require(holds, key.replace("_", "-"), getattr(self, key), rule)
 
@@ -79,6 +85,12 @@ class SGD:
                 self.velocity = [direction.clone() for direction in directions]
             directions = self.velocity
         torch._foreach_add_(self.parameters, directions, alpha=-self.rate)
+
+
+def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
+    """Return the gradients, shrunk together to norm `largest` where it is more, as torch.nn.utils.clip_grad_norm_."""
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    return [gradient * (largest / (norm + 1e-6)).clamp(max=1) for gradient in gradients]
 
 
 def coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:

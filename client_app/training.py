@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
-from client_app.optimizer import SGD, TrainingSettings, coefficient_sum
+from client_app.optimizer import SGD, TrainingSettings, clip, coefficient_sum
 from client_app.state import State, copy
 
 
@@ -18,6 +18,9 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
 
     Variants are walked in the order of their names, so the result is the same to the bit in whatever order they are
     given. The model is changed in place; `client.start`, `broadcast` and `memory` are not.
+    clip-norm bounds what the optimizer is given, the variants' gradient offsets included: these are a part of the
+    objective's gradient, and a bound without them would bound no step. Weight decay and momentum come after, as with
+    torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
     Raises ValueError when two variants want to sample, or contribute under one name.
     """
     variants = sorted(variants, key=lambda variant: variant.name)
@@ -29,7 +32,10 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     parameters = dict(client.model.named_parameters())
 
     def loss(indices_B: Tensor, weights_B: Tensor | None = None, draws: torch.Generator | None = None) -> Tensor:
-        logits_BC, labels_B = client.model(client.samples.batch(indices_B, draws)), client.labels_N[indices_B]
+        inputs_B, labels_B = client.samples.batch(indices_B, draws), client.labels_N[indices_B]
+        with torch.autocast(inputs_B.device.type, torch.bfloat16, settings.precision == "bfloat16"):
+            logits_BC = client.model(inputs_B)
+        logits_BC = logits_BC.to(client.model.head.weight)  # what follows is in the weights' own precision
         if offset is not None:
             logits_BC = logits_BC + (offset[labels_B] if offset.dim() == 2 else offset)
         losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
@@ -53,7 +59,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
             for variant in correcting:
                 terms = [variant.gradient_offset(client, name, weight) for name, weight in parameters.items()]
                 gradients = tuple(g if term is None else g + term for g, term in zip(gradients, terms, strict=True))
-        optimizer.step(gradients)
+        optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
         steps, total = steps + 1, total + value.item()
 
     norm = coefficient_sum(steps, settings.momentum, total_pull(variants) * optimizer.rate)

@@ -54,7 +54,7 @@ def rotate(images_B: Tensor, draws: Generator) -> Tensor:
     cosine, sine, zero = angle_B.cos(), angle_B.sin(), torch.zeros_like(angle_B)
     above = torch.stack([cosine, -sine * height / width, zero], 1)
     below = torch.stack([sine * width / height, cosine, zero], 1)
-    return _sampled(images_B, torch.stack([above, below], 1), "zeros")
+    return sampled(images_B, torch.stack([above, below], 1), "zeros")
 
 
 def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
@@ -76,7 +76,7 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     zero = torch.zeros(batch)
     above = torch.stack([share_x, zero, place_B2[:, 0] * (1 - share_x)], 1)
     below = torch.stack([zero, share_y, place_B2[:, 1] * (1 - share_y)], 1)
-    return _sampled(images_B, torch.stack([above, below], 1), "border")
+    return sampled(images_B, torch.stack([above, below], 1), "border")
 
 
 def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:
@@ -99,7 +99,8 @@ def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     return (factor * images_B + (1 - factor) * other).clamp(0, 1)
 
 
-def _sampled(images_B: Tensor, affine_B23: Tensor, outside: str) -> Tensor:
+def sampled(images_B: Tensor, affine_B23: Tensor, outside: str) -> Tensor:
+    """Each image sampled, bilinear, where its map leads from coordinates of -1 to 1."""
     grid = F.affine_grid(affine_B23.to(images_B), list(images_B.shape), align_corners=False)
     return F.grid_sample(images_B, grid, mode="bilinear", padding_mode=outside, align_corners=False)
 

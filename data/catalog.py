@@ -1,6 +1,7 @@
 """What is known of each named data set before a byte of it is read: classes, shape, normalization, where it lies."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -245,3 +246,9 @@ def members(dataset: str) -> tuple[str, ...]:
     if has_domains(dataset):
         return tuple(entry.strip() for entry in dataset.removeprefix(DOMAINS_PREFIX).split(","))
     return (dataset,)
+
+
+def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What domains are called: a user's own go by their file's name, or by their path where two have the same name."""
+    short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
+    return short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)

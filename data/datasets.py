@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import cache
-from data.catalog import KNOWN, has_domains, is_own, members
+from data.catalog import KNOWN, domain_names, has_domains, is_own, members
 from data.errors import DataError
 from data.files import ImageFiles
 from data.named import files_of, read_named
@@ -100,7 +100,7 @@ def load(settings: DataSettings) -> Dataset:
         train_domains=loaded("train_domains") if domains else None,
         test_domains=loaded("test_domains") if domains else None,
         test_groups=loaded("test_groups") if "test_groups" in mapped else None,
-        domain_names=_domain_names(names) if domains else (),
+        domain_names=domain_names(names) if domains else (),
         content=content,
     )
 
@@ -151,12 +151,6 @@ def _own_files(name: str, path: Path) -> list[Path]:
     if not path.is_dir():
         raise DataError(f"{path}: there is no such folder")
     return sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """A user's own data go by their file's name, or by their path where two files have the same name."""
-    short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
-    return short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)
 
 
 def _read(

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
 from data.samples import Samples
 from data.settings import DataSettings, SettingError
+from data.unseen_domain import UnseenDomain, left_out, without
 
 KEPT = 64
 """Clients' tensors that a federation keeps; together they are at most one copy of the training and of the test set."""
@@ -46,11 +47,20 @@ class Federation:
     """Sorted indices into the training set of the images that the server keeps for itself; no client holds one."""
     hash: str
     """Over the data's contents and all indices: equal hashes are the same samples at the same clients."""
+    unseen: UnseenDomain | None = None
+    """The domain that no client holds; None where there is none."""
     _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
 
     @property
     def clients(self) -> int:
         return len(self.train_indices)
+
+    @property
+    def client_names(self) -> list[str]:
+        """Each client's number, with its domain where it has one."""
+        if self.domains is None:
+            return [str(client) for client in range(self.clients)]
+        return [f"{client} {self.dataset.domain_names[domain]}" for client, domain in enumerate(self.domains)]
 
     def train(self, client: int, device: str = "cpu") -> Samples:
         """The training samples of one client."""
@@ -73,11 +83,20 @@ class Federation:
         """The server's own samples, equally many of each class; None where it keeps none."""
         return self._samples("holdout", None, device) if len(self.holdout_indices) else None
 
+    def unseen_inputs(self, device: str = "cpu") -> Samples:
+        """The training samples of the domain that no client holds; every label is -1, as nobody may look at one."""
+        samples = self._samples("unseen-train", None, device)
+        return replace(samples, labels_N=torch.full_like(samples.labels_N, -1))
+
+    def unseen_test(self, device: str = "cpu") -> Samples:
+        """The test samples of the domain that no client holds."""
+        return self._samples("unseen-test", None, device)
+
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
         key = (split, client, device)
         if key not in self._kept:
             data, indices = self.dataset, self._indices(split, client)
-            source = "train" if split == "holdout" else split
+            source = "train" if split == "holdout" else split.removeprefix("unseen-")
             inputs, labels = getattr(data, f"{source}_inputs"), getattr(data, f"{source}_labels")
             chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
             shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
@@ -99,11 +118,15 @@ class Federation:
             return self.train_indices[client]
         if split == "holdout":
             return self.holdout_indices
+        if split.startswith("unseen-") and self.unseen is not None:
+            return self.unseen.train if split == "unseen-train" else self.unseen.test
         if split == "test":
             return self.global_test if client is None or self.test_indices is None else self.test_indices[client]
         if client is not None and self.domains is not None and self.dataset.val_domains is not None:
             return np.flatnonzero(self.dataset.val_domains == self.domains[client])
-        return np.arange(len(self.dataset.val_labels if self.dataset.val_labels is not None else ()), dtype=np.int64)
+        labels = self.dataset.val_labels if self.dataset.val_labels is not None else ()
+        everything = np.arange(len(labels), dtype=np.int64)
+        return everything if self.unseen is None else without(self.unseen, everything, self.dataset.val_domains)
 
 
 @lru_cache(maxsize=4)
@@ -131,14 +154,21 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
     global_test = _subset(data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed)
     parts = [train[part] for part in _partition(settings, data, train, seed)]
+    domains: tuple[int, ...] | None = None
+    if settings.partition == "domains":
+        domains = tuple(client % len(data.domain_names) for client in range(len(parts)))
+    unseen: UnseenDomain | None = None
+    if settings.unseen_domain and domains is not None:
+        unseen = left_out(data, settings.unseen_domain, train, global_test)
+        parts = [part for part, domain in zip(parts, domains, strict=True) if domain != unseen.index]
+        domains = tuple(domain for domain in domains if domain != unseen.index)
+        holdout = without(unseen, holdout, data.train_domains)
+        global_test = without(unseen, global_test, data.test_domains)
     for client, part in enumerate(parts):
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
-    domains: tuple[int, ...] | None = None
-    if settings.partition == "domains":
-        domains = tuple(client % len(data.domain_names) for client in range(settings.clients))
-    return _federation(settings, data, parts, global_test, domains, holdout)
+    return _federation(settings, data, parts, global_test, domains, holdout, unseen)
 
 
 def save_partition(federation: Federation, path: Path) -> None:
@@ -171,6 +201,7 @@ def _federation(
     global_test: Indices,
     domains: tuple[int, ...] | None,
     holdout: Indices,
+    unseen: UnseenDomain | None = None,
 ) -> Federation:
     test_parts: tuple[Indices, ...] | None = None
     if data.test_domains is not None and domains is not None:
@@ -179,6 +210,7 @@ def _federation(
     counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
     groups = [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
+    groups += [[unseen.train, unseen.test]] if unseen is not None else []
     return Federation(
         data,
         tuple(parts),
@@ -189,6 +221,7 @@ def _federation(
         settings.augmentation,
         holdout,
         _hash(data.content, groups),
+        unseen,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.errors import DataError
 from data.files import IGNORED, ImageFiles, open_image
@@ -24,29 +25,39 @@ def read_npz(path: Path) -> Raw:
     Raises:
         DataError: the file is missing, is no npz file, or lacks an array.
     """
+    wanted, val = ("train_images", "train_labels", "test_images", "test_labels"), ("val_images", "val_labels")
+    arrays = read_arrays(path, wanted, val)
+    splits = {
+        key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key)
+        for key in ("train", "test", "val")
+        if f"{key}_images" in arrays
+    }
+    return Raw(splits["train"], splits["test"], splits.get("val"))
+
+
+def read_arrays(path: Path, wanted: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
+    """Arrays of an npz file: all that are wanted, and all of the optional ones if any of those is there.
+
+    Raises:
+        DataError: the file is missing, is no npz file, or lacks an array.
+    """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
-    wanted = ("train_images", "train_labels", "test_images", "test_labels")
     try:
         opened = np.load(path, allow_pickle=False)
         if not isinstance(opened, np.lib.npyio.NpzFile):
             raise DataError(f"{path}: must be an npz file, as numpy.savez writes it")
         with opened as file:
-            optional = ("val_images", "val_labels") if {"val_images", "val_labels"} & set(file.files) else ()
-            missing = [key for key in (*wanted, *optional) if key not in file.files]
+            keys = (*wanted, *(optional if {*optional} & {*file.files} else ()))
+            missing = [key for key in keys if key not in file.files]
             if missing:
                 present = ", ".join(file.files) or "nothing"
                 raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
-            arrays = {key: file[key] for key in (*wanted, *optional)}
+            return {key: file[key] for key in keys}
     except DataError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {error}") from error
-    splits = {
-        key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key)
-        for key in (("train", "test", "val") if optional else ("train", "test"))
-    }
-    return Raw(splits["train"], splits["test"], splits.get("val"))
 
 
 def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]) -> Raw:

@@ -4,7 +4,17 @@ import difflib
 import math
 from dataclasses import replace
 
-from data.catalog import ALIASES, DOMAINS_PREFIX, FAMILIES, KNOWN, OWN_PREFIXES, has_domains, is_own, members
+from data.catalog import (
+    ALIASES,
+    DOMAINS_PREFIX,
+    FAMILIES,
+    KNOWN,
+    OWN_PREFIXES,
+    domain_names,
+    has_domains,
+    is_own,
+    members,
+)
 from data.partition_file import marked, read
 from data.settings import PARTITIONS, DataSettings, SettingError, require
 
@@ -42,7 +52,10 @@ def resolve(settings: DataSettings) -> DataSettings:
         f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
         "other",
     )
-    dealt = len(names) * (settings.parts_per_domain or 1) if partition == "domains" else 10
+    if settings.unseen_domain:
+        _check_unseen(settings, names, partition)
+    trained_on = len(names) - bool(settings.unseen_domain)
+    dealt = trained_on * (settings.parts_per_domain or 1) if partition == "domains" else 10
     if from_file:
         dealt = len(read(settings.partition_file).train)
         rule = f"must be 0 or {dealt}, the clients of partition-file"
@@ -52,6 +65,7 @@ def resolve(settings: DataSettings) -> DataSettings:
         require(clients == 1, "clients", settings.clients, "must be 0 or 1: partition pooled is one client")
     if partition == "domains":
         of = f"one client a {'part of a ' * bool(settings.parts_per_domain)}domain of dataset = {settings.dataset!r}"
+        of += f" but {settings.unseen_domain}" * bool(settings.unseen_domain)
         require(clients == dealt, "clients", settings.clients, f"must be 0 or {dealt}, {of}")
     if domains:
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
@@ -149,6 +163,15 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
     rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
     fits = has_domains(settings.dataset) and len(families) == 1 and families <= {"digits", "office", "domainnet"}
     require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
+
+
+def _check_unseen(settings: DataSettings, names: tuple[str, ...], partition: str) -> None:
+    known, unseen = domain_names(names), settings.unseen_domain
+    require(partition == "domains", "unseen-domain", unseen, f"has no effect with partition = {partition}")
+    rule = f"must be a domain of dataset = {settings.dataset!r}: {', '.join(known)}"
+    require(unseen in known, "unseen-domain", unseen, rule)
+    rule = f"is the only domain of dataset = {settings.dataset!r}, and somebody has to train"
+    require(len(known) > 1, "unseen-domain", unseen, rule)
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The samples of one client on its device, and batches of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Generator, Tensor
 
@@ -25,6 +25,12 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.labels_N)
+
+    def only(self, indices: Tensor) -> "Samples":
+        """Some of the samples; files stay undecoded."""
+        inputs = self.inputs_N
+        chosen = inputs.only(indices.cpu().numpy()) if isinstance(inputs, ImageFiles) else inputs[indices]
+        return replace(self, inputs_N=chosen, labels_N=self.labels_N[indices])
 
     def batch(self, indices: Tensor, draws: Generator | None = None) -> Tensor:
         """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std.

@@ -26,6 +26,7 @@ USED_BY = {
     "llt-form": ("llt",),
     "parts-per-domain": ("domains",),
     "domain-percent": ("domains",),
+    "unseen-domain": ("domains",),
 }
 """The partitions that look at a setting; under any other it would change nothing."""
 
@@ -90,6 +91,8 @@ class DataSettings:
     """domains: 1 to 10 cuts every domain into ten parts, that many of which are a client each; 0 leaves it whole."""
     domain_percent: float = 100.0
     """domains: percent of a domain's training samples that its client holds, a multiple of 10 or less than 10."""
+    unseen_domain: str = ""
+    """domains: the name of one that no client holds; after the last round the models are measured on its test set."""
 
     def __post_init__(self) -> None:
         require(bool(self.dataset), "dataset", self.dataset, "must name a data set")

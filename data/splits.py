@@ -21,7 +21,7 @@ class Split:
     where: str
     """File or folder that an error names."""
     key: str
-    """train, test or val."""
+    """train, test or val; empty where there is one split alone."""
     groups: NDArray[np.int64] | None = None
     """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
 
@@ -50,7 +50,7 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
     images, labels = split.images, split.labels
     if isinstance(images, ImageFiles):
         images = images.decoded()
-    images_key, labels_key = f"{split.key}_images", f"{split.key}_labels"
+    images_key, labels_key = (f"{split.key}_{part}".lstrip("_") for part in ("images", "labels"))
 
     def check(holds: bool, key: str, value: str, rule: str) -> None:
         if not holds:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,10 +20,12 @@ from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate
 from server_app.checkpoint import Checkpoint, latest
-from server_app.evaluation import of_clients, of_server, shot_groups
+from server_app.evaluation import of_clients, of_server, shot_groups, sizes
 from server_app.methods import row_name
 from server_app.results import RunFolder, summarize
 from server_app.settings import RunSettings, parse
+from server_app.tracking import Tracker, tracker_of
+from server_app.unseen_site import study
 from strategies.base import AVERAGE, Strategy
 
 app = ServerApp()
@@ -50,7 +53,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     torch.set_num_threads(1)  # as in the clients: the server's own optimization must repeat to the bit as well
     folder = RunFolder(settings.folder)
     tell(f"run folder: {folder.path}")
-    federation = federate(settings.data, settings.general.seed)
+    federation, tracker = federate(settings.data, settings.general.seed), tracker_of(settings, folder.path)
     with folder.locked():
         if settings.general.fresh:
             folder.clear()
@@ -58,19 +61,32 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
             tell(damage)
         if (summary := folder.summary()) is not None:
             tell(folder.finished_note())
+            tracker.begin(settings.flat(), folder.rounds())
+            tracker.end(summary)
             return summary
-        return Run(grid, settings, federation, folder, tell).finish()
+        try:
+            return Run(grid, settings, federation, folder, tell, tracker).finish()
+        finally:
+            tracker.end(folder.summary())
 
 
 class Run:
     """One experiment on its way."""
 
     def __init__(
-        self, grid: Grid, settings: RunSettings, federation: Federation, folder: RunFolder, tell: Tell
+        self,
+        grid: Grid,
+        settings: RunSettings,
+        federation: Federation,
+        folder: RunFolder,
+        tell: Tell,
+        tracker: Tracker | None = None,
     ) -> None:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
+        self.tracker = tracker or Tracker()
         general, dataset = settings.general, federation.dataset
-        self.model = build(general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.build = partial(build, general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        self.model = self.build()
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
         self.device = choose_device("auto" if general.device == "cuda" else general.device)
@@ -80,6 +96,7 @@ class Run:
             clients=settings.data.clients,
             participation=general.participation,
             combine=settings.combine,
+            monitors=settings.monitors,
             deploys=settings.deploys,
             optimizer=general.server_optimizer,
             exchange=settings.exchange,
@@ -95,8 +112,9 @@ class Run:
         """Run the rounds that are left and return the summary."""
         began = time.perf_counter()
         self.resume()
-        told = self.settings.flat()
-        self.folder.write_settings({"settings": told, "partition-hash": self.federation.hash})
+        told = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
+        self.folder.write_settings({**told, "samples": sizes(self.federation)})
+        self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.strategy.ask_class_prior(self.grid):
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
@@ -107,6 +125,7 @@ class Run:
             "rows": {name: row_name(self.settings.parts, name) for name in self.strategy.deployed},
             "rounds": rounds,
             "models": summarize(self.folder.rounds()),
+            **{key: part for key, part in self.folder.rounds()[-1].items() if key == "unseen"},
             "failures": sum(len(record["failures"]) for record in self.folder.rounds()),
             "hash": self.hashes(),
             "partition-hash": self.federation.hash,
@@ -149,6 +168,10 @@ class Run:
         self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
         models = self.evaluate() if due else {}
+        unseen: dict[str, Any] = {}
+        if self.federation.unseen is not None and round == self.settings.general.rounds:
+            unseen["unseen"], failed = study(self.grid, self.strategy, self.federation, self.build, self.device)
+            self.unmeasured |= failed
         last = self.strategy.last
         record = {
             "round": round,
@@ -162,10 +185,12 @@ class Run:
             "seconds": {**last.seconds, "evaluation": time.perf_counter() - began, "round": self.lap()},
             "workers": [dict(worker) for worker in last.workers],
             **last.metrics,
+            **unseen,
         }
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
         record["line"] = self.line(record) + hint
         self.folder.add_round(record)
+        self.tracker.round(record)
         self.save()
         self.tell(str(record["line"]))
 

@@ -1,4 +1,4 @@
-"""The command line: `fedskew run` and `fedskew list`; `fedskew data` is in data_cli.py."""
+"""The command line: `fedskew run` and `fedskew list`; data is in data_cli.py, export and predict in export_cli.py."""
 
 import json
 import logging
@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from data import DataError, SettingError
-from server_app import data_cli
+from server_app import data_cli, export_cli
 from server_app.experiments import find_all, load_experiments
 from server_app.grid import labels, results_lock, run_all
 from server_app.methods import METHODS
 from server_app.plan import Cell, plan, runs
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
-from server_app.tables import lines, results_table
+from server_app.tables import lines, results_table, unseen_table
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -65,11 +65,12 @@ def run(
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
-    stated = {"seed": seed, "results": results, "fresh": fresh or None}
+    stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
     planned = runs(cells) if names else [parse(overrides)]
@@ -83,14 +84,15 @@ def run(
             done = {planned[0].run_id: conduct(planned[0], chosen or "workers", console, workers, federation_config)}
         failed: dict[str, str] = {}
     else:
-        how = {"engine": chosen, "at_once": jobs, "workers": workers, "federation_config": federation_config}
         with results_lock(planned, alone=True):
-            done, failed = run_all(planned, cells, console, **how)
+            done, failed = run_all(planned, cells, console, chosen, jobs, workers, federation_config)
     if as_json:
         lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
         print(json.dumps([*done.values(), *lost] if names else done[planned[0].run_id], indent=2))
     else:
         console.print(results_table(lines(cells, planned, done)))
+        if any("unseen" in summary for summary in done.values()):
+            console.print(unseen_table(planned, done))
         for one in planned:
             console.print(str(one.folder), style="dim")
     if failed:
@@ -148,7 +150,7 @@ def list_topic(
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [
-            {"method": m.name, "parts": "+".join((*m.variants, *filter(None, (m.combine, m.deploy)))) or "fedavg",
+            {"method": m.name, "parts": "+".join((*m.variants, *m.serving)) or "fedavg",
              "uploads beside the model": m.reveals, "paper": m.paper}
             for m in METHODS.values()
         ]  # fmt: skip
@@ -168,6 +170,10 @@ def list_topic(
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
     Console(highlight=False).print(table)
+
+
+application.command()(export_cli.export)
+application.command()(export_cli.predict)
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def show(
     made = federate(one.data, one.general.seed)
     if png is not None:
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
-        draw(made.counts_KC, made.dataset.class_names, client_names(made)).save(png)
+        draw(made.counts_KC, made.dataset.class_names, made.client_names).save(png)
     if as_json:
         print(json.dumps({"hash": made.hash, "classes": made.dataset.class_names, "counts": made.counts_KC.tolist()}))
         return
@@ -114,13 +114,6 @@ def save(
     console.print(f"{file}: {made.clients} clients, {made.counts_KC.sum()} training and {len(made.global_test)} test")
 
 
-def client_names(made: Federation) -> list[str]:
-    """Return each client's number, with its domain where it has one."""
-    if made.domains is None:
-        return [str(client) for client in range(made.clients)]
-    return [f"{client} {made.dataset.domain_names[domain]}" for client, domain in enumerate(made.domains)]
-
-
 def matrix_table(made: Federation, title: str) -> Table:
     """Return a row a client: its samples of each class, brighter where they are more of the client's own."""
     counts_KC, names = made.counts_KC, made.dataset.class_names
@@ -130,7 +123,7 @@ def matrix_table(made: Federation, title: str) -> Table:
     for heading in ("client", *(names if few else ("classes held", "largest class", "its share")), "all"):
         shown = heading[: max(5, digits)] if heading in names else heading
         table.add_column(shown, justify="right", no_wrap=True, min_width=digits)
-    for client, row in zip(client_names(made), counts_KC, strict=True):
+    for client, row in zip(made.client_names, counts_KC, strict=True):
         if few:
             cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
         else:

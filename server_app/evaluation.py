@@ -2,14 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from client_app.scores import Scores
+from data import Federation
 
 Metrics = dict[str, float | list[float]]
 
+MOST_SIZES = 100
+"""More clients or classes than these are not worth a matrix in every run's settings.json."""
 FULL_LONG_TAIL = {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}
 """Shot groups of a ten-class long tail, by class index as on CIFAR-10-LT with factor 100, also when it is shrunken."""
 
@@ -29,6 +34,24 @@ def shot_groups(counts_C: Sequence[int], imbalance_factor: float) -> dict[str, l
         "few": [k for k, count in enumerate(counts_C) if count < 20],
     }
     return {name: classes for name, classes in groups.items() if classes}
+
+
+def sizes(federation: Federation) -> dict[str, Any] | None:
+    """Return what a report needs of the data, so that it need not have them; None beyond 100 clients or classes.
+
+    Training samples by client and class; test samples by class, and by client where clients have their own test sets.
+    """
+    clients, classes = federation.counts_KC.shape
+    if max(clients, classes) > MOST_SIZES:
+        return None
+    test_labels = federation.dataset.test_labels[federation.global_test]
+    own = federation.test_indices
+    return {
+        "clients": federation.client_names,
+        "train": federation.counts_KC.tolist(),
+        "test": np.bincount(test_labels, minlength=classes).tolist(),
+        "client-test": None if own is None else [len(indices) for indices in own],
+    }
 
 
 def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> Metrics:

@@ -13,8 +13,6 @@ from strategies.fedavg import FedAvg
 from strategies.server import ServerMethod
 
 SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)
-COMBINES = {name: part for name, part in SERVER_METHODS.items() if part.combine is not ServerMethod.combine}
-DEPLOYS = {name: part for name, part in SERVER_METHODS.items() if name not in COMBINES}
 Setting = bool | int | float | str
 
 
@@ -29,11 +27,17 @@ class Method:
     variants: tuple[str, ...] = ()
     combine: str = ""
     """Empty is FedAvg's mean."""
+    monitor: str = ""
     deploy: str = ""
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     """Settings that the name stands for, below what the user states."""
     fixed: Mapping[str, Setting] = field(default_factory=dict)
     """Settings without which the name would be wrong: stating another value is an error."""
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The server methods it stands for."""
+        return tuple(filter(None, (self.combine, self.monitor, self.deploy)))
 
 
 METHODS: dict[str, Method] = {
@@ -51,6 +55,13 @@ METHODS: dict[str, Method] = {
             "head gradients of each class held: which classes; of a single sample its feature",
             ("feature-gradients",),
             deploy="creff",
+        ),
+        Method(
+            "creff-code",
+            "Shang et al., IJCAI 2022: the settings of the authors' code",
+            "head gradients of each class held, the bias's too: which classes; of a single sample its feature, exactly",
+            ("augmented-gradients",),
+            deploy="creff-code",
         ),
         Method(
             "ccvr",
@@ -77,6 +88,7 @@ METHODS: dict[str, Method] = {
             combine="fednova",
         ),
         Method("fedavgm", "Hsu et al., 2019", "nothing", defaults={"server-momentum": 0.9}),
+        Method("ratio-loss", "Wang et al., AAAI 2021", "nothing", ("class-weights",), monitor="ratio-loss"),
         Method("fed-focal", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
         Method("fedlc", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
         Method("silobn", "Andreux et al., DART 2020", "nothing, and sends less", ("local-statistics",)),
@@ -106,14 +118,20 @@ class Parts:
     names: tuple[str, ...]
     variants: tuple[str, ...]
     combine: str
+    monitors: tuple[str, ...]
     deploys: tuple[str, ...]
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
+    def serving(self) -> tuple[str, ...]:
+        """The server methods."""
+        return (self.combine, *self.monitors, *self.deploys)
+
+    @property
     def sections(self) -> tuple[str, ...]:
         """The parts that have settings of their own."""
-        return (*self.variants, self.combine, *self.deploys)
+        return (*self.variants, *self.serving)
 
 
 def compose(method: str) -> Parts:
@@ -141,9 +159,10 @@ def compose(method: str) -> Parts:
     if needing and (alone := [name for name in variants if VARIANTS[name].shares_nothing]):
         raise SettingError("method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing")
     combine = next((member.combine for member in members if member.combine), FedAvg.name)
+    monitors = tuple(member.monitor for member in members if member.monitor)
     deploys = tuple(member.deploy for member in members if member.deploy)
     dividing = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
-    whole = [name for name in (combine, *deploys) if SERVER_METHODS[name].needs_whole_model]
+    whole = [name for name in (combine, *monitors, *deploys) if SERVER_METHODS[name].needs_whole_model]
     if dividing and whole:
         rule = (
             f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} keeps a part on each client"
@@ -154,6 +173,7 @@ def compose(method: str) -> Parts:
         names=tuple(kept),
         variants=variants,
         combine=combine,
+        monitors=monitors,
         deploys=deploys,
         defaults={key: value for member in members for key, value in member.defaults.items()},
         fixed={key: value for member in members for key, value in member.fixed.items()},
@@ -162,7 +182,7 @@ def compose(method: str) -> Parts:
 
 def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
-    serves = method.combine or method.deploy or any(key.startswith("server-") for key in method.defaults)
+    serves = method.serving or any(key.startswith("server-") for key in method.defaults)
     return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
 
 
@@ -176,7 +196,7 @@ def row_name(parts: Parts, deployed: str) -> str:
         own = METHODS[name].deploy
         if not own:
             names.append(name)
-        elif deployed == own or deployed.startswith(f"{own}-"):
+        elif deployed == own or (deployed not in parts.deploys and deployed.startswith(f"{own}-")):
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from client_app.client import Variant
 from client_app.models import MODELS, build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
+from client_app.variants.norm_statistics import PrivateNorm
 from data import DataSettings, SettingError, require, resolve
 from data.catalog import has_domains
 from data.settings import USED_BY
@@ -59,6 +61,8 @@ class GeneralSettings:
     """Folder of the runs' folders."""
     fresh: bool = False
     """Start again even when the run is finished or can be resumed."""
+    tensorboard: bool = False
+    """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
 
     def __post_init__(self) -> None:
         known = ("auto", *MODELS)
@@ -69,6 +73,8 @@ class GeneralSettings:
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
         devices = ("auto", "cpu", "cuda")
         require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
+        rule = "needs the package tensorboard: pip install 'fedskew[tensorboard]'"
+        require(not self.tensorboard or find_spec("tensorboard") is not None, "tensorboard", True, rule)
         _ = self.server_optimizer  # raises for a wrong field
 
     @property
@@ -85,6 +91,7 @@ GROUPS: dict[str, type[Any]] = {
 }
 WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
+    "tensorboard",
 }  # fmt: skip
 
 
@@ -99,12 +106,13 @@ class RunSettings:
     parts: Parts
     variants: tuple[Variant, ...]
     combine: ServerMethod
+    monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
         result = {key_of(field): getattr(getattr(self, group), field.name) for group, field in flat_fields()}
-        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.deploys]
+        named: list[Variant | ServerMethod] = [*self.variants, self.combine, *self.monitors, *self.deploys]
         for part in named:
             result |= {f"{part.name}.{name.replace('_', '-')}": value for name, value in asdict(part).items()}
         return result
@@ -161,7 +169,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     refuse_idle(values, kinds, parts)
     sections = {name: built_section(name, values) for name in parts.sections}
     data = resolve(group("data"))
-    for part in (sections[parts.combine], *(sections[name] for name in parts.deploys)):
+    for part in (sections[name] for name in parts.serving):
         if part.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(part.name)
     model = suitable_model(data) if general.model == "auto" else general.model
@@ -170,6 +178,12 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for name in parts.variants:
         if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
+        if isinstance(sections[name], PrivateNorm):
+            refusing, rule = sections[name].refusing, f"must be below clients = {data.clients}"
+            require(max(refusing, default=0) < data.clients, f"{name}.refused-by", sections[name].refused_by, rule)
+        if VARIANTS[name].needs_images and len(shape) != 3:
+            rule = f"changes images ({name}), and the inputs are vectors of {data.input_shape}"
+            raise SettingError("method", general.method, rule)
     own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
     if has_batch_norm(probe):
@@ -183,6 +197,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         parts=parts,
         variants=tuple(sections[name] for name in parts.variants),
         combine=sections[parts.combine],
+        monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
 
@@ -219,11 +234,14 @@ def refuse_idle(values: Mapping[str, Scalar], kinds: Mapping[str, Field[Any]], p
     if partition == "auto":
         partition = "domains" if has_domains(str(values.get("dataset", ""))) else "lda"
     idle = {key: f"with partition = {partition}" for key, users in USED_BY.items() if partition not in users}
+    if not values.get("unseen-domain"):
+        idle |= {f"{name}.share-norm-statistics": "without unseen-domain" for name in parts.variants}
     if not values.get("server-momentum", 0.0):
         idle["server-momentum-form"] = "without server-momentum"
     for alone in (name for name in parts.variants if VARIANTS[name].shares_nothing):
-        server = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over")
-        idle |= dict.fromkeys(server, f"beside {alone}, which shares nothing")
+        shared = ("server-learning-rate", "server-momentum", "server-momentum-form", f"{FedAvg.name}.weights-over",
+                  "unseen-domain")  # fmt: skip
+        idle |= dict.fromkeys(shared, f"beside {alone}, which shares nothing")
     for key, value in values.items():
         section = key.rpartition(".")[0]
         if value == kinds[key].default:

@@ -71,6 +71,36 @@ def results_table(shown: Sequence[Line]) -> Table:
     return table
 
 
+def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> Table:
+    """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
+    table = Table(
+        title="A site nobody trained with, last round. Percent.",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("site", "method", "seed", "batch norm"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("balanced", "F1"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown: set[tuple[str, ...]] = set()
+    for one in planned:
+        summary = summaries.get(one.run_id, {})
+        unseen = summary.get("unseen", {"models": {}})
+        for deployed, ways in unseen["models"].items():
+            cells = (unseen["domain"], summary["rows"][deployed], str(one.general.seed))
+            if cells in shown:
+                continue
+            shown.add(cells)
+            for way, numbers in ways.items():
+                of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
+                means = (numbers["balanced-accuracy"], numbers["macro-f1"])
+                table.add_row(*cells, way + of_whom, *(f"{100 * mean:.1f}" for mean in means))
+            for way, why in unseen.get("unavailable", {}).items():
+                table.add_row(*cells, f"{way}: {why}", "-", "-")
+    return table
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a share in percent; None, which stands for NaN in a record, is a dash."""
     return "-" if value is None else f"{100 * value:.{digits}f}"

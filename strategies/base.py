@@ -25,7 +25,7 @@ from strategies.fedavg import FedAvg
 from strategies.integer_sum import IntegerSum, PlainSum
 from strategies.round import Round, sorted_workers
 from strategies.scoring import ClientScores, scores_of
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.server import Deployment, Numbers, Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 
 log = logging.getLogger("fedskew")
@@ -50,6 +50,7 @@ class Strategy(FlowerStrategy):
         clients: int,
         participation: float = 1.0,
         combine: ServerMethod | None = None,
+        monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
         optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
@@ -59,7 +60,8 @@ class Strategy(FlowerStrategy):
         device: str = "cpu",
     ) -> None:
         self.clients, self.participation = clients, participation
-        self.combine, self.deploys, self.optimizer = combine or FedAvg(), deploys, optimizer or ServerOptimizer()
+        self.combine, self.optimizer = combine or FedAvg(), optimizer or ServerOptimizer()
+        self.monitors, self.deploys = monitors, deploys
         self.exchange_settings, self.integer_sum = exchange or ExchangeSettings(), integer_sum or PlainSum()
         self.assignment = assignment.to_json()
         self.variants: Sequence[Variant] = assignment.variants
@@ -91,7 +93,7 @@ class Strategy(FlowerStrategy):
     @property
     def parts(self) -> list[ServerMethod]:
         """The server methods at work."""
-        return [self.combine, *self.deploys]
+        return [self.combine, *self.monitors, *self.deploys]
 
     def ask(self, grid: Grid, clients: Sequence[int], compose: Compose, kind: str) -> Exchange:
         """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
@@ -101,10 +103,11 @@ class Strategy(FlowerStrategy):
 
     # ---- questions outside training ----------------------------------------------------------------------------------
 
-    def question(self, grid: Grid, question: str, variant: str) -> Exchange:
-        """Ask every client a question about the shared weights; a reply without `variant`'s answer is refused."""
+    def question(self, grid: Grid, question: str, variant: str, clients: Sequence[int] | None = None) -> Exchange:
+        """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused."""
         task = ConfigRecord({"question": question})
-        exchange = self.ask(grid, range(self.clients), self.compose(task), MessageType.QUERY)
+        asked = range(self.clients) if clients is None else clients
+        exchange = self.ask(grid, asked, self.compose(task), MessageType.QUERY)
         for client, answer in list(exchange.answers.items()):
             if variant not in answer.named("upload"):
                 exchange.refuse(client, f"the reply holds no answer for {variant}")
@@ -212,13 +215,17 @@ class Strategy(FlowerStrategy):
         exchange.check_enough(self.exchange_settings.min_replies, f"round {server_round}")
         down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
 
+        metrics: dict[str, float | Sequence[float]] = {}
+        for part in self.monitors:
+            self.states[part.name], numbers = part.monitor(self.server, self.states[part.name], updates)
+            metrics |= numbers
         combined, self.states[self.combine.name] = self.combine.combine(
             self.server, self.states[self.combine.name], updates
         )
         self.shared, self.states["server-optimizer"] = self.optimizer.step(
             self.server, self.states.get("server-optimizer", {}), combined
         )
-        self.deployed, metrics = {AVERAGE: self.shared}, dict[str, float]()
+        self.deployed = {AVERAGE: self.shared}
         for part in (part for part in self.deploys if not part.final_question):
             metrics |= self.deploy(part, part.deploy(self.server, self.states[part.name], self.shared, updates))
 
@@ -242,7 +249,7 @@ class Strategy(FlowerStrategy):
         )
         return pack(self.shared), MetricRecord({"loss": self.last.loss})
 
-    def deploy(self, part: ServerMethod, deployment: Deployment) -> Mapping[str, float]:
+    def deploy(self, part: ServerMethod, deployment: Deployment) -> Numbers:
         """Take what a part deploys, and its state; return its numbers for the record."""
         self.states[part.name] = deployment.state
         self.deployed |= deployment.models

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import torch
@@ -12,23 +12,20 @@ from torch import Tensor
 from client_app.state import State
 from data import require
 from strategies.checks import Refused, differences
-from strategies.head import train_head, with_head
+from strategies.head import head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
-DISTANCES = {"code-scale": "sum", "paper-literal": "mean"}
+DISTANCES = ("code-scale", "paper-literal")
 
 
 @dataclass(frozen=True)
-class CReFF(ServerMethod):
-    """Deploy {u, v^}: the average's features under a head that is re-trained every round.
+class FederatedFeatures(ServerMethod):
+    """What CReFF is, whatever its distance and its head's training: see CReFF."""
 
-    The server moves m features a class until the gradients they give the head v^ match the clients' (Eq. 4-6), then
-    trains a new head on them (Eq. 7) and sends it out for the next round. v^ never enters the average: the trajectory
-    of {u, v} is FedAvg's. features-per-class = 0 deploys FedAvg's own head.
-    """
-
-    name: ClassVar[str] = "creff"
-    consumes: ClassVar[str] = "feature-gradients"
+    bias_columns: ClassVar[int] = 0
+    """Columns of an upload after the features': 1 where the bias's gradient is sent as well."""
+    loss_name: ClassVar[str]
+    """What the round's record calls the mean distance after the round's steps."""
 
     features_per_class: int = 100
     """m: federated features of each class."""
@@ -36,26 +33,14 @@ class CReFF(ServerMethod):
     """I: gradient steps on the features in a round."""
     feature_learning_rate: float = 0.1
     """Learning rate of the features."""
-    head_steps: int = 300
-    """J: full-batch steps of the head in a round."""
-    head_learning_rate: float = 0.1
-    """Learning rate of the head."""
-    head_start: str = "fresh"
-    """fresh: a new random head every round, as the authors' code. average: the average's head."""
-    distance: str = "code-scale"
-    """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
 
     def __post_init__(self) -> None:
-        for key in ("features_per_class", "feature_steps", "head_steps"):
-            require(getattr(self, key) >= 0, f"creff.{key.replace('_', '-')}", getattr(self, key), "must be 0 or more")
-        for key in ("feature_learning_rate", "head_learning_rate"):
-            value = getattr(self, key)
-            rule = "must be a finite number greater than 0"
-            require(0 < value < math.inf, f"creff.{key.replace('_', '-')}", value, rule)
-        require(
-            self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, "must be fresh or average"
-        )
-        require(self.distance in DISTANCES, "creff.distance", self.distance, f"must be one of {', '.join(DISTANCES)}")
+        for field in fields(self):
+            key, value = f"{self.name}.{field.name.replace('_', '-')}", getattr(self, field.name)
+            if isinstance(value, int):
+                require(value >= 0, key, value, "must be 0 or more")
+            elif isinstance(value, float):
+                require(0 < value < math.inf, key, value, "must be a finite number greater than 0")
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -67,12 +52,12 @@ class CReFF(ServerMethod):
         return {self.consumes: {"weight": state["weight"], "bias": state["bias"]}}
 
     def accepts(self, server: Server, upload: State) -> None:
-        """Accept {"classes": (n,) int64 ascending, "gradients": (n, C, D) float32}."""
+        """Accept {"classes": (n,) int64 ascending, "gradients": (n, C, D + bias columns) float32}."""
         classes, width = server.model.head.weight.shape
         held = upload.get("classes", torch.empty(0))
         expected = {
             "classes": ((held.numel(),), torch.int64),
-            "gradients": ((held.numel(), classes, width), torch.float32),
+            "gradients": ((held.numel(), classes, width + self.bias_columns), torch.float32),
         }
         if reason := differences(upload, expected):
             raise Refused(reason)
@@ -83,42 +68,101 @@ class CReFF(ServerMethod):
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
         state = {name: tensor.to(server.device) for name, tensor in state.items()}
-        gradients_nCD, held = mean_gradients([update.uploads[self.consumes] for update in updates], state["weight"])
-        features_CMD = self.match(state["features"], state["weight"], state["bias"], gradients_nCD, held)
-        if self.head_start == "average":
-            head = {"weight": shared["head.weight"], "bias": shared["head.bias"]}
-        else:
-            head = random_head(state["weight"].shape, server.generator(self.name))
-        head = self.retrain({name: tensor.to(server.device) for name, tensor in head.items()}, features_CMD)
-        found_nCD = feature_gradients(features_CMD[held], state["weight"], state["bias"], held)
-        distances = row_distances(found_nCD, gradients_nCD)
+        weight_CD, bias_C = state["weight"], state["bias"]
+        like_CE = weight_CD.new_empty(len(weight_CD), weight_CD.shape[1] + self.bias_columns)
+        gradients_NCE, held = mean_gradients([update.uploads[self.consumes] for update in updates], like_CE)
+        features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_NCE, held)
+        draws = server.generator(self.name)
+        head = {name: tensor.to(server.device) for name, tensor in self.new_head(shared, draws).items()}
+        head = self.retrain(head, features_CMD, draws)
+        distances = self.distances(self.gradients(features_CMD[held], weight_CD, bias_C, held), gradients_NCE)
         deployed = with_head(shared, head)
         new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
-        return Deployment({self.name: deployed}, new_state, {"matching-loss": distances.mean().item()})
+        return Deployment({self.name: deployed}, new_state, {self.loss_name: distances.mean().item()})
 
     def match(
-        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_nCD: Tensor, held: Tensor
+        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_NCE: Tensor, held: Tensor
     ) -> Tensor:
         """Return the features after I steps down the distance, all classes at once; the others' features stay.
 
-        `gradients_nCD` are the clients' mean gradients of the classes `held` (n,).
+        `gradients_NCE` are the clients' mean gradients of the classes `held` (N,).
         """
-        moving_NMD, wanted_NCD = features_CMD[held].requires_grad_(True), gradients_nCD
+        moving_NMD, wanted_NCE = features_CMD[held].requires_grad_(True), gradients_NCE
         for _ in range(self.feature_steps):
-            distances_NC = row_distances(feature_gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCD)
-            loss = distances_NC.sum() if self.distance == "code-scale" else distances_NC.mean(1).sum()  # Eq. (6)
-            (slope,) = torch.autograd.grad(loss, moving_NMD)
+            distances_NR = self.distances(self.gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCE)
+            (slope,) = torch.autograd.grad(self.total(distances_NR), moving_NMD)  # Eq. (6)
             with torch.no_grad():
                 moving_NMD -= self.feature_learning_rate * slope
         result_CMD = features_CMD.clone()
         result_CMD[held] = moving_NMD.detach()
         return result_CMD
 
-    def retrain(self, head: State, features_CMD: Tensor) -> dict[str, Tensor]:
+    def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
+        """Return (n, C, D + bias columns): what clients with these features would send."""
+        return feature_gradients(features_NMD, weight_CD, bias_C, held)
+
+    def distances(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """Return (n, R): of each class and row, how far two gradients (n, C, D + bias columns) are apart."""
+        return row_distances(found, wanted)
+
+    def total(self, distances_NR: Tensor) -> Tensor:
+        """Return what the features go down."""
+        return distances_NR.sum()
+
+    def new_head(self, shared: State, draws: torch.Generator) -> State:
+        """Return where the head's training begins: a new random head every round, as in the authors' code."""
+        return random_head(shared["head.weight"].shape, draws)
+
+    def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
+        """Return the head trained by cross-entropy on all features (Eq. 7)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CReFF(FederatedFeatures):
+    """Deploy {u, v^}: the average's features under a head that is re-trained every round.
+
+    The server moves m features a class until the gradients they give the head v^ match the clients' (Eq. 4-6), then
+    trains a new head on them (Eq. 7) and sends it out for the next round. v^ never enters the average: the trajectory
+    of {u, v} is FedAvg's. features-per-class = 0 deploys FedAvg's own head.
+    """
+
+    name: ClassVar[str] = "creff"
+    consumes: ClassVar[str] = "feature-gradients"
+    loss_name: ClassVar[str] = "matching-loss"
+
+    head_steps: int = 300
+    """J: full-batch steps of the head in a round."""
+    head_learning_rate: float = 0.1
+    """Learning rate of the head."""
+    head_start: str = "fresh"
+    """fresh: a new random head every round, as the authors' code. average: the average's head."""
+    distance: str = "code-scale"
+    """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, "must be fresh or average"
+        )
+        require(self.distance in DISTANCES, "creff.distance", self.distance, f"must be one of {', '.join(DISTANCES)}")
+
+    def total(self, distances_NR: Tensor) -> Tensor:
+        return distances_NR.sum() if self.distance == "code-scale" else distances_NR.mean(1).sum()
+
+    def new_head(self, shared: State, draws: torch.Generator) -> State:
+        return head_of(shared) if self.head_start == "average" else super().new_head(shared, draws)
+
+    def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
         """Return the head after J full-batch steps of cross-entropy on all features (Eq. 7)."""
-        classes, per_class, width = features_CMD.shape
-        labels_N = torch.arange(classes, device=features_CMD.device).repeat_interleave(per_class)
-        return train_head(head, features_CMD.reshape(-1, width), labels_N, self.head_steps, self.head_learning_rate)
+        return train_head(head, *labeled(features_CMD), self.head_steps, self.head_learning_rate)
+
+
+def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all features (C m, D) and their labels (C m,)."""
+    classes, per_class, width = features_CMD.shape
+    labels_N = torch.arange(classes, device=features_CMD.device).repeat_interleave(per_class)
+    return features_CMD.reshape(-1, width), labels_N
 
 
 def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:

@@ -43,12 +43,6 @@ def cosine(rate: float, step: int, steps: int) -> float:
     return rate * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
-    """Return the gradients, shrunk together to norm `largest` where it is more."""
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return [gradient * (largest / (norm + 1e-6)).clamp(max=1) for gradient in gradients]
-
-
 def logits_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> Tensor:
     """Return (N, C) logits of all samples under `state`, in eval mode."""
     model.load_state_dict(state)

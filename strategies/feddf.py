@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from client_app.optimizer import clip
 from client_app.state import State
 from data import require
-from strategies.distillation import Adam, clip, cosine, distill, logits_of, on_cpu
+from strategies.distillation import Adam, cosine, distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 from strategies.server import Server, ServerMethod, Update
 

@@ -1,5 +1,8 @@
 """Training a head alone, on features: what CReFF, CCVR and real features do with theirs."""
 
+from collections.abc import Iterable
+from itertools import repeat
+
 import torch
 from torch import Tensor
 
@@ -21,10 +24,36 @@ def train_head(
     head: State, features_ND: Tensor, labels_N: Tensor, steps: int, learning_rate: float
 ) -> dict[str, Tensor]:
     """Return the head after full-batch gradient steps down the mean cross-entropy."""
+    return descend(head, features_ND, labels_N, repeat(slice(None), steps), learning_rate)
+
+
+def train_head_in_batches(
+    head: State,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    draws: torch.Generator,
+) -> dict[str, Tensor]:
+    """Return the head after epochs of mini-batches, shuffled anew in each; the last one is what is left."""
+    orders = (torch.randperm(len(labels_N), generator=draws).to(labels_N.device) for _ in range(epochs))
+    batches = (batch for order in orders for batch in torch.split(order, batch_size))
+    return descend(head, features_ND, labels_N, batches, learning_rate)
+
+
+def descend(
+    head: State, features_ND: Tensor, labels_N: Tensor, batches: Iterable[Tensor | slice], learning_rate: float
+) -> dict[str, Tensor]:
+    """Return the head after a step down each batch's mean cross-entropy; a batch is the indices of its samples.
+
+    The slope is written out: autograd and modules would take four times as long.
+    """
     weight_CD, bias_C = head["weight"].clone(), head["bias"].clone()
     one_hot_NC = torch.eye(len(bias_C), device=features_ND.device)[labels_N]
-    for _ in range(steps):
-        errors_NC = (torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1) - one_hot_NC) / len(features_ND)
-        weight_CD -= learning_rate * errors_NC.T @ features_ND
-        bias_C -= learning_rate * errors_NC.sum(0)
+    for batch in batches:
+        features_BD = features_ND[batch]
+        errors_BC = (torch.softmax(features_BD @ weight_CD.T + bias_C, dim=1) - one_hot_NC[batch]) / len(features_BD)
+        weight_CD -= learning_rate * errors_BC.T @ features_BD
+        bias_C -= learning_rate * errors_BC.sum(0)
     return {"weight": weight_CD, "bias": bias_C}

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strategies.exchange import Exchange
+from strategies.server import Numbers
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Round:
     """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
     workers: Sequence[Mapping[str, object]] = ()
     """The processes that played the clients: process id, device, visible GPUs."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Numbers = field(default_factory=dict)
 
 
 def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:

@@ -64,6 +64,10 @@ def needs_holdout(method: str) -> SettingError:
     return SettingError("holdout-per-class", 0, f"{method} needs images of the server's own: must be at least 1")
 
 
+Numbers = Mapping[str, float | Sequence[float]]
+"""What a method tells the round's record, by name."""
+
+
 @dataclass(frozen=True)
 class Deployment:
     """What a method deploys beside the combined model."""
@@ -71,13 +75,13 @@ class Deployment:
     models: Mapping[str, State]
     """Shared weights, by the name under which they are evaluated."""
     state: State = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers for the round's record."""
+    metrics: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ServerMethod:
-    """A method's server side. It fills one place, `combine` or `deploy`; its fields are the hyper-parameters.
+    """A method's server side. It fills one place, `combine`, `monitor` or `deploy`; its fields are the
+    hyper-parameters. One method combines; any number monitor what `broadcast` tells the clients, or deploy.
 
     State is an argument and a result, named tensors like everything else, so that checkpoints and resume need no code
     in a method.
@@ -111,6 +115,13 @@ class ServerMethod:
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         """Return the shared weights made from the updates (sorted by client), and the new state."""
         raise TypeError(f"{self.name} does not combine updates")
+
+    def monitor(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, Numbers]:
+        """Return the new state, which the next round's `broadcast` may tell of, and what to record.
+
+        A method that monitors leaves the shared weights to the one that combines, and so goes with every one.
+        """
+        raise TypeError(f"{self.name} does not monitor rounds")
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> "Deployment":
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""

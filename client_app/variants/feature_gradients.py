@@ -68,3 +68,13 @@ def class_gradients(
         if held.any():
             gradients_nCD[row] = errors_NC[held].T @ features_ND[held] / held.sum()
     return gradients_nCD
+
+
+def with_constant(features: Tensor) -> Tensor:
+    """Return (..., D + 1): a last feature that is always 1, so that a last column of the weight is the bias."""
+    return torch.cat([features, torch.ones_like(features[..., :1])], dim=-1)
+
+
+def with_bias(weight_CD: Tensor, bias_C: Tensor) -> Tensor:
+    """Return (C, D + 1): the weight of the same head on features `with_constant`."""
+    return torch.cat([weight_CD, bias_C[:, None]], dim=1)

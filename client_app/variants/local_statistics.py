@@ -5,13 +5,13 @@ from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Variant
 from client_app.models import batch_norm_names
+from client_app.variants.norm_statistics import PrivateNorm
 
 
 @dataclass(frozen=True)
-class LocalStatistics(Variant):
-    """Keep running mean, running variance and counter of every batch-norm layer for ever; weight and bias are shared.
+class LocalStatistics(PrivateNorm):
+    """Keep running mean, running variance and counter of every batch-norm layer; weight and bias are shared.
 
     Layers are found by type, not by name. There is no identity setting: a test holds that the names sent are exactly
     the model's parameters, and that the kept tensors come back bit by bit.

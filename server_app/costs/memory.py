@@ -9,6 +9,7 @@ import torch
 from client_app.client import Variant
 from client_app.messages import size
 from client_app.models import Classifier, build
+from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
@@ -54,6 +55,8 @@ def upload_of(variants: Iterable[Variant], model: Classifier, held: int) -> int:
         match one:
             case FeatureGradients():
                 total += one.sent(held) * (8 + 4 * classes * width)
+            case AugmentedGradients():
+                total += held * (8 + 4 * classes * (width + 1))
             case ClassStatistics():
                 total += held * (16 + 8 * width + 8 * width**2)
             case ControlVariates():

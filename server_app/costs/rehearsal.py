@@ -1,7 +1,7 @@
 """A rehearsal: the real server and clients of a run for two rounds on made-up data of its shape, with the clock on.
 
-So every method is measured by its own code and needs no formula. What a server repeats (its fields that end in `steps`)
-is done once and then three times; the difference is the cost of two.
+So every method is measured by its own code and needs no formula. What a server repeats (its fields that end in `steps`
+or `epochs`) is done once and then three times; the difference is the cost of two.
 """
 
 import math
@@ -137,7 +137,7 @@ class Stage:
         whole = any(part.needs_holdout for part in parts) and holdout > 0
         total = few * (holdout / self.holdout(settings) if whole else 1.0)
         for part in stepping:
-            for name in (field.name for field in fields(part) if field.name.endswith("steps")):
+            for name in repeated(part):
                 steps = getattr(part, name)
                 if steps > FEW:
                     more = self.perform(settings, clients, SAMPLES, 2, FEW, parts, (part.name, name))
@@ -222,5 +222,9 @@ class Played:
 
 def shortened(part: ServerMethod, more: str) -> ServerMethod:
     """Return a part that takes one step where it would take many, and three in the field `more`."""
-    names = [field.name for field in fields(part) if field.name.endswith("steps")]
-    return replace(part, **{name: min(getattr(part, name), MORE if name == more else FEW) for name in names})
+    return replace(part, **{name: min(getattr(part, name), MORE if name == more else FEW) for name in repeated(part)})
+
+
+def repeated(part: ServerMethod) -> list[str]:
+    """Return the fields that say how often a part repeats something."""
+    return [field.name for field in fields(part) if field.name.endswith(("steps", "epochs"))]

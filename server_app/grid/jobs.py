@@ -55,9 +55,7 @@ def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int
     """
     cores = os.cpu_count() or 1
     if engine == "ray":
-        require(
-            at_once in (0, 1), "--jobs", at_once, "must be 1 with --engine ray, which takes the machine for one run"
-        )
+        require(at_once <= 1, "--jobs", at_once, "must be 1 with --engine ray, which takes the machine for one run")
         return Shares(engine, 1, workers)
     gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
     fitting = sum(max(1, memory // (largest(jobs) + CUDA_CONTEXT)) for memory in gpus.values()) or len(jobs)

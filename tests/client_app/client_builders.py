@@ -50,7 +50,7 @@ def counting_client(counts_C: Sequence[int], **fields: Any) -> Client:
 
 
 def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict[str, State]:
-    """Return what the server would send: the sum of the clients' answers, CReFF's head, SCAFFOLD's first c."""
+    """Return what the server would send: the sum of the clients' answers, CReFF's head, SCAFFOLD's first c, weights."""
     sent: dict[str, State] = {}
     for variant in variants:
         if variant.question:
@@ -59,8 +59,9 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     parameters = clients[0].model.named_parameters()
     sent["control-variates"] = {name: torch.zeros_like(weight.detach()) for name, weight in parameters}
     head = clients[0].model.head
+    sent["class-weights"] = {"weights": 1 + torch.arange(head.out_features) / 2}
     generator = torch.Generator().manual_seed(17)
-    sent["feature-gradients"] = {
+    sent["feature-gradients"] = sent["augmented-gradients"] = {
         "weight": torch.randn(head.weight.shape, generator=generator),
         "bias": torch.randn(head.out_features, generator=generator),
     }

@@ -19,6 +19,7 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import weighted_mean
 from client_app.training import train_round
+from client_app.variants import VARIANTS
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.focal import Focal
@@ -137,6 +138,14 @@ COMPANIONS: list[list[Variant]] = [
     [Resampling(beta_start=0.5, beta_end=0.5)],
     [Proximal(0.5), FeatureGradients(), LocalBatchNorm(), Resampling()],
 ]
+
+
+def test_every_variant_is_a_companion_or_says_why_not() -> None:
+    beside = {variant.name for variants in COMPANIONS for variant in variants}
+    correcting = {name for name, variant in VARIANTS.items() if variant.corrects_prior}  # refused beside the shift
+    uploading = {"augmented-gradients", "class-statistics"}  # training is untouched: test_variant_contract.py
+    minimizing_another = {"focal"}  # below
+    assert VARIANTS.keys() == beside | correcting | uploading | minimizing_another
 
 
 @pytest.mark.parametrize("companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone")

@@ -293,4 +293,4 @@ def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
     )
     assert all(torch.equal(plain[name], pulled[name]) for name in plain)
     correcting = {variant.name for variant in all_variants() if variant.corrects_prior}
-    assert correcting == {"logit-calibration", "logit-shift", "reweighting"}
+    assert correcting == {"class-weights", "logit-calibration", "logit-shift", "reweighting"}

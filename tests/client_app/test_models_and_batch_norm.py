@@ -10,6 +10,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
 from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_model import LocalModel
 from data import SettingError
 
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
@@ -127,8 +128,20 @@ def test_names_sent_and_kept_make_up_the_state() -> None:
 def test_one_client_s_rounds_are_those_of_fedavg() -> None:
     counts = [(5, 3, 2, 2)]
     plain, _ = play([], counts, SETTINGS, rounds=3)
-    shared, (report,) = play([LocalBatchNorm()], counts, SETTINGS, rounds=3)
-    assert same({**shared, **report.memory["private"]}, plain)
+    for variant in (LocalBatchNorm(), LocalModel()):  # FedBN and SingleSet
+        shared, (report,) = play([variant], counts, SETTINGS, rounds=3)
+        assert same({**shared, **report.memory["private"]}, plain)
+
+
+def test_a_first_round_shares_what_fedavg_averages() -> None:
+    """What is not batch norm's is FedAvg's mean of the same updates, and one for all clients."""
+    counts = [(8, 4, 2, 1), (1, 2, 4, 8)]
+    plain, _ = play([], counts, SETTINGS, rounds=1)
+    shared, reports = play([LocalBatchNorm()], counts, SETTINGS, rounds=1)
+    assert same(shared, {name: plain[name] for name in shared}) and len(shared) < len(plain)
+    for report in reports:
+        kept = report.memory["private"]
+        assert same(kept, {name: report.trained.state[name] for name in kept})  # to the bit as training left it
 
 
 def test_a_model_without_batch_norm_sends_everything() -> None:

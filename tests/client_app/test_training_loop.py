@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Loss, Variant
 from client_app.models import Classifier, build
-from client_app.optimizer import TrainingSettings, coefficient_sum
+from client_app.optimizer import TrainingSettings, clip, coefficient_sum
 from client_app.state import copy, digest, seed_of
 from client_app.training import batches, train_round
 from client_app.variants.proximal import Proximal
@@ -93,6 +93,70 @@ def test_equals_plain_pytorch_to_the_bit(
     assert same(report.trained.state, plain.state_dict())
     assert report.loss == pytest.approx(math.fsum(losses) / len(losses), abs=1e-12)
     assert report.trained.steps == len(losses)
+
+
+@dataclass(frozen=True)
+class SeenLogits(Variant):
+    """Keep what the loss is made of."""
+
+    name: ClassVar[str] = "seen-logits"
+    seen: list[Tensor] = field(default_factory=list)
+
+    def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        self.seen.append(logits_BC.detach())
+        return torch.ones_like(logits_BC[:, 0])
+
+
+@pytest.mark.parametrize("model", ["mlp-bn", "small-cnn", "resnet-8"])
+def test_bfloat16_is_in_the_model_alone(model: str) -> None:
+    logits, moved = {}, {}
+    for precision in ("float32", "bfloat16"):
+        client, spy = small_client((9, 8, 7, 5), model=model), SeenLogits()
+        report = train_round(client, [spy], TrainingSettings(local_steps=1, batch_size=8, precision=precision))
+        assert {tensor.dtype for tensor in report.shared.values()} <= {torch.float32, torch.int64}
+        weights = [name for name, _ in client.model.named_parameters()]
+        moved[precision] = torch.cat([(report.shared[name] - client.start[name]).flatten() for name in weights])
+        logits[precision] = spy.seen[0]
+        assert {tensor.dtype for tensor in spy.seen} == {torch.float32}
+    rounded, exact = logits["bfloat16"], logits["float32"]
+    assert torch.equal(rounded, rounded.bfloat16().float()) and not torch.equal(exact, exact.bfloat16().float())
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+    assert 0 < (moved["bfloat16"] - moved["float32"]).norm() < 0.25 * moved["float32"].norm()
+
+
+@pytest.mark.parametrize("largest", [0.1, 1.0, 100.0])
+def test_clipping_is_torchs(largest: float) -> None:
+    parameters = [nn.Parameter(torch.zeros(4, 3)), nn.Parameter(torch.zeros(5))]
+    gradients = [torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) for weight in parameters]
+    for weight, gradient in zip(parameters, gradients, strict=True):
+        weight.grad = gradient.clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, largest)
+    clipped = clip(gradients, largest)
+    for weight, gradient, before in zip(parameters, clipped, gradients, strict=True):
+        torch.testing.assert_close(gradient, weight.grad)
+        assert torch.equal(gradient, before) == (norm < largest)
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 1e-2)])
+def test_gradients_are_clipped_after_the_pull_and_before_the_optimizer(momentum: float, weight_decay: float) -> None:
+    client, largest, mu = small_client((9, 8, 7, 5), model="small-cnn"), 0.5, 5.0
+    settings = TrainingSettings(
+        batch_size=8, learning_rate=0.1, momentum=momentum, weight_decay=weight_decay, clip_norm=largest
+    )
+    plain = build("small-cnn", SHAPE, 4, 0)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    norms = []
+    for part in batches(client, None, settings):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(plain(client.samples.inputs_N[part]), client.labels_N[part])
+        pull = sum(((weight - client.start[name]) ** 2).sum() for name, weight in plain.named_parameters())
+        (loss + mu / 2 * pull).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), largest).item())
+        optimizer.step()
+    assert min(norms) < largest < max(norms)  # some steps are clipped, some are not
+    report = train_round(client, [Proximal(mu)], settings)
+    for name, weight in plain.state_dict().items():
+        torch.testing.assert_close(report.shared[name], weight, rtol=1e-4, atol=1e-6)
 
 
 def test_rate_follows_the_round() -> None:

@@ -15,7 +15,9 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS
+from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.class_statistics import ClassStatistics
+from client_app.variants.class_weights import ClassWeights
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.focal import Focal
@@ -50,6 +52,14 @@ class Row:
 
 
 ROWS = [
+    Row(
+        AugmentedGradients(),
+        AugmentedGradients(min_class_samples=3, repeats=3, batch_size=2),
+        AugmentedGradients(),
+        SKEWED,
+        changes_weights=False,
+        wrong=({"min_class_samples": 0}, {"repeats": 0}, {"batch_size": 0}),
+    ),
     Row(ControlVariates(), ControlVariates(option="I"), None, SKEWED, wrong=({"option": "III"},)),
     Row(
         ClassStatistics(),
@@ -60,6 +70,7 @@ ROWS = [
         wrong=({"min_class_samples": 0},),
         answers=True,
     ),
+    Row(ClassWeights(), ClassWeights(), None, SKEWED),
     Row(
         FeatureGradients(),
         FeatureGradients(min_class_samples=3),

@@ -234,6 +234,9 @@ def test_holdout_is_balanced_and_at_no_client(settings):
     samples = made.holdout()
     assert samples is not None and len(samples) == 70
     assert np.array_equal(samples.inputs_N.numpy(), made.dataset.train_inputs[made.holdout_indices])
+    of_one_class = samples.only((samples.labels_N == 4).nonzero().flatten())
+    assert of_one_class.labels_N.tolist() == [4] * 7
+    assert torch.equal(of_one_class.batch(torch.arange(7)), samples.batch(torch.arange(70))[samples.labels_N == 4])
     # the hold-out does not depend on what is drawn after it
     assert np.array_equal(federate(DataSettings(holdout_per_class=7), 3).holdout_indices, made.holdout_indices)
     assert not np.array_equal(federate(DataSettings(holdout_per_class=7), 4).holdout_indices, made.holdout_indices)

@@ -191,6 +191,8 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
             with pytest.raises(DataError, match=r"n00000000_0.JPEG: cannot be read as an image"):
                 made.train(client).batch(torch.tensor([0]))
     index = torch.tensor([1])
+    assert torch.equal(samples.only(index).batch(torch.tensor([0])), samples.batch(index))
+    assert isinstance(samples.only(index).inputs_N, ImageFiles) and len(samples.only(index)) == 1
     shown = (samples.batch(index)[0] * samples.std + samples.mean) * 255
     path = data.train_inputs.path(int(made.train_indices[1][1]))
     from PIL import Image

@@ -30,13 +30,16 @@ SMALL: dict[str, Any] = {
     "min-samples": 5,
     "device": "cpu",
 }
-CREFF_SMALL: dict[str, Any] = {
-    "creff.features-per-class": 5,
-    "creff.feature-steps": 3,
-    "creff.head-steps": 4,
-}
 SERVER_SMALL: dict[str, dict[str, Any]] = {
+    "creff": {"creff.features-per-class": 5, "creff.feature-steps": 3, "creff.head-steps": 4},
+    "creff-code": {
+        "creff-code.features-per-class": 5,
+        "creff-code.feature-steps": 3,
+        "creff-code.head-epochs": 2,
+        "augmented-gradients.repeats": 2,
+    },
     "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
+    "ratio-loss": {"holdout-per-class": 3},
     "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
     "feddf": {"holdout-per-class": 3, "feddf.steps": 4, "feddf.batch-size": 8},
     "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
@@ -106,7 +109,7 @@ class Outcome:
 def small(results: Path, **changes: Any) -> RunSettings:
     """Return small settings with changes; keys with `_` for `-` and `__` for `.`."""
     method = str(changes.get("method", SMALL["method"]))
-    needed = dict(CREFF_SMALL if "creff" in method else {})
+    needed: dict[str, Any] = {}
     for name in method.split("+"):
         needed |= SERVER_SMALL.get(name, {})
     stated = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}

@@ -33,11 +33,14 @@ Train = Callable[..., Outcome]
 REFUSED = {
     ("fedlc", "fedshift"): "correct it twice",
     ("reweighting", "fedshift"): "correct it twice",
+    ("ratio-loss", "fedshift"): "correct it twice",
     ("silobn", "fedbn"): "both say what of batch norm stays on the client",
     ("singleset", "fedbn"): "shares nothing",
     ("uniform-sampling", "iwds"): "want to draw the samples",
     ("fixed-beta-sampling", "iwds"): "want to draw the samples",
-    **{(method, "fedbn"): "the same everywhere" for method in ("ccvr", "feddf", "fedbe", "real-features")},
+    **{
+        (method, "fedbn"): "the same everywhere" for method in ("ccvr", "feddf", "fedbe", "ratio-loss", "real-features")
+    },
 }
 
 
@@ -175,6 +178,34 @@ def test_forms_of_the_momentum_differ(train: Train) -> None:
     hashes = {form: train(form, method="fedavgm", server_momentum_form=form).hash for form in FORMS}
     assert len(set(hashes.values())) == 3
     assert hashes["heavy-ball"] == train("stated", server_momentum=0.9).hash
+
+
+# ---- Ratio Loss ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["fedavg", "fedavgm", "fednova", "scaffold", "feddf", "creff"])
+def test_ratio_loss_goes_with_every_way_to_combine(train: Train, other: str) -> None:
+    """With weights of 1, by beta = 0, it is the other method to the bit; a monitor leaves everything else alone."""
+    changes = {"holdout_per_class": 3, "participation": 0.75}
+    both, plain = f"ratio-loss+{other}", train("plain", method=other, **changes)
+    assert train("identity", method=both, ratio_loss__beta=0.0, **changes).summary["hash"] == plain.summary["hash"]
+    ours = train("effect", method=both, **changes)
+    assert ours.hash != plain.hash
+    assert ours.records[0]["models"] == plain.records[0]["models"]  # in round 1 all weights are 1
+    names = {"ratio-loss", other} - {"fedavg", "creff"}
+    assert set(ours.summary["rows"]["average"].split("+")) == names
+
+
+def test_class_weights_are_sent_in_the_round_after(train: Train) -> None:
+    outcome = train(grid=(grid := TamperingGrid()), method="ratio-loss", rounds=3)
+    sent = [unpack(asked.content.array_records["broadcast/class-weights"])["weights"] for asked in grid.asked]
+    monitored = [record["class-weights"] for record in outcome.records]
+    assert sent[0].tolist() == [1.0] * 10
+    for later, weights in zip(sent[1:], monitored, strict=False):
+        assert later.tolist() == pytest.approx(weights) and later.min() >= 1 and later.max() > later.min()
+    plain = train("plain", holdout_per_class=3).records[0]
+    assert outcome.records[0]["bytes-down"] - plain["bytes-down"] == 4 * 4 * 10  # C float32, for each of four clients
+    assert outcome.records[0]["bytes-up"] == plain["bytes-up"]
 
 
 # ---- SiloBN and SingleSet --------------------------------------------------------------------------------------------

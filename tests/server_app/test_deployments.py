@@ -18,7 +18,7 @@ from server_app.results import RunFolder
 from strategies.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
-ALL = "creff+ccvr+tau-norm+real-features"
+ALL = "creff+creff-code+ccvr+tau-norm+real-features"
 
 
 def deployed(outcome: Outcome) -> dict[str, str]:
@@ -28,12 +28,13 @@ def deployed(outcome: Outcome) -> dict[str, str]:
 
 
 def test_one_training_gives_every_row(train: Train) -> None:
-    outcome = train(method="creff+ccvr+tau-norm")
+    names = ("creff", "creff-code", "ccvr", "tau-norm")
+    outcome = train(method="+".join(names))
     rows = outcome.summary["rows"]
-    assert rows == {"average": "fedavg", "creff": "creff", "ccvr": "ccvr", "tau-norm": "tau-norm"}
+    assert rows == {"average": "fedavg", **{name: name for name in names}}
     assert outcome.summary["models"].keys() == rows.keys()
     told = outcome.lines[-2].split()
-    assert {"fedavg", "creff", "ccvr", "tau-norm"} <= set(told)
+    assert {"fedavg", *names} <= set(told)
 
 
 @pytest.mark.parametrize("other", ["fedavg", "fedshift+iwds", "feddf"])
@@ -43,7 +44,7 @@ def test_deployments_do_not_see_each_other(train: Train, other: str) -> None:
     together = train("together", method=f"{ALL}+{other}", **settings)
     plain = train("plain", method=other, **settings)
     models = deployed(together)
-    assert list(models) == ["average", "creff", "tau-norm", "real-features", "ccvr"]
+    assert list(models) == ["average", "creff", "creff-code", "tau-norm", "real-features", "ccvr"]
     assert together.summary["hash"]["shared"] == plain.summary["hash"]["shared"]
     for name in ALL.split("+"):
         alone = train(name, method=f"{name}+{other}", **settings)

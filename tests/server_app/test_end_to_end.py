@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from in_process import Outcome, experiment
 
 from client_app.models import batch_norm_names, build
@@ -22,8 +23,9 @@ from server_app.settings import parse
 Train = Callable[..., Outcome]
 COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting",
                 "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
-                "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff")  # fmt: skip
-DEPLOYING = ("creff", "ccvr", "tau-norm", "real-features")
+                "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff",
+                "fedshift+fedbn+iwds+creff-code", "creff+creff-code+tau-norm")  # fmt: skip
+DEPLOYING = ("creff", "creff-code", "ccvr", "tau-norm", "real-features")
 
 
 @pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
@@ -44,7 +46,8 @@ def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: s
         assert (record["bytes-down"] > 0 < record["bytes-up"]) == (method != "singleset")
         for numbers in record["models"].values():
             assert 0 <= numbers["balanced-accuracy"] <= 1 and len(numbers["recall"]) == 10
-    assert ("matching-loss" in handed.records[0]) == ("creff" in method)
+    for name, loss in (("creff", "matching-loss"), ("creff-code", "matching-loss-code")):
+        assert (loss in handed.records[0]) == (name in method.split("+"))
     again = train("again", **changes)
     assert again.hash == handed.hash
     assert train("other seed", seed=1, **changes).hash != handed.hash
@@ -91,6 +94,19 @@ def test_server_optimizer_identity(train: Train) -> None:
     plain = train("plain", rounds=3)
     assert train("same", rounds=3, server_learning_rate=1.0, server_momentum=0.0).hash == plain.hash
     assert train("momentum", rounds=3, server_momentum=0.9).hash != plain.hash
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedshift+iwds", "scaffold", "ratio-loss"])
+def test_bfloat16_repeats_to_the_bit_and_differs_by_little(train: Train, method: str) -> None:
+    changes = {"method": method, "model": "small-cnn"}
+    exact, rounded = (train(precision, precision=precision, **changes) for precision in ("float32", "bfloat16"))
+    again = train("again", grid=LocalGrid(faithful=True), precision="bfloat16", **changes)
+    assert again.summary["hash"] == rounded.summary["hash"] != exact.summary["hash"]
+    ours, theirs = (Checkpoint.load(outcome.folder.checkpoint_file).shared for outcome in (rounded, exact))
+    for name, tensor in theirs.items():
+        assert ours[name].dtype == tensor.dtype
+        torch.testing.assert_close(ours[name], tensor, rtol=0.02, atol=0.02)
+    assert rounded.records[-1]["loss"] == pytest.approx(exact.records[-1]["loss"], rel=0.02)
 
 
 def test_tau_sweep_shares_its_training(train: Train) -> None:

@@ -40,7 +40,7 @@ def kill(results: Path, place: str, plan: Mapping[int, tuple[str, int]], changes
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("method", ["fedbn", "creff+fedshift", "scaffold+fedavgm+silobn", "singleset"])
+@pytest.mark.parametrize("method", ["fedbn", "creff+fedshift", "scaffold+fedavgm+silobn", "singleset", "ratio-loss"])
 def test_kill_and_resume(train: Train, tmp_path: Path, method: str) -> None:
     changes = {"method": method, "rounds": 4, "participation": 0.75}
     whole = train("whole", **changes)

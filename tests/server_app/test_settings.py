@@ -28,8 +28,14 @@ METHOD_OF = {
     "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
     "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "feddf": "feddf", "fedbe": "fedbe",
     "control-variates": "scaffold", "focal": "fed-focal", "logit-calibration": "fedlc",
+    "ratio-loss": "ratio-loss",
+    "local-batch-norm": "fedbn", "local-statistics": "silobn",
+    "augmented-gradients": "creff-code", "creff-code": "creff-code",
 }  # fmt: skip
 NAN, INFINITY = float("nan"), float("inf")
+DOMAINS: dict[str, Any] = {"dataset": "domains:mnist,usps"}
+UNSEEN: dict[str, Any] = {**DOMAINS, "method": "fedbn", "unseen-domain": "usps"}
+BN_SHARES = "local-batch-norm.share-norm-statistics"
 OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "method": ["", "fedavg+", "fedsift"],
     "model": ["resnet-9", ""],
@@ -64,6 +70,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "llt-form": ["fixed", ""],
     "parts-per-domain": [-1, 11],
     "domain-percent": [0.0, -1.0, 15.0, 25.0, 101.0, NAN],
+    "unseen-domain": ["svhn", "mnist,usps"],
     "local-epochs": [0],
     "local-steps": [-1],
     "batch-size": [0, 1],
@@ -72,12 +79,19 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "learning-rate-decay-every": [0],
     "momentum": [1.0, -0.1, NAN],
     "weight-decay": [-1.0, INFINITY, NAN],
+    "clip-norm": [-1.0, INFINITY, NAN],
+    "precision": ["float16", ""],
     "nodes": [0],
     "node-wait": [-1.0, NAN],
     "timeout": [0.0, -1.0, NAN],
     "min-replies": [0.0, 1.5, NAN],
     "feature-gradients.min-class-samples": [0],
+    "augmented-gradients.min-class-samples": [0],
+    "augmented-gradients.repeats": [0],
+    "augmented-gradients.batch-size": [0],
     "control-variates.option": ["III", ""],
+    "local-batch-norm.refused-by": ["0,,1", "a", "-1", "1", "0,7"],
+    "local-statistics.refused-by": ["0,,1", "mnist", "1"],
     "focal.gamma": [-1.0, INFINITY, NAN],
     "focal.alpha": [0.0, -1.0, INFINITY, NAN],
     "logit-calibration.tau": [-1.0, INFINITY, NAN],
@@ -98,12 +112,20 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "creff.head-learning-rate": [0.0, -1.0, INFINITY, NAN],
     "creff.head-start": ["zeros"],
     "creff.distance": ["cosine"],
+    "creff-code.features-per-class": [-1],
+    "creff-code.feature-steps": [-1],
+    "creff-code.feature-learning-rate": [0.0, INFINITY, NAN],
+    "creff-code.head-epochs": [-1],
+    "creff-code.head-batch-size": [0],
+    "creff-code.head-learning-rate": [0.0, -1.0, INFINITY, NAN],
     "tau-norm.tau": [-0.1, INFINITY, NAN],
     "tau-norm.sweep": ["0,,1", "a", "-1", "0,nan", "1,1.0"],
     "class-statistics.min-class-samples": [0],
     "ccvr.features-per-class": [-1],
     "ccvr.head-steps": [-1],
     "ccvr.head-learning-rate": [0.0, INFINITY, NAN],
+    "ratio-loss.alpha": [0.0, -1.0, INFINITY, NAN],
+    "ratio-loss.beta": [-0.1, INFINITY, NAN],
     "real-features.head-steps": [-1],
     "real-features.head-learning-rate": [-1.0, INFINITY, NAN],
     "feddf.steps": [-1],
@@ -121,7 +143,8 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "fedbe.average-start": [-1],
     "fedbe.average-every": [0],
 }
-ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache"}
+ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache", "tensorboard",
+                 "local-batch-norm.share-norm-statistics", "local-statistics.share-norm-statistics"}  # fmt: skip
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
@@ -129,6 +152,8 @@ OTHER_VALUE: dict[str, Scalar] = {
     "llt-form": "literal", "augmentation": "crop-flip", "recipe": "fedbn", "cinic-train": "train",
     "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
     "fedbe.distribution": "dirichlet", "server-momentum-form": "damped", "control-variates.option": "I",
+    "precision": "bfloat16",
+    "unseen-domain": "usps", "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
 }  # fmt: skip
 
 
@@ -141,6 +166,12 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     "test-fold": {"dataset": "abide"},
     "parts-per-domain": {"dataset": "domains:mnist,usps"},
     "domain-percent": {"dataset": "domains:mnist,usps"},
+    "unseen-domain": {"dataset": "domains:mnist,usps"},
+    **{
+        f"{part}.{key}": {"dataset": "domains:mnist,usps", "unseen-domain": "usps", **shares}
+        for part in ("local-batch-norm", "local-statistics")
+        for key, shares in (("share-norm-statistics", {}), ("refused-by", {f"{part}.share-norm-statistics": True}))
+    },
 }
 """Other settings without which a setting would change nothing."""
 
@@ -225,10 +256,29 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"window-width": 16}, "window-width", ("has no effect", "digits")),
         ({"parts-per-domain": 2}, "parts-per-domain", ("has no effect", "lda")),
         ({"domain-percent": 50.0}, "domain-percent", ("has no effect", "lda")),
+        ({"unseen-domain": "usps"}, "unseen-domain", ("has no effect", "lda")),
+        ({"unseen-domain": "usps", **DOMAINS, "partition": "pooled"}, "unseen-domain", ("has no effect", "pooled")),
+        ({"unseen-domain": "svhn", **DOMAINS}, "unseen-domain", ("must be a domain", "mnist, usps")),
+        ({"unseen-domain": "usps", "dataset": "domains:usps"}, "unseen-domain", ("only domain", "domains:usps")),
+        ({"unseen-domain": "usps", **DOMAINS, "clients": 2}, "clients", ("must be 0 or 1", "but usps")),
+        ({"unseen-domain": "usps", **DOMAINS, "method": "singleset"}, "unseen-domain", ("shares nothing",)),
+        ({"method": "fedbn", **DOMAINS, BN_SHARES: True}, BN_SHARES, ("has no effect", "without unseen-domain")),
+        ({"method": "fedavg", **DOMAINS, BN_SHARES: True}, BN_SHARES, ("has no effect", "fedavg")),
+        ({**UNSEEN, "local-batch-norm.refused-by": "0"}, "local-batch-norm.refused-by", ("without share",)),
+        ({**UNSEEN, BN_SHARES: True, "local-batch-norm.refused-by": "1"}, "local-batch-norm.refused-by", ("below",)),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
+        ({"method": "creff-code", "creff.distance": "paper-literal"}, "creff.distance", ("no effect", "creff-code")),
+        ({"method": "creff-code", "dataset": "abide"}, "method", ("augmented-gradients", "vectors of 6105")),
         ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
         ({"method": "feddf+fedbe", "holdout-per-class": 5}, "method", ("feddf and fedbe", "combine")),
         ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class", ("feddf", "at least 1")),
+        ({"method": "ratio-loss", "holdout-per-class": 0}, "holdout-per-class", ("ratio-loss", "at least 1")),
+        (
+            {"method": "ratio-loss+fedshift", "holdout-per-class": 5},
+            "method",
+            ("class-weights and logit-shift", "twice"),
+        ),
+        ({"method": "ratio-loss+singleset", "holdout-per-class": 5}, "method", ("ratio-loss would do nothing",)),
         ({"method": "tau-norm+real-features", "holdout-per-class": 0}, "holdout-per-class", ("real-features",)),
         ({"method": "ccvr+fedbn", "model": "mlp-bn"}, "method", ("ccvr", "local-batch-norm", "same everywhere")),
         ({"method": "feddf+fedbn", "holdout-per-class": 5}, "method", ("feddf", "local-batch-norm")),
@@ -317,6 +367,7 @@ def test_run_id_is_the_same_for_what_is_left_out_and_spelled_out() -> None:
         {"method": "tau-norm+iwds", "partition": "iid", "tau-norm.tau": 0.5, "resampling.decay": 1},
         {"dataset": "cifar10", "imbalance-factor": 50, "partition": "llt", "clients": 20},
         {"dataset": "domains:mnist,usps,mnist-m", "method": "fedbn"},
+        {**UNSEEN, BN_SHARES: True, "local-batch-norm.refused-by": "0"},
         {"dataset": "npz:/a/b.npz", "classes": "cat,dog", "input-shape": "30", "model": "mlp-bn"},
     ],
 )

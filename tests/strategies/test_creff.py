@@ -221,7 +221,7 @@ def test_retraining_is_sgd_on_a_linear_layer() -> None:
     features_CMD = torch.randn(CLASSES, 6, WIDTH, generator=generator())
     start = random_head(torch.Size((CLASSES, WIDTH)), generator(1))
     kept = digest([start])
-    found = method.retrain(start, features_CMD)
+    found = method.retrain(start, features_CMD, generator())
     layer = nn.Linear(WIDTH, CLASSES)
     layer.load_state_dict(start)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.2)

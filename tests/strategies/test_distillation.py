@@ -8,9 +8,10 @@ import pytest
 import torch
 from server_builders import CLASSES, draws, model_of, samples_of, server_of, state_of, updates_of
 
+from client_app.optimizer import clip
 from client_app.state import State, digest, weighted_mean
 from data import Samples, SettingError
-from strategies.distillation import Adam, batches, clip, cosine, distill, divergence, logits_of
+from strategies.distillation import Adam, batches, cosine, distill, divergence, logits_of
 from strategies.fedavg import FedAvg
 from strategies.fedbe import FedBE, gaussian, mean_probabilities, sharpened
 from strategies.feddf import FedDF, mean_logits

@@ -76,6 +76,19 @@ def test_fednova_of_equal_steps_is_fedavg(examples: list[int], steps: list[int])
         torch.testing.assert_close(shared[name], tensor, rtol=1e-6, atol=1e-7)
 
 
+def test_fednova_never_shortens_a_common_displacement() -> None:
+    """sum_i p_i tau_eff / ‖a_i‖ is at least 1: an arithmetic mean over a harmonic one, equal for equal steps."""
+    server, moved = server_of(random_state(0)), random_state(1)
+    for norms, stretch in (([3.0, 3.0], 1.0), ([1.0, 4.0], (1 + 3 * 4) / 4 * (1 + 3 / 4) / 4)):
+        metrics = [{"steps": 1, "coefficient-sum": norm} for norm in norms]
+        updates = [Update(k, moved, n, metrics=m) for k, (n, m) in enumerate(zip([10, 30], metrics, strict=True))]
+        shared, _ = FedNova().combine(server, {}, updates)
+        assert stretch >= 1
+        for name in PARAMETERS:
+            expected = server.start[name] + stretch * (moved[name] - server.start[name])
+            torch.testing.assert_close(shared[name], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_fednova_where_nothing_is_a_shared_parameter() -> None:
     server, updates = server_of(random_state(0), frozenset()), updates_of([3, 9], [1, 4])
     assert digest([FedNova().combine(server, {}, updates)[0]]) == digest([FedAvg().combine(server, {}, updates)[0]])

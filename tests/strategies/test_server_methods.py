@@ -173,6 +173,18 @@ def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
         assert torch.equal(deployed[name], server.start[name])  # the bias is kept
 
 
+@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
+def test_tau_normalization_of_a_head_times_a_factor(server: Server, tau: float) -> None:
+    """The rows are multiplied by factor^(1 - tau), so that without biases the prediction stays."""
+    weight_CD, factor = server.start["head.weight"], 3.0
+    once, times = (
+        normalized(server, tau, {**server.start, "head.weight": weight_CD * by})["head.weight"] for by in (1.0, factor)
+    )
+    torch.testing.assert_close(times, factor ** (1 - tau) * once)
+    features_ND = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
+    assert torch.equal((features_ND @ times.T).argmax(1), (features_ND @ once.T).argmax(1))
+
+
 def test_a_sweep_deploys_a_head_for_each_tau(server: Server) -> None:
     models = TauNorm(sweep="0, 0.5,1,2.0").deploy(server, {}, server.start, []).models
     assert list(models) == ["tau-norm-0", "tau-norm-0.5", "tau-norm-1", "tau-norm-2"]
@@ -231,6 +243,8 @@ def test_not_finite() -> None:
 def test_a_method_fills_the_place_it_names(server: Server) -> None:
     with pytest.raises(TypeError, match="tau-norm does not combine"):
         TauNorm().combine(server, {}, [])
+    with pytest.raises(TypeError, match="fedavg does not monitor"):
+        FedAvg().monitor(server, {}, [])
     with pytest.raises(TypeError, match="fedavg does not deploy"):
         FedAvg().deploy(server, {}, {}, [])
     ServerMethod().accepts(server, {})

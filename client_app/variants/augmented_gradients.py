@@ -1,0 +1,56 @@
+"""CReFF's client side as in its authors' code: head gradients estimated from a few augmented samples."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from client_app.client import Client, Contribution, Loss, Variant
+from client_app.variants.feature_gradients import with_bias, with_constant
+from data import require
+from data.siamese import siamese
+
+
+@dataclass(frozen=True)
+class AugmentedGradients(Variant):
+    """Send g_c, of the re-trained head's weight and bias, for every class c held, as the code beside the paper does.
+
+    g_c is the mean over the repeats of the gradient on some random samples of the class, all changed by one random
+    operation. The features come from the model as received, in eval mode. Nothing else changes: {u, v} is FedAvg's to
+    the bit. A class with a single sample reveals its feature exactly, as row / bias: with one repeat the feature of one
+    augmented image, with more a mean over several; min-class-samples holds such classes back.
+    """
+
+    name: ClassVar[str] = "augmented-gradients"
+    needs_shared: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = True
+
+    min_class_samples: int = 1
+    """Send a class only when the client has at least that many samples of it."""
+    repeats: int = 10
+    """Draws of samples and of an operation, of which the gradient is the mean."""
+    batch_size: int = 32
+    """Samples of a class in each draw, without replacement; all when there are fewer."""
+
+    def __post_init__(self) -> None:
+        for key in ("min_class_samples", "repeats", "batch_size"):
+            value = getattr(self, key)
+            require(value >= 1, f"{self.name}.{key.replace('_', '-')}", value, "must be at least 1")
+
+    @torch.no_grad()
+    def before(self, client: Client, loss: Loss) -> Contribution:
+        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D + 1)}, the bias's the last column."""
+        draws, head = client.generator(self.name), client.broadcast[self.name]
+        weight_CE = with_bias(head["weight"], head["bias"])
+        one_hot_CC = torch.eye(len(weight_CE), device=weight_CE.device)
+        held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
+        members = [(client.labels_N == label).nonzero().flatten() for label in held.tolist()]
+        total_NCE = weight_CE.new_zeros(len(held), *weight_CE.shape)
+        for _ in range(self.repeats):
+            for label, members_n, total_CE in zip(held.tolist(), members, total_NCE, strict=True):
+                order_n = torch.randperm(len(members_n), generator=draws).to(members_n.device)
+                images_B = siamese(client.samples.batch(members_n[order_n[: self.batch_size]]), draws)
+                features_BE = with_constant(client.model.features(images_B))
+                errors_BC = torch.softmax(features_BE @ weight_CE.T, dim=1) - one_hot_CC[label]  # p - e_c
+                total_CE += errors_BC.T @ features_BE / len(images_B)
+        return Contribution(upload={"classes": held, "gradients": (total_NCE / self.repeats).cpu()})

@@ -1,0 +1,48 @@
+"""What a site may tell of its own batch norm, once, for a site nobody trained with."""
+
+from dataclasses import dataclass
+
+import torch
+
+from client_app.client import Client, Variant
+from client_app.state import State
+from data import require
+
+QUESTION = "norm-statistics"
+REFUSAL: State = {"refused": torch.ones(())}
+"""The answer of a site that does not want to tell: no failure, and not to be asked again."""
+
+
+@dataclass(frozen=True)
+class PrivateNorm(Variant):
+    """A variant that keeps tensors of batch norm on the client.
+
+    They stay there for ever, unless `share-norm-statistics` is set: then a client answers the question after the last
+    round with them. A site refuses by `refused-by`, or by share-norm-statistics = false in its own node's
+    configuration. The answer reveals mean and variance of every channel over about the client's last batches, and what
+    FedBN keeps beside: the fewer samples there are, the more it says about each.
+    """
+
+    share_norm_statistics: bool = False
+    """After the last round, ask the clients for what they keep of batch norm: the unseen-domain then has theirs."""
+    refused_by: str = ""
+    """Clients that refuse, comma-separated numbers; a node refuses by its own configuration."""
+
+    def __post_init__(self) -> None:
+        key, stated = f"{self.name}.refused-by", self.refused_by
+        numbers = [number.strip() for number in stated.split(",")] if stated else []
+        rule = "must be client numbers separated by commas"
+        require(all(number.isdecimal() for number in numbers), key, stated, rule)
+        rule = "has no effect without share-norm-statistics"
+        require(self.share_norm_statistics or not stated, key, stated, rule)
+
+    @property
+    def refusing(self) -> frozenset[int]:
+        """The clients that refuse."""
+        return frozenset(map(int, self.refused_by.split(",") if self.refused_by else ()))
+
+    def answer(self, client: Client, question: str) -> State:
+        """Return the tensors kept, by name, or REFUSAL."""
+        if question != QUESTION or not self.share_norm_statistics:
+            return {}
+        return REFUSAL if client.id in self.refusing else client.memory["private"]

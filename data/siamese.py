@@ -1,0 +1,86 @@
+"""Differentiable Siamese Augmentation (Zhao and Bilen, ICML 2021): one random change, the same for a whole batch.
+
+The images, (B, C, H, W), are normalized already, so what comes in from outside or fills a hole is the mean color.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from data.augmentation import sampled
+
+OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
+SHIFT, HOLE, SCALE, ANGLE = 0.125, 0.5, 1.2, 15.0
+"""Of height and width, how far a crop moves and how large a hole is; largest scale; degrees either way."""
+
+
+def siamese(images_B: Tensor, draws: Generator) -> Tensor:
+    """Return all images changed by one of the operations, with one draw of its strengths."""
+    operation = OPERATIONS[int(torch.randint(len(OPERATIONS), (1,), generator=draws))]
+    first, second, third = torch.rand(3, generator=draws, dtype=torch.float64).tolist()
+    sides = images_B.shape[2:]
+    match operation:
+        case "color":
+            return color(images_B, first - 0.5, 2 * second, third + 0.5)
+        case "crop":
+            reach = [part_of(side, SHIFT) for side in sides]
+            down, right = (int(u * (2 * far + 1)) - far for u, far in zip((first, second), reach, strict=True))
+            return crop(images_B, down, right)
+        case "cutout":
+            row, column = (
+                int(u * (side + 1 - part_of(side, HOLE) % 2)) for u, side in zip((first, second), sides, strict=True)
+            )
+            return cutout(images_B, row, column)
+        case "flip":
+            return images_B.flip(-1) if first < 0.5 else images_B
+        case "scale":
+            return scale(images_B, *(1 / SCALE + u * (SCALE - 1 / SCALE) for u in (first, second)))
+        case _:
+            return rotate(images_B, (2 * first - 1) * math.radians(ANGLE))
+
+
+def part_of(side: int, share: float) -> int:
+    """Return the nearest whole number of pixels."""
+    return int(side * share + 0.5)
+
+
+def color(images_B: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:
+    """Brightness is added, then distances from each pixel's and each image's mean are multiplied; 0, 1, 1 is as is."""
+    images_B = images_B + brightness
+    grey = images_B.mean(1, keepdim=True)
+    images_B = (images_B - grey) * saturation + grey
+    level = images_B.mean((1, 2, 3), keepdim=True)
+    return (images_B - level) * contrast + level
+
+
+def crop(images_B: Tensor, down: int, right: int) -> Tensor:
+    """The window that lies so many pixels further down and right, zero outside the image."""
+    return F.pad(images_B, (-right, right, -down, down))
+
+
+def cutout(images_B: Tensor, row: int, column: int) -> Tensor:
+    """Zero in a hole of half the height and width around a pixel, cut at the border."""
+    high, wide = (part_of(side, HOLE) for side in images_B.shape[2:])
+    top, left = row - high // 2, column - wide // 2
+    result = images_B.clone()
+    result[:, :, max(top, 0) : top + high, max(left, 0) : left + wide] = 0
+    return result
+
+
+def scale(images_B: Tensor, width: float, height: float) -> Tensor:
+    """The window of so many times the width and height, brought to the image's size; zero outside, bilinear."""
+    return warp(images_B, [[width, 0, 0], [0, height, 0]])
+
+
+def rotate(images_B: Tensor, angle: float) -> Tensor:
+    """Turned about the center, in radians; zero outside, bilinear."""
+    height, width = images_B.shape[2:]
+    cosine, sine = math.cos(angle), math.sin(angle)
+    return warp(images_B, [[cosine, -sine * height / width, 0], [sine * width / height, cosine, 0]])
+
+
+def warp(images_B: Tensor, affine: list[list[float]]) -> Tensor:
+    """Sampled where the (2, 3) map leads from the image's coordinates, which run from -1 to 1."""
+    return sampled(images_B, torch.tensor(affine).expand(len(images_B), 2, 3), "zeros")

@@ -1,0 +1,43 @@
+"""The domain that no client holds: the setting unseen-domain."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.datasets import Dataset
+from data.settings import require
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class UnseenDomain:
+    """A site nobody trains with."""
+
+    index: int
+    """Into the data set's domain_names."""
+    name: str
+    train: Indices
+    """Sorted indices into the training set: its inputs may be used, its labels not."""
+    test: Indices
+    """Sorted indices into the test set."""
+
+
+def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenDomain:
+    """The domain `name` with its share of the drawn indices `train` and `test`.
+
+    Raises:
+        SettingError: fewer than two training images, which have no variance.
+    """
+    assert data.train_domains is not None and data.test_domains is not None, "partition domains needs domains"
+    index = data.domain_names.index(name)
+    own = UnseenDomain(index, name, train[data.train_domains[train] == index], test[data.test_domains[test] == index])
+    rule = "must have at least two training images, as one has no variance"
+    require(len(own.train) >= 2, "unseen-domain", name, rule)
+    return own
+
+
+def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64] | None) -> Indices:
+    """The indices that are not of the domain."""
+    return indices if domains_N is None else indices[domains_N[indices] != domain.index]

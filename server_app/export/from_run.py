@@ -1,0 +1,141 @@
+"""From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client_app.memory import folder_of, recall, write_atomically
+from client_app.state import State
+from data import DataError, SettingError, require
+from server_app.checkpoint import Checkpoint
+from server_app.export.model_card import model_card
+from server_app.export.model_folder import MODEL_FILE, Description, ModelFolder, read, site_file
+from server_app.export.onnx_file import require_onnx, write_onnx
+from server_app.results import RunFolder, summarize, write_text
+from strategies.base import AVERAGE
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client that keeps a part of the model."""
+
+    name: str
+    """Its domain where that is its alone, else its number, after the domain where it has one."""
+    client: int
+    round: int
+    """Of its memory."""
+    samples: int
+    """Training samples; 1 where the run did not write them down."""
+
+
+class TrainedRun:
+    """What is exported of a run, read from its folder alone: the data need not be there."""
+
+    def __init__(self, folder: RunFolder, model: str = "", unfinished: bool = False) -> None:
+        """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
+        self.folder = folder
+        try:
+            self.told: dict[str, Any] = json.loads(folder.settings_file.read_text())
+        except (OSError, ValueError):
+            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken") from None
+        self.settings: dict[str, Any] = self.told["settings"]
+        if not folder.checkpoint_file.exists():
+            raise DataError(f"{folder.path}: no round of the run is finished")
+        self.checkpoint, rounds = Checkpoint.load(folder.checkpoint_file), self.settings["rounds"]
+        self.finished = folder.summary() is not None
+        if not self.finished and not unfinished:
+            done = f"round {self.checkpoint.round} of {rounds}"
+            rule = "the run's own command finishes it, --unfinished exports it as it is"
+            raise DataError(f"{folder.path}: is not finished ({done}): {rule}")
+        self.model = chosen(list(self.checkpoint.deployed), model)
+        self.models = summarize([one for one in folder.rounds() if one["round"] <= self.checkpoint.round])
+
+    @property
+    def description(self) -> Description:
+        """What the model's file says of itself."""
+        one = self.settings
+        return Description(
+            run=self.folder.path.name,
+            method=one["method"],
+            model=self.model,
+            round=str(self.checkpoint.round),
+            architecture=one["model"],
+            classes=one["classes"],
+            input_shape=one["input-shape"],
+            mean=one["mean"],
+            std=one["std"],
+            crop="center" if one["dataset"] == "imagenet-lt" else "none",
+        )
+
+    @property
+    def shared(self) -> State:
+        """The deployed model's tensors, but for those that sites keep."""
+        return self.checkpoint.deployed[self.model]
+
+    def sites(self) -> list[Site]:
+        """Return the clients that have trained, by number; each may have kept something."""
+        sizes = self.told.get("samples") or {"clients": [], "train": []}
+        domains = [words.partition(" ")[2] for words in sizes["clients"]]
+        made = []
+        for client, round in sorted(self.checkpoint.memory_rounds.items()):
+            domain = domains[client] if client < len(domains) else ""
+            name = domain if domain and domains.count(domain) == 1 else f"{domain}-{client}".lstrip("-")
+            samples = sum(sizes["train"][client]) if client < len(domains) else 1
+            made.append(Site(name, client, round, samples))
+        return made
+
+    def kept(self) -> Iterator[tuple[Site, State]]:
+        """Yield what each site keeps of the model; nothing where the method keeps none."""
+        for site in self.sites():
+            memory = recall(folder_of(self.folder.path, site.client), site.round)
+            if "private" in memory:
+                yield site, memory["private"]
+
+
+def chosen(deployed: list[str], model: str) -> str:
+    """Return the model that is asked for, or the only one beside the average, or the average where it is alone."""
+    rule = f"must be one of the run's deployed models: {', '.join(deployed)}"
+    own = [name for name in deployed if name != AVERAGE]
+    require(model in deployed if model else len(own) <= 1, "--model", model, rule)
+    return model or (own or [AVERAGE])[0]
+
+
+def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
+    """Write the model's folder and return its files, the model first; an earlier export there is replaced.
+
+    Raises SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
+    """
+    if onnx:
+        require_onnx()
+    make_room(output)
+    metadata = run.description.metadata()
+    files = [output / MODEL_FILE]
+    write_atomically(files[0], run.shared, metadata)
+    sites = []
+    for site, state in run.kept():
+        files.append(site_file(output, site.name))
+        own = {"site": site.name, "client": str(site.client), "samples": str(site.samples)}
+        write_atomically(files[-1], state, {**metadata, **own})
+        sites.append(site.name)
+    files.append(output / "README.md")
+    write_text(files[-1], model_card(run.description, run.told, run.models, sites, run.finished))
+    written = ModelFolder(output)  # reads everything again: what predict would refuse is noticed here
+    return files + (write_onnx(written) if onnx else [])
+
+
+def make_room(output: Path) -> None:
+    """Create the folder, or delete the earlier export that it holds. Raises SettingError for anything else."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        present = sorted(output.iterdir())
+        if present and "fedskew-format" not in read(output / MODEL_FILE)[1]:
+            raise DataError(f"{output / MODEL_FILE}: is not one of `fedskew export`")
+        for file in present:
+            if file.suffix in (".safetensors", ".onnx"):
+                file.unlink()
+    except DataError:
+        raise SettingError("--output", str(output), "must be empty, new, or hold an earlier export") from None
+    except OSError as error:
+        raise SettingError("--output", str(output), f"cannot be written: {error.strerror}") from error

@@ -1,0 +1,140 @@
+"""The files of an exported model: model.safetensors with what all sites share, site-NAME.safetensors with the rest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from client_app.models import MODELS, batch_norm_names, build, is_own_model
+from client_app.state import State
+from data import DataError, DataSettings, SettingError
+from data.resolve import class_names, input_shape, numbers
+from strategies.checks import differences, expected_of, not_finite
+
+FORMAT = "1"
+MODEL_FILE = "model.safetensors"
+Metadata = Mapping[str, str]
+
+
+def site_file(folder: Path, site: str) -> Path:
+    """Return the file of what one site keeps for itself."""
+    return folder / f"site-{site}.safetensors"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a model file says of itself, as safetensors' metadata; the data's part is written as in the settings."""
+
+    run: str
+    method: str
+    model: str
+    """Which of the run's deployed models."""
+    round: str
+    architecture: str
+    classes: str
+    input_shape: str
+    mean: str
+    std: str
+    crop: str
+    """center where images were resized to 8/7 of the shape and their center cut out, none elsewhere."""
+
+    def metadata(self) -> dict[str, str]:
+        """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
+        told = {field.name.replace("_", "-"): str(getattr(self, field.name)) for field in fields(self)}
+        return {"format": "pt", "fedskew-format": FORMAT, **told}
+
+    @staticmethod
+    def of(metadata: Metadata, path: Path) -> "Description":
+        """Undo `metadata`. Raises DataError, naming the file, when it is not what `metadata` writes."""
+        if (found := metadata.get("fedskew-format")) != FORMAT:
+            raise DataError(f"{path}: fedskew-format = {found!r}: must be {FORMAT}, as `fedskew export` writes it")
+        keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
+        if missing := keys.values() - metadata.keys():
+            raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
+        made = Description(**{name: metadata[key] for name, key in keys.items()})
+        if made.architecture not in MODELS and not is_own_model(made.architecture):
+            raise DataError(f"{path}: metadata: architecture = {made.architecture!r}: there is no such model")
+        try:
+            channels, mean, std = made.shape[0], made.means, made.stds
+            _ = made.class_names
+        except SettingError as error:
+            raise DataError(f"{path}: metadata: {error}") from None
+        if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
+            raise DataError(f"{path}: metadata: mean = {made.mean!r}, std = {made.std!r}: must fit {made.input_shape}")
+        return made
+
+    @property
+    def data(self) -> DataSettings:
+        """The settings that inputs are read by."""
+        return DataSettings(classes=self.classes, input_shape=self.input_shape, mean=self.mean, std=self.std)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return class_names(self.data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, H, W), or (F,) for vectors."""
+        return input_shape(self.data)
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        return numbers("mean", self.mean)
+
+    @property
+    def stds(self) -> tuple[float, ...]:
+        return numbers("std", self.std)
+
+
+class ModelFolder:
+    """An exported model, checked. Raises DataError naming the file that is missing, broken, or of something else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, file = path, path / MODEL_FILE
+        if not file.is_file():
+            raise DataError(f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}")
+        self.shared, metadata = read(file)
+        self.description = Description.of(metadata, file)
+        about = self.description
+        self.model = build(about.architecture, about.shape, len(about.class_names), 0)
+        expected = expected_of(self.model.state_dict())
+        self.private = frozenset(expected.keys() - self.shared.keys())
+        check(self.shared, {name: spec for name, spec in expected.items() if name not in self.private}, file)
+        self.sites: dict[str, State] = {}
+        self.samples: dict[str, int] = {}
+        for other in sorted(path.glob(site_file(Path(), "*").name)):
+            tensors, told = read(other)
+            check(tensors, {name: expected[name] for name in self.private}, other)
+            if (told.get("run"), told.get("round")) != (about.run, about.round):
+                raise DataError(f"{other}: is of run {told.get('run')}, round {told.get('round')}, unlike {MODEL_FILE}")
+            if not (count := told.get("samples", "")).isdecimal():
+                raise DataError(f"{other}: metadata: samples = {count!r}: must be a number")
+            name = other.stem.removeprefix("site-")
+            self.sites[name], self.samples[name] = tensors, int(count)
+        if self.private and not self.sites:
+            rule = f"{min(self.private)} is missing, and there is no site-NAME.safetensors that could hold it"
+            raise DataError(f"{file}: {rule}")
+
+    @property
+    def only_batch_norm_is_private(self) -> bool:
+        """Whether what sites keep is batch norm's, so that a site nobody trained with can be given some."""
+        return self.private <= batch_norm_names(self.model)
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], Metadata]:
+    """Return a file's tensors and metadata. Raises DataError, naming the file, when it cannot be read."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path}: cannot be read as a safetensors file: {error}") from None
+
+
+def check(state: State, expected: Mapping[str, tuple[tuple[int, ...], object]], path: Path) -> None:
+    """Raise DataError unless the tensors have the model's names, shapes and types, and finite values."""
+    if reason := differences(state, expected):  # type: ignore[arg-type]
+        raise DataError(f"{path}: does not fit its model: {reason}")
+    if name := not_finite(state):
+        raise DataError(f"{path}: {name} is not finite")

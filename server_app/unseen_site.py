@@ -1,0 +1,143 @@
+"""After the last round: the deployed models on the domain that no client holds, by what batch norm they get there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.serverapp import Grid
+
+from client_app.messages import size
+from client_app.models import Classifier
+from client_app.scores import measure_all
+from client_app.state import State, copy, seed_of
+from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
+from data import Federation
+from server_app.evaluation import Metrics, metrics
+from strategies.base import Strategy
+from strategies.checks import Expected, differences, expected_of, not_finite
+from strategies.unseen_site import averaged, distances, norm_layers, reestimated
+
+AS_TRAINED, AVERAGED, NEAREST = "as-trained", "averaged", "nearest"
+REESTIMATED, REESTIMATED_AVERAGED = "reestimated", "reestimated-averaged-weights"
+WAYS = (AS_TRAINED, AVERAGED, REESTIMATED, REESTIMATED_AVERAGED, NEAREST)
+"""Where the site's batch norm comes from: it is shared as everything else; the mean of the answering clients'; the
+shared (FedBN: the first) weights and statistics of the site's own inputs; their mean weights and the site's own
+statistics; the answering client's whose statistics are nearest to the site's own."""
+
+
+@dataclass
+class Told:
+    """What the clients answered."""
+
+    answers: dict[int, State] = field(default_factory=dict)
+    refused: list[int] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+def study(
+    grid: Grid, strategy: Strategy, federation: Federation, build: Callable[[], Classifier], device: str
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return the record of the study, and why clients failed to answer; a refusal is no failure.
+
+    `build` makes the model with its first weights. Raises TooFewReplies when fewer clients answer or refuse than
+    min-replies asks for.
+    """
+    model = build()
+    private = copy({name: tensor for name, tensor in model.state_dict().items() if name not in strategy.shared})
+    told = ask(grid, strategy, private)
+    model.to(device)
+    inputs = federation.unseen_inputs(device)
+
+    def own(state: State) -> State:
+        draws = torch.Generator().manual_seed(seed_of(strategy.server.seed, "unseen site"))
+        return reestimated(model, state, inputs, draws)
+
+    layers = [name for name, _ in norm_layers(model)]
+    examples = {client: len(federation.train_indices[client]) for client in told.answers}
+    states: dict[str, dict[str, State]] = {}
+    near: dict[int, float] = {}
+    for name, shared in strategy.deployed.items():
+        ways: dict[str, State] = {} if private else {AS_TRAINED: shared}
+        if layers:
+            ways[REESTIMATED] = own({**shared, **private})
+        if told.answers:
+            ways[AVERAGED] = {**shared, **averaged(told.answers, examples)}
+        if layers and told.answers:
+            if any(f"{layer}.weight" in private for layer in layers):
+                ways[REESTIMATED_AVERAGED] = own(ways[AVERAGED])
+            near = near or distances(model, ways[REESTIMATED], told.answers)
+            ways[NEAREST] = {**shared, **told.answers[nearest_of(near)]}
+        states[name] = {way: ways[way] for way in WAYS if way in ways}
+    return record(federation, told, near, measured(model, states, federation, device), bool(private)), told.failures
+
+
+def ask(grid: Grid, strategy: Strategy, private: State) -> Told:
+    """Ask the clients that have trained for the tensors they keep; nobody where the run does not share them."""
+    sharing = next((v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics), None)
+    if sharing is None:
+        return Told()
+    exchange = strategy.question(grid, QUESTION, sharing.name, sorted(strategy.memory_rounds))
+    told, expected = Told(), expected_of(private)
+    for client, answer in exchange.uploads(sharing.name).items():
+        if answer.keys() == REFUSAL.keys():
+            told.refused.append(client)
+        elif reason := wrong(answer, expected):
+            exchange.refuse(client, reason)
+        else:
+            told.answers[client] = answer
+    exchange.check_enough(strategy.exchange_settings.min_replies, f"question {QUESTION}")
+    told.failures = {client: f"{QUESTION}: {reason}" for client, reason in sorted(exchange.failures.items())}
+    told.bytes_down = size(strategy.shared) * len(exchange.asked)
+    told.bytes_up = sum(map(size, told.answers.values()))
+    return told
+
+
+def wrong(answer: State, expected: Expected) -> str:
+    """Return why a client's tensors cannot be used; empty when they can."""
+    if reason := differences(answer, expected):
+        return reason
+    if tensor := not_finite(answer):
+        return f"{tensor} is not finite"
+    negative = [name for name, tensor in answer.items() if name.endswith("running_var") and (tensor < 0).any()]
+    return f"{negative[0]} is negative" if negative else ""
+
+
+def measured(
+    model: Classifier, states: Mapping[str, Mapping[str, State]], federation: Federation, device: str
+) -> dict[str, dict[str, Metrics]]:
+    """Return the numbers on the unseen domain's test set, by deployed model and way."""
+    flat = {f"{way}/{name}": state for name, ways in states.items() for way, state in ways.items()}
+    scores = measure_all(model, flat, federation.unseen_test(device))
+    return {name: {way: metrics(scores[f"{way}/{name}"]) for way in ways} for name, ways in states.items()}
+
+
+def nearest_of(near: Mapping[int, float]) -> int:
+    """Return the client with the smallest distance, of two the first."""
+    return min(near, key=lambda client: near[client])
+
+
+def record(
+    federation: Federation, told: Told, near: Mapping[int, float], models: dict[str, dict[str, Metrics]], private: bool
+) -> dict[str, Any]:
+    """Return what the round's record and the summary hold under `unseen`."""
+    unseen, names = federation.unseen, federation.dataset.domain_names
+    assert unseen is not None and federation.domains is not None, "the setting unseen-domain"
+    result: dict[str, Any] = {
+        "domain": unseen.name,
+        "inputs": len(unseen.train),
+        "models": models,
+        "answered": sorted(told.answers),
+        "refused": told.refused,
+        "bytes-down": told.bytes_down,
+        "bytes-up": told.bytes_up,
+    }
+    if near:
+        client = nearest_of(near)
+        result["nearest"] = {"client": client, "domain": names[federation.domains[client]], "distances": dict(near)}
+    if private and not told.answers:
+        why = "every client asked refused" if told.refused else "share-norm-statistics is false"
+        result["unavailable"] = dict.fromkeys((AVERAGED, NEAREST), why)
+    return result

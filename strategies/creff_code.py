@@ -1,0 +1,63 @@
+"""CReFF with every setting of its authors' code, where that differs from the paper (Shang et al., IJCAI 2022)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.state import State
+from client_app.variants.feature_gradients import with_bias, with_constant
+from data import require
+from strategies.creff import FederatedFeatures, feature_gradients, labeled
+from strategies.head import train_head_in_batches
+
+GUARD = 1e-6
+"""Added to every product of norms."""
+
+
+@dataclass(frozen=True)
+class CReFFCode(FederatedFeatures):
+    """CReFF as its authors run it: the bias's gradient is one more row, and the head is trained in mini-batches.
+
+    Its clients estimate their gradients from a few augmented samples and send the bias's too (augmented-gradients).
+    """
+
+    name: ClassVar[str] = "creff-code"
+    consumes: ClassVar[str] = "augmented-gradients"
+    bias_columns: ClassVar[int] = 1
+    loss_name: ClassVar[str] = "matching-loss-code"
+
+    head_epochs: int = 300
+    """Passes over all features in a round."""
+    head_batch_size: int = 32
+    """Features in a mini-batch of the head's training."""
+    head_learning_rate: float = 0.01
+    """Learning rate of the head."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.head_batch_size >= 1, "creff-code.head-batch-size", self.head_batch_size, "must be at least 1")
+
+    def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
+        """Return (n, C, D + 1), the bias's gradient the last column."""
+        weight_CE = with_bias(weight_CD, bias_C)
+        return feature_gradients(with_constant(features_NMD), weight_CE, torch.zeros_like(bias_C), held)
+
+    def distances(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """Return (n, C + 1): of each row of the weight's gradient and of the bias's, which is one row."""
+        rows_NC = guarded_distances(found[..., :-1], wanted[..., :-1])
+        bias_N = guarded_distances(found[..., -1], wanted[..., -1])
+        return torch.cat([rows_NC, bias_N[:, None]], dim=1)
+
+    def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
+        """Return the head after its epochs of mini-batches on all features (Eq. 7)."""
+        return train_head_in_batches(
+            head, *labeled(features_CMD), self.head_epochs, self.head_batch_size, self.head_learning_rate, draws
+        )
+
+
+def guarded_distances(left: Tensor, right: Tensor) -> Tensor:
+    """Return 1 - <a, b> / (‖a‖ ‖b‖ + 1e-6) over the last dimension: 1 where either is zero, towards 1 for tiny ones."""
+    distances: Tensor = 1 - (left * right).sum(-1) / (left.norm(dim=-1) * right.norm(dim=-1) + GUARD)
+    return distances

@@ -1,0 +1,92 @@
+"""Ratio Loss's server side: class weights from how far each class moves the head (Wang et al., AAAI 2021)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.client import Client
+from client_app.state import State, seed_of
+from client_app.training import train_round
+from data import Samples, require
+from strategies.server import Numbers, Server, ServerMethod, Update
+
+NO_OTHER, LARGEST = 10.0, 5000.0
+"""The ratio of a class whose weights no other class moves, and the largest of all the others: the authors' numbers."""
+
+
+@dataclass(frozen=True)
+class RatioLoss(ServerMethod):
+    """Weigh every sample of class p by alpha + beta Ra_p in the next round's losses; in round 1 by 1.
+
+    The server trains one copy of the round's starting model for each class p, on the hold-out's images of p alone and
+    as a client trains. Delta^(p) is what that moves the head's weights by: far for a class the model does not know.
+
+        Ra_p = |sum Delta^(p)| / |sum mean_{q != p} Delta^(q)|
+
+    over the head's weights that p dominates (`dominated`), 10 where the denominator is 0. Identity: beta = 0.
+    """
+
+    name: ClassVar[str] = "ratio-loss"
+    needs_holdout: ClassVar[bool] = True
+    needs_whole_model: ClassVar[bool] = True
+
+    alpha: float = 1.0
+    """Every class's weight, before its ratio."""
+    beta: float = 0.1
+    """What a ratio counts for."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.alpha < math.inf, "ratio-loss.alpha", self.alpha, "must be a finite number greater than 0")
+        require(0 <= self.beta < math.inf, "ratio-loss.beta", self.beta, "must be 0 or more")
+
+    def initial_state(self, server: Server) -> State:
+        """Return weights (C,) of 1."""
+        return {"weights": torch.ones(server.model.head.out_features)}
+
+    def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
+        return {"class-weights": state}
+
+    def monitor(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, Numbers]:
+        weights_C = self.alpha + self.beta * ratios(self.displacements(server, server.own_samples(self.name)))
+        return {"weights": weights_C.float()}, {"class-weights": weights_C.tolist()}
+
+    def displacements(self, server: Server, samples: Samples) -> Tensor:
+        """Return (C, C, D) float64 Delta^(p): what a round on class p's samples moves the head's weights by."""
+        model, start_CD = server.model.to(server.device), server.start["head.weight"].double()
+        moved = []
+        for label in range(len(start_CD)):
+            model.load_state_dict(server.start)
+            copy = Client(
+                id=label,
+                model=model,
+                samples=samples.only((samples.labels_N == label).nonzero().flatten()),
+                num_classes=len(start_CD),
+                round=server.round,
+                seed=seed_of(server.seed, "server", server.round, self.name, label),
+            )
+            moved.append(train_round(copy, [], server.training).shared["head.weight"].cpu().double() - start_CD)
+        return torch.stack(moved)
+
+
+def dominated(displacements_CCD: Tensor) -> Tensor:
+    """Return (C, C, D) bool: the weights that each class p dominates; no weight belongs to two.
+
+    p moves it furthest upwards, and no other class moves it, either way, by more than 0.8 of that. A weight that no
+    class moves upwards belongs to none: a feature that only one class's images excite says nothing about the others.
+    """
+    largest_CD, dominant_CD = displacements_CCD.max(0)
+    alone_CD = ((displacements_CCD.abs() > 0.8 * largest_CD).sum(0) < 2) & (largest_CD > 0)
+    classes_C11 = torch.arange(len(displacements_CCD))[:, None, None]
+    return alone_CD & (dominant_CD == classes_C11)
+
+
+def ratios(displacements_CCD: Tensor) -> Tensor:
+    """Return (C,) Ra_p in [0, 5000]; scaling all displacements changes nothing."""
+    chosen_CCD = dominated(displacements_CCD)
+    others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / (len(displacements_CCD) - 1)  # mean over q != p
+    own_C, other_C = ((moved_CCD * chosen_CCD).sum((1, 2)).abs() for moved_CCD in (displacements_CCD, others_CCD))
+    return torch.where(other_C > 0, own_C / other_C, NO_OTHER).clamp(max=LARGEST)

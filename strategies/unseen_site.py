@@ -1,0 +1,80 @@
+"""Batch norm for a site nobody trained with: its own statistics, the mean of the others', or the nearest one's."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from client_app.models import Classifier
+from client_app.state import State, copy, weighted_mean
+from client_app.training import mini_batches
+from data import Samples
+
+BATCH = 512
+"""Inputs of a batch when statistics are estimated: their mean hardly depends on it, memory does."""
+
+
+def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
+    """Yield name and layer of every batch norm that keeps running statistics, in the model's order."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            yield name, module
+
+
+@torch.no_grad()
+def reestimated(model: Classifier, state: State, samples: Samples, draws: torch.Generator) -> dict[str, Tensor]:
+    """Return `state` with batch norm's running statistics estimated on the samples' inputs (AdaBN, Li et al. 2016).
+
+    One pass over the inputs in random order, in batches of up to `BATCH`; each layer normalizes by its batch's
+    statistics and keeps their mean, weighted by the batches' sizes: torch's cumulative average (momentum = None), but
+    that a smaller last batch counts for less. Everything else is in eval mode. No label is looked at.
+    `model` is a scratchpad. Raises ValueError for fewer than two samples.
+    """
+    model.load_state_dict(state)
+    model.eval()
+    layers = [layer for _, layer in norm_layers(model)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.train()
+    seen, order_N = 0, torch.randperm(len(samples), generator=draws).to(samples.labels_N.device)
+    for indices_B in mini_batches(order_N, BATCH):
+        seen += len(indices_B)
+        for layer in layers:
+            layer.momentum = len(indices_B) / seen
+        model.features(samples.batch(indices_B))
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    return {name: tensor.cpu() for name, tensor in copy(model.state_dict()).items()}
+
+
+def averaged(answers: Mapping[int, State], examples: Mapping[int, int]) -> dict[str, Tensor]:
+    """Return what FedAvg would make of the tensors that clients keep: their mean, weighted by training samples.
+
+    Of running variances too, so that the spread between the sites' means is no part of them.
+    """
+    return weighted_mean(list(answers.values()), [examples[client] for client in answers])
+
+
+def distances(model: Classifier, own: State, answers: Mapping[int, State]) -> dict[int, float]:
+    """Return how far each client's statistics are from the site's own, in the model's first batch-norm layer.
+
+    The mean over channels of `symmetric_divergence`. The first layer alone, because what lies before it is shared: the
+    deeper layers' statistics also depend on the batch norm before them, which every site has for itself.
+    """
+    name, layer = next(norm_layers(model))
+    mean, variance = (f"{name}.running_{kind}" for kind in ("mean", "var"))
+    return {
+        client: symmetric_divergence(own[mean], own[variance], kept[mean], kept[variance], layer.eps).mean().item()
+        for client, kept in answers.items()
+    }
+
+
+def symmetric_divergence(mean_C: Tensor, variance_C: Tensor, other_C: Tensor, spread_C: Tensor, eps: float) -> Tensor:
+    """Return KL(p | q) + KL(q | p) in nats of the normals p and q of each channel (C,), as AdaBN compares domains.
+
+    `eps` is added to both variances, as the layer does before it divides by them.
+    """
+    p_C, q_C = variance_C.double() + eps, spread_C.double() + eps
+    gap_C = (mean_C.double() - other_C.double()).square()
+    return ((p_C + gap_C) / q_C + (q_C + gap_C) / p_C) / 2 - 1

@@ -1,0 +1,124 @@
+"""TensorBoard's event files hold what rounds.jsonl holds, once, however often the run was stopped."""
+
+import math
+import sys
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from in_process import PLACES, Outcome, killed
+
+from server_app import settings as settings_module
+from server_app.cli import main
+from server_app.results import RunFolder
+from server_app.settings import parse
+from server_app.tracking import Tracker, scalars
+
+pytest.importorskip("tensorboard")
+
+Train = Callable[..., Outcome]
+Curves = dict[str, list[tuple[int, float]]]
+
+
+def curves(folder: RunFolder) -> Curves:
+    """Return steps and values of every scalar that TensorBoard reads."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder.path / "tensorboard"))
+    events.Reload()
+    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def recorded(folder: RunFolder) -> Curves:
+    """Return the same from rounds.jsonl."""
+    result: Curves = {}
+    for record in folder.rounds():
+        for tag, value in scalars(record):
+            result.setdefault(tag, []).append((record["round"], value))
+    return result
+
+
+def assert_equal(found: Curves, wanted: Curves) -> None:
+    """Event files hold float32."""
+    assert found.keys() == wanted.keys()
+    for tag, points in wanted.items():
+        assert [step for step, _ in found[tag]] == [step for step, _ in points], tag
+        assert all(math.isclose(a, b, rel_tol=1e-6) for (_, a), (_, b) in zip(found[tag], points, strict=True)), tag
+
+
+def test_the_curves_are_the_records(train: Train) -> None:
+    outcome = train(method="creff", rounds=3, tensorboard=True)
+    found = curves(outcome.folder)
+    assert_equal(found, recorded(outcome.folder))
+    for tag in ("balanced-accuracy/creff", "balanced-accuracy/average", "run/loss", "run/matching-loss", "run/bytes-up",
+                "run/seconds-clients", "run/failures", "local-accuracy-worst-decile/creff"):  # fmt: skip
+        assert [step for step, _ in found[tag]] == [1, 2, 3]
+
+
+def test_a_run_is_the_same_with_and_without(train: Train) -> None:
+    with_curves, without = train("with", tensorboard=True), train("without")
+    assert with_curves.hash == without.hash and with_curves.records == without.records
+    assert with_curves.folder.path.name == without.folder.path.name
+    assert not (without.folder.path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_killed_run_goes_on_with_the_same_curve(train: Train, tmp_path: Path, place: str) -> None:
+    changes = {"rounds": 4, "tensorboard": True}
+    process = get_context("forkserver").Process(target=killed, args=(str(tmp_path / "results"), place, 3, {}, changes))
+    process.start()
+    process.join()
+    assert process.exitcode == -9
+    outcome = train(**changes)
+    assert any("resuming" in line for line in outcome.lines)
+    assert_equal(curves(outcome.folder), recorded(outcome.folder))
+    assert [step for step, _ in curves(outcome.folder)["run/loss"]] == [1, 2, 3, 4]
+
+
+def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train: Train) -> None:
+    train()
+    for changes in ({}, {}, {"fresh": True}):
+        outcome = train(tensorboard=True, **changes)
+        assert_equal(curves(outcome.folder), recorded(outcome.folder))
+
+
+def test_the_command_has_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "--engine", "inprocess", "--tensorboard", "--results", str(tmp_path), "--set", "rounds=1"]
+    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
+    main()
+    (folder,) = tmp_path.iterdir()
+    assert_equal(curves(RunFolder(folder)), recorded(RunFolder(folder)))
+
+
+def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[object] = []
+
+    class Listening(Tracker):
+        def begin(self, settings, records) -> None:
+            heard.append(("begin", settings["rounds"], len(records)))
+
+        def round(self, record) -> None:
+            heard.append(record["round"])
+
+        def end(self, summary) -> None:
+            heard.append(summary and summary["rounds"])
+
+    monkeypatch.setattr("server_app.app.tracker_of", lambda settings, folder: Listening())
+    train()
+    assert heard == [("begin", 2, 0), 1, 2, 2]
+    heard.clear()
+    with pytest.raises(RuntimeError):
+        train(learning_rate=1e30)
+    assert heard == [("begin", 2, 0), None]
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "find_spec", lambda name: None)
+    with pytest.raises(
+        settings_module.SettingError, match=r"tensorboard = True: .*pip install 'fedskew\[tensorboard\]'"
+    ):
+        parse({"tensorboard": True})
+    parse({})

@@ -1,0 +1,125 @@
+"""Ratio Loss's monitor: ratios by hand, their invariants, and the copies that it trains."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from server_builders import CLASSES, INPUTS, WIDTH, draws, samples_of, server_of, state_of, updates_of
+from torch import nn
+
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, copy, digest
+from client_app.variants.feature_gradients import class_gradients
+from data import SettingError
+from strategies.ratio_loss import RatioLoss, dominated, ratios
+from strategies.server import Server
+
+# By class trained on: what the head's weights, three rows of two, move by.
+BY_HAND = torch.tensor(
+    [
+        [[4.0, 1.0], [-1.0, -1.0], [-2.0, 0.0]],
+        [[-1.0, -1.0], [3.0, 2.0], [1.0, -7.0]],
+        [[-2.0, 0.0], [-1.0, -1.0], [5.0, 0.0]],
+    ],
+    dtype=torch.float64,
+)
+
+
+@pytest.fixture
+def server() -> Server:
+    return server_of(samples_of())
+
+
+def monitored(server: Server, **settings: float) -> torch.Tensor:
+    method = RatioLoss(**settings)
+    state, numbers = method.monitor(server, method.initial_state(server), updates_of(1, 2, 3))
+    assert numbers["class-weights"] == pytest.approx(state["weights"].tolist())
+    return state["weights"]
+
+
+# ---- the ratios ------------------------------------------------------------------------------------------------------
+
+
+def test_ratios_by_hand() -> None:
+    """Row 0's second weight moves as far down as up; row 2's second is moved upwards by nobody."""
+    owners = [[0, None], [1, 1], [2, None]]
+    expected = torch.tensor([[[owner == p for owner in row] for row in owners] for p in range(3)])
+    assert torch.equal(dominated(BY_HAND), expected)
+    own, others = [4.0, 3.0 + 2.0, 5.0], [(1 + 2) / 2, (1 + 1) / 2 + (1 + 1) / 2, (2 - 1) / 2]
+    torch.testing.assert_close(ratios(BY_HAND), torch.tensor(own).double() / torch.tensor(others).double())
+
+
+@pytest.mark.parametrize(("second", "alone"), [(0.8, True), (0.81, False), (-0.81, False), (-0.8, True), (1.0, False)])
+def test_a_weight_that_two_classes_move_is_nobodys(second: float, alone: bool) -> None:
+    moved = torch.zeros(3, 3, 1, dtype=torch.float64)
+    moved[1, 0, 0], moved[2, 0, 0] = 1.0, second
+    assert dominated(moved)[:, 0, 0].tolist() == [False, alone, False]
+    assert not dominated(moved)[:, 1:].any()  # nobody moves the other rows
+
+
+def test_a_ratio_without_a_denominator_is_10_and_none_is_above_5000() -> None:
+    moved = torch.zeros(3, 3, 1, dtype=torch.float64)
+    moved[0, 0, 0] = moved[1, 1, 0] = 1.0
+    moved[2, 1, 0] = 1e-6
+    assert ratios(moved).tolist() == [10.0, 5000.0, 10.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_invariants(seed: int) -> None:
+    moved = torch.randn(5, 5, 7, generator=draws(seed), dtype=torch.float64)
+    ratios_C = ratios(moved)
+    assert (ratios_C >= 0).all() and (1 + 0.1 * ratios_C >= 1).all() and (dominated(moved).sum(0) <= 1).all()
+    torch.testing.assert_close(ratios(moved * 0.003), ratios_C)
+    assert torch.equal(ratios(moved * 2**-9), ratios_C)
+    order = torch.randperm(5, generator=draws(seed))
+    torch.testing.assert_close(ratios(moved[order][:, order]), ratios_C[order])  # classes have no order
+
+
+# ---- the copies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_moves_the_head_by_the_classes_mean_gradient() -> None:
+    """One full-batch step: Delta^(p) = -rate g_p, CReFF's closed form of the gradient of class p's images."""
+    model = Classifier(nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.Tanh()), nn.Linear(WIDTH, CLASSES))
+    start, samples = copy(model.state_dict()), samples_of()
+    settings = TrainingSettings(local_steps=1, batch_size=1000, learning_rate=0.3, momentum=0.9)
+    server = replace(server_of(samples), model=model, start=start, training=settings)
+    features_ND = model.features(samples.inputs_N).detach()
+    gradients = class_gradients(features_ND, samples.labels_N, start["head.weight"], start["head.bias"])
+    moved = RatioLoss().displacements(server, samples)
+    torch.testing.assert_close(moved, -0.3 * gradients.double(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(monitored(server), (1 + 0.1 * ratios(moved)).float())
+
+
+def test_a_class_that_the_model_does_not_know_weighs_most(server: Server) -> None:
+    start: State = {**server.start, "head.bias": torch.tensor([0.0, 0.0, 0.0, -4.0])}
+    weights = monitored(replace(server, start=start))
+    assert weights.argmax() == 3 and weights[3] > 2 * weights[:3].max() and (weights >= 1).all()
+
+
+def test_alpha_and_beta(server: Server) -> None:
+    once, twice = monitored(server), monitored(server, alpha=0.5, beta=0.2)
+    torch.testing.assert_close(twice - 0.5, 2 * (once - 1))
+    assert monitored(server, beta=0.0).tolist() == [1.0] * CLASSES
+
+
+def test_a_monitor_repeats_to_the_bit_and_mutates_nothing(server: Server) -> None:
+    updates = updates_of(1, 2)
+    before = digest([server.start, *(update.shared for update in updates)])
+    first = monitored(server)
+    server.model.load_state_dict(state_of(9))  # the scratchpad's weights have no meaning
+    assert torch.equal(monitored(server), first)
+    assert digest([server.start, *(update.shared for update in updates)]) == before
+    assert not torch.equal(monitored(replace(server, start=state_of(8))), first)
+
+
+def test_round_1_knows_nothing(server: Server) -> None:
+    method = RatioLoss()
+    sent = method.broadcast(server, method.initial_state(server))
+    assert {name: state["weights"].tolist() for name, state in sent.items()} == {"class-weights": [1.0] * CLASSES}
+
+
+def test_a_holdout_is_needed() -> None:
+    with pytest.raises(SettingError, match="holdout-per-class = 0: ratio-loss needs images of the server's own"):
+        monitored(server_of())
