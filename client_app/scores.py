@@ -1,5 +1,10 @@
-"""How well a model does on some samples: counts and sums that add up over clients, never predictions."""
+"""How well a model does on some samples: counts and sums that add up over clients, never predictions.
 
+Where samples are parts of a subject, as the windows of a scan, the subject is what is tested: its probabilities are the
+mean of its samples' softmax, and it counts once.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +22,7 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Scores:
-    """Sums over samples; two sets of scores add up to those of the union."""
+    """Sums over samples, or over subjects; two sets of scores add up to those of the union, but for `pairs`."""
 
     confusion_CC: Tensor
     """int64: row the label, column the prediction."""
@@ -25,30 +30,47 @@ class Scores:
     """() float64: summed cross-entropy in nats."""
     calibration: Tensor
     """(3, BINS) float64: of each confidence bin the samples, the correct ones, the summed confidence."""
+    pairs: Tensor
+    """(2,) float64: of two classes, the pairs of one sample of each, and those in the right order, a tie being half.
+
+    Their ratio is the area under the ROC curve (Hanley and McNeil 1982). The pairs of a sum are those within its parts:
+    the scores of two clients' models need not be comparable, and whoever has one class has no pair. Zeros for more than
+    two classes.
+    """
 
     def __add__(self, other: "Scores") -> "Scores":
-        return Scores(
-            self.confusion_CC + other.confusion_CC, self.loss + other.loss, self.calibration + other.calibration
-        )
+        mine, others = self.state(), other.state()
+        return Scores(*(mine[name] + others[name] for name in mine))
 
     def state(self) -> dict[str, Tensor]:
         """Return the scores as named tensors, for a message."""
-        return {"confusion": self.confusion_CC, "loss": self.loss, "calibration": self.calibration}
+        return {
+            "confusion": self.confusion_CC,
+            "loss": self.loss,
+            "calibration": self.calibration,
+            "pairs": self.pairs,
+        }
 
     @staticmethod
     def of(state: State, classes: int) -> "Scores":
         """Undo `state`. Raises ValueError when the tensors are not scores over `classes` classes."""
-        wanted = Scores(torch.zeros(classes, classes).long(), torch.zeros(()).double(), torch.zeros(3, BINS).double())
+        sums = (torch.zeros(shape).double() for shape in ((), (3, BINS), (2,)))
+        wanted = Scores(torch.zeros(classes, classes).long(), *sums)
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in wanted.state().items()}
         if {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} != expected:
             raise ValueError(f"the scores are not those of {classes} classes")
         if any(not torch.isfinite(tensor).all() or (tensor < 0).any() for tensor in state.values()):
             raise ValueError("the scores hold a negative or non-finite value")
-        return Scores(state["confusion"], state["loss"], state["calibration"])
+        scores = Scores(*(state[name] for name in expected))
+        if classes == 2 and scores.pairs[0] != scores.confusion_CC.sum(1).prod():
+            raise ValueError("the scores are over other pairs than their samples make")
+        if scores.pairs[1] > scores.pairs[0]:
+            raise ValueError("the scores have more pairs in the right order than there are")
+        return scores
 
     @staticmethod
-    def of_batch(logits_BC: Tensor, labels_B: Tensor) -> "Scores":
-        """Return the scores of one batch, computed in float64 on the CPU.
+    def of_batch(logits_BC: Tensor, labels_B: Tensor, groups_B: Tensor | None = None) -> "Scores":
+        """Return the scores of some samples, of each group as a whole, computed in float64 on the CPU.
 
         Raises FloatingPointError when a logit is not finite.
         """
@@ -56,6 +78,8 @@ class Scores:
             raise FloatingPointError("the model's outputs are not finite")
         labels_B, classes = labels_B.cpu(), logits_BC.shape[1]
         log_probabilities_BC = F.log_softmax(logits_BC.double().cpu(), dim=1)
+        if groups_B is not None:
+            log_probabilities_BC, labels_B = by_group(log_probabilities_BC, labels_B, groups_B.cpu())
         confidence_B, predicted_B = log_probabilities_BC.exp().max(1)
         bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)
         columns = (torch.ones_like(confidence_B), (predicted_B == labels_B).double(), confidence_B)
@@ -63,7 +87,26 @@ class Scores:
             torch.bincount(labels_B * classes + predicted_B, minlength=classes**2).reshape(classes, classes),
             F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
             torch.stack([torch.bincount(bins_B, column, BINS) for column in columns]),
+            ordered_pairs(log_probabilities_BC, labels_B) if classes == 2 else torch.zeros(2).double(),
         )
+
+
+def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ln of each group's mean probabilities, (G, C), and its label, (G,), which its samples have in common."""
+    members = [torch.nonzero(groups_N == group).squeeze(1) for group in torch.unique(groups_N)]
+    means = [log_probabilities_NC[one].logsumexp(0) - math.log(len(one)) for one in members]
+    return torch.stack(means), labels_N[torch.stack([one[0] for one in members])]
+
+
+def ordered_pairs(log_probabilities_N2: Tensor, labels_N: Tensor) -> Tensor:
+    """Return (2,) float64: the pairs of a sample of either class, and those in the right order, a tie being half.
+
+    The order is by ln p_1 - ln p_0, which unlike p_1 does not become the same number for all that are certain.
+    """
+    score_N = log_probabilities_N2[:, 1] - log_probabilities_N2[:, 0]
+    positive, negative = score_N[labels_N == 1], score_N[labels_N == 0].sort().values
+    ordered = sum(int(torch.searchsorted(negative, positive, right=ties).sum()) for ties in (False, True)) / 2
+    return torch.tensor([len(positive) * len(negative), ordered], dtype=torch.float64)
 
 
 def measure(model: Classifier, samples: Samples, batch_size: int = 512) -> Scores:
@@ -78,18 +121,25 @@ def measure_all(
     """Return the scores of `model` with each of the `states`, by name.
 
     States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
-    features, which is where the time goes.
+    features, which is where the time goes. Scores of groups and of pairs need all samples at once, others a batch.
     """
     model.eval()
     device = samples.labels_N.device
+    together = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
         model.load_state_dict(states[names[0]])
         heads = {name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")] for name in names}
-        for indices_B in torch.split(torch.arange(len(samples), device=device), batch_size):
-            features_BD, labels_B = model.features(samples.batch(indices_B)), samples.labels_N[indices_B]
-            for name, (weight_CD, bias_C) in heads.items():
-                part = Scores.of_batch(F.linear(features_BD, weight_CD, bias_C), labels_B)
+        everything = torch.arange(len(samples), device=device)
+        for indices_S in [everything] if together else torch.split(everything, batch_size):
+            logits: dict[str, list[Tensor]] = {name: [] for name in names}
+            for indices_B in torch.split(indices_S, batch_size):
+                features_BD = model.features(samples.batch(indices_B))
+                for name, (weight_CD, bias_C) in heads.items():
+                    logits[name].append(F.linear(features_BD, weight_CD, bias_C))
+            labels_S, groups_N = samples.labels_N[indices_S], samples.groups_N
+            for name in names:
+                part = Scores.of_batch(torch.cat(logits[name]), labels_S, groups_N)
                 scores[name] = scores[name] + part if name in scores else part
     return {name: scores[name] for name in states}
 

@@ -1,5 +1,7 @@
 """ABIDE I: from a site's time series to the correlations of windows, split by subject."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +14,24 @@ from data.splits import Raw, Split
 FOLDS = 5
 
 
-def read_abide(path: Path, width: int, stride: int, fold: int) -> Raw:
-    """The windows of one site's subjects: a fifth of the subjects is for testing, no subject is on both sides.
+@dataclass(frozen=True)
+class Site:
+    """The subjects of one site as they come from disk."""
 
-    The npz file holds `ts` (sum of lengths, R) of R regions, subject after subject, `length` (subjects,) and `label`
-    (subjects,), 1 for autism. A split's `groups` are the subjects' numbers in the file, so that the scores of a
-    subject's windows can be averaged.
+    name: str
+    where: str
+    """File or folder that an error names."""
+    series: Sequence[NDArray[np.generic]]
+    """(time points, regions) of each subject."""
+    labels: NDArray[np.int64]
+    """(subjects,), 1 for autism."""
+
+
+def read_site(path: Path) -> Site:
+    """The npz file of a site: `ts` (sum of lengths, regions), subject after subject, `length` and `label` (subjects,).
 
     Raises:
-        DataError: arrays that do not fit each other, or a subject with less than one window.
+        DataError: arrays that are missing or do not fit each other.
     """
     with np.load(path, allow_pickle=False) as file:
         missing = [key for key in ("ts", "length", "label") if key not in file.files]
@@ -30,21 +41,35 @@ def read_abide(path: Path, width: int, stride: int, fold: int) -> Raw:
     if series.ndim != 2 or len(lengths) != len(labels) or lengths.sum() != len(series):
         rule = f"ts {series.shape}, length {lengths.shape} (sum {lengths.sum()}) and label {labels.shape} do not fit"
         raise DataError(f"{path}: {rule}: ts must be (sum of length, regions)")
+    return Site(path.stem, str(path), np.split(series, np.cumsum(lengths)[:-1]), labels)
+
+
+def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
+    """The windows of one site's subjects: a fifth of the subjects is for testing, no subject is on both sides.
+
+    A split's `groups` are the subjects' numbers at the site, as a subject is tested by all its windows together.
+
+    Raises:
+        DataError: subjects with other numbers of regions, or one with less than one window.
+    """
+    lengths = np.array([len(series) for series in site.series])
     if lengths.min() < width:
         first = int(np.argmin(lengths))
-        raise DataError(f"{path}: subject {first} has {lengths[first]} time points, window-width = {width} needs more")
-    of_subject = np.split(series, np.cumsum(lengths)[:-1])
+        rule = f"subject {first} has {lengths[first]} time points, window-width = {width} needs more"
+        raise DataError(f"{site.where}: {rule}")
+    regions = sorted({series.shape[1] for series in site.series})
+    if len(regions) > 1:
+        raise DataError(f"{site.where}: subjects have {' and '.join(map(str, regions))} regions, not all the same")
     counts = (lengths - width) // stride + 1
-    is_test = np.isin(np.arange(len(labels)), folds(labels, path.stem)[fold])
+    is_test = np.isin(np.arange(len(lengths)), folds(site.labels, site.name)[fold])
     splits = []
     for key, chosen in (("train", np.flatnonzero(~is_test)), ("test", np.flatnonzero(is_test))):
-        regions = series.shape[1]
-        vectors = np.empty((counts[chosen].sum(), regions * (regions - 1) // 2), np.float32)
+        vectors = np.empty((counts[chosen].sum(), regions[0] * (regions[0] - 1) // 2), np.float32)
         ends = np.cumsum(counts[chosen])
         for subject, end in zip(chosen.tolist(), ends.tolist(), strict=True):
-            vectors[end - counts[subject] : end] = window_correlations(of_subject[subject], width, stride)
+            vectors[end - counts[subject] : end] = window_correlations(site.series[subject], width, stride)
         groups = np.repeat(chosen, counts[chosen])
-        splits.append(Split(vectors, labels[groups], str(path), key, groups))
+        splits.append(Split(vectors, site.labels[groups], site.where, key, groups))
     return Raw(*splits)
 
 

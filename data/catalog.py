@@ -26,9 +26,16 @@ class Known:
     family: str = "digits"
     """How it is treated as one domain of several: a key of FAMILIES."""
     how: str = ""
-    """How to get it where torchvision cannot download it."""
+    """How to get it where no library can download it."""
+    nilearn_files: tuple[str, ...] = ()
+    """Patterns of `files` as nilearn downloads it; empty where nilearn does not."""
     sizes: tuple[int, int] = (0, 0)
     """Training and test samples, for estimates before the data are there; 0 where that depends on settings."""
+
+    @property
+    def downloaded_by(self) -> str:
+        """The library that can download it; empty where none can."""
+        return "torchvision" if self.torchvision_class else "nilearn" if self.nilearn_files else ""
 
 
 @dataclass(frozen=True)
@@ -109,10 +116,9 @@ def _abide(site: str) -> Known:
         (0.0,),
         (1.0,),
         files=(f"abide/{site}.npz",),
+        nilearn_files=("ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv", f"ABIDE_pcp/*/*/{site}_*_rois_*.1D"),
         layout="abide",
         family="abide",
-        how="ABIDE I's preprocessed Harvard-Oxford series (Craddock et al., 2013; nilearn fetches them) as one npz a "
-        "site with ts, length and label, in data-root/abide",
     )
 
 

@@ -123,7 +123,7 @@ def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
 
 def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
     files = _files(names, settings)
-    readable = "-".join(_domain_names(names))[:40]
+    readable = "-".join(domain_names(names))[:40]
     return cache.cache_folder(settings.cache) / f"{readable}-{cache.key_of(identity, files)[:24]}"
 
 

@@ -70,11 +70,6 @@ class Federation:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
         return self._samples("test", client if self.test_indices is not None else None, device)
 
-    def test_groups(self, client: int | None = None) -> NDArray[np.int64] | None:
-        """The subject of each sample of `test(client)`, to average scores over; None where there are no subjects."""
-        groups = self.dataset.test_groups
-        return None if groups is None else groups[self._indices("test", client)]
-
     def validation(self, client: int | None = None, device: str = "cpu") -> Samples | None:
         """The validation samples of one client, or all of them; None where the data have none."""
         return None if self.dataset.val_labels is None else self._samples("val", client, device)
@@ -100,12 +95,14 @@ class Federation:
             inputs, labels = getattr(data, f"{source}_inputs"), getattr(data, f"{source}_labels")
             chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
             shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
+            groups = data.test_groups if source == "test" else None
             self._kept[key] = Samples(
                 chosen if isinstance(chosen, ImageFiles) else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
                 torch.from_numpy(labels[indices]).to(device),
                 torch.tensor(data.mean, device=device).view(shape),
                 torch.tensor(data.std, device=device).view(shape),
                 self.augmentation if split == "train" else "none",
+                None if groups is None else torch.from_numpy(groups[indices]).to(device),
             )
         self._kept.move_to_end(key)
         samples = self._kept[key]

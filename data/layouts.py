@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.abide import read_abide
+from data.abide import read_site, windows_of
+from data.abide_pcp import fetch_pcp, incomplete, read_pcp
 from data.catalog import KNOWN
 from data.errors import DataError
 from data.files import ImageFiles
@@ -129,8 +130,12 @@ def _halved(everything: Split) -> Raw:
 
 
 def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    width, stride, fold = settings.window_width, settings.window_stride, settings.test_fold
-    return read_abide(root / KNOWN[name].files[0], width, stride, fold)
+    """abide/SITE.npz, or the files that nilearn downloads; a download that was interrupted goes on."""
+    file, folder = root / KNOWN[name].files[0], root / "ABIDE_pcp"
+    if not file.is_file() and settings.download and incomplete(folder, file.stem):
+        fetch_pcp(root, file.stem)
+    site = read_site(file) if file.is_file() else read_pcp(folder, file.stem)
+    return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
 
 
 READERS: dict[str, Callable[[str, Path, DataSettings, tuple[int, ...]], Raw]] = {

@@ -30,13 +30,15 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     root = Path(settings.data_root).expanduser()
     if (root / f"{name}.npz").is_file():
         return [root / f"{name}.npz"]
-    found = [sorted(root.glob(pattern)) for pattern in known.files]
-    if found and all(found):
-        return [path for paths in found for path in paths]
-    if settings.download and known.torchvision_class:
+    layouts = [patterns for patterns in (known.files, known.nilearn_files) if patterns]
+    for patterns in layouts:
+        found = [sorted(root.glob(pattern)) for pattern in patterns]
+        if all(found):
+            return [path for paths in found for path in paths]
+    if settings.download and known.downloaded_by:
         return []
-    way = "set download = true to get it" if known.torchvision_class else f"torchvision cannot download it: {known.how}"
-    looked_for = " or ".join([f"{name}.npz", *([", ".join(known.files)] if found else [])])
+    way = "set download = true to get it" if known.downloaded_by else f"torchvision cannot download it: {known.how}"
+    looked_for = " or ".join([f"{name}.npz", *map(", ".join, layouts)])
     raise DataError(f"{root}: {name} is not there; looked for {looked_for}; {way}")
 
 
@@ -53,7 +55,7 @@ def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw
         return read_npz(files[0])
     if KNOWN[name].layout == "torchvision":
         return _torchvision(name, settings)
-    if not files:
+    if not files and KNOWN[name].torchvision_class:
         _download(name, settings)
     return read_layout(name, settings, shape)
 

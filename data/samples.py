@@ -22,6 +22,8 @@ class Samples:
     """As `mean`."""
     augmentation: str = "none"
     """How `batch` changes images at random, when it is given a generator."""
+    groups_N: Tensor | None = None
+    """(N,) int64: the subject of each sample, which is tested as a whole; None where a sample stands for itself."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -30,7 +32,8 @@ class Samples:
         """Some of the samples; files stay undecoded."""
         inputs = self.inputs_N
         chosen = inputs.only(indices.cpu().numpy()) if isinstance(inputs, ImageFiles) else inputs[indices]
-        return replace(self, inputs_N=chosen, labels_N=self.labels_N[indices])
+        groups = None if self.groups_N is None else self.groups_N[indices]
+        return replace(self, inputs_N=chosen, labels_N=self.labels_N[indices], groups_N=groups)
 
     def batch(self, indices: Tensor, draws: Generator | None = None) -> Tensor:
         """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std.

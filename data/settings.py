@@ -40,7 +40,7 @@ class DataSettings:
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
-    """Let torchvision download a missing data set into data-root."""
+    """Let torchvision (for abide nilearn) download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
     classes: str = ""
@@ -122,3 +122,8 @@ class DataSettings:
         require(0 < percent < 10 or percent in range(10, 101, 10), "domain-percent", percent, rule)
         rule = "contradicts parts-per-domain: set one of the two"
         require(percent == 100 or not self.parts_per_domain, "domain-percent", percent, rule)
+
+    @property
+    def long_tailed(self) -> bool:
+        """Whether classes have shot groups: a long tail is cut, or the data come with one."""
+        return self.imbalance_factor > 1 or self.dataset == "imagenet-lt"

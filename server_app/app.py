@@ -20,7 +20,7 @@ from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate
 from server_app.checkpoint import Checkpoint, latest
-from server_app.evaluation import of_clients, of_server, shot_groups, sizes
+from server_app.evaluation import by_group, of_clients, of_server, shot_groups, sizes
 from server_app.methods import row_name
 from server_app.results import RunFolder, summarize
 from server_app.settings import RunSettings, parse
@@ -106,7 +106,7 @@ class Run:
         )
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
         self.counts_KC = torch.as_tensor(federation.counts_KC)
-        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.imbalance_factor)
+        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)
 
     def finish(self) -> dict[str, Any]:
         """Run the rounds that are left and return the summary."""
@@ -186,6 +186,7 @@ class Run:
             "workers": [dict(worker) for worker in last.workers],
             **last.metrics,
             **unseen,
+            **by_group(last.metrics, self.groups),
         }
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
         record["line"] = self.line(record) + hint

@@ -1,4 +1,4 @@
-"""The command line: `fedskew run` and `fedskew list`; data is in data_cli.py, export and predict in export_cli.py."""
+"""The command line: `fedskew run` and `fedskew list`; its other commands are in data_cli, export_cli and report_cli."""
 
 import json
 import logging
@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from data import DataError, SettingError
-from server_app import data_cli, export_cli
-from server_app.experiments import find_all, load_experiments
+from server_app import data_cli, export_cli, report_cli
+from server_app.experiments import find_all, listed
 from server_app.grid import labels, results_lock, run_all
 from server_app.methods import METHODS
-from server_app.plan import Cell, plan, runs
+from server_app.plan import Cell, plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
 from server_app.tables import lines, results_table, unseen_table
 
@@ -30,6 +30,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 application.add_typer(data_cli.application, name="data")
+application.command(name="report")(report_cli.report)
 errors = Console(stderr=True, highlight=False)
 
 
@@ -58,6 +59,8 @@ def run(
         typer.Option(help="Where the clients are played; left out, workers, or inprocess for several runs at a time."),
     ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
     seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
@@ -73,6 +76,7 @@ def run(
     stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
+    cells = selected(cells, row or (), column or ())
     planned = runs(cells) if names else [parse(overrides)]
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     chosen = engine.value if engine else ""
@@ -160,7 +164,7 @@ def list_topic(
     elif topic is Topic.models:
         rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
     else:
-        rows = [{"experiment": e.name, "what": e.title} for e in load_experiments().values()]
+        rows = [{"experiment": name, "what": title} for name, title in listed().items()]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

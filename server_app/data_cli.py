@@ -74,7 +74,8 @@ def status(name: str, data_root: str) -> dict[str, Any]:
     try:
         files = files_of(name, DataSettings(name, data_root))
     except DataError:
-        way = "download = true fetches it into data-root" if known.torchvision_class else known.how
+        by = known.downloaded_by
+        way = f"download = true fetches it into data-root, through {by}" if by else known.how
         return {"there": False, "what": f"{way}; or {name}.npz in data-root"}
     if not files:
         return {"there": True, "what": "comes with scikit-learn"}

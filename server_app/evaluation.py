@@ -19,12 +19,12 @@ FULL_LONG_TAIL = {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}
 """Shot groups of a ten-class long tail, by class index as on CIFAR-10-LT with factor 100, also when it is shrunken."""
 
 
-def shot_groups(counts_C: Sequence[int], imbalance_factor: float) -> dict[str, list[int]]:
+def shot_groups(counts_C: Sequence[int], long_tailed: bool) -> dict[str, list[int]]:
     """Return the classes of each shot group; none without a long tail.
 
     Ten classes go by index; else by training samples: more than 100, 20 to 100, fewer than 20 (ImageNet-LT's rule).
     """
-    if imbalance_factor <= 1:
+    if not long_tailed:
         return {}
     if len(counts_C) == 10:
         return {name: list(classes) for name, classes in FULL_LONG_TAIL.items()}
@@ -54,8 +54,26 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     }
 
 
+def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Return the mean over every shot group of each number that is recorded by class: `X-few` of `X-by-class`.
+
+    A class without a number, NaN, counts nowhere.
+    """
+    result = {}
+    for name, values_C in numbers.items():
+        if isinstance(values_C, Sequence) and name.endswith("-by-class"):
+            for group, classes in groups.items():
+                known = [values_C[label] for label in classes if not math.isnan(values_C[label])]
+                mean = math.fsum(known) / len(known) if known else math.nan
+                result[f"{name.removesuffix('-by-class')}-{group}"] = mean
+    return result
+
+
 def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> Metrics:
-    """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere."""
+    """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere.
+
+    Of two classes also `auroc`, the share of pairs in the right order; NaN without a pair.
+    """
     confusion_CC = scores.confusion_CC.double()
     samples_C, predicted_C, correct_C = confusion_CC.sum(1), confusion_CC.sum(0), confusion_CC.diagonal()
     total, recall_C = samples_C.sum(), correct_C / samples_C
@@ -69,6 +87,8 @@ def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -
         "calibration-error": calibration_error(scores),
         "recall": recall_C.tolist(),
     }
+    if len(recall_C) == 2:
+        result["auroc"] = (scores.pairs[1] / scores.pairs[0]).item()
     for name, classes in (groups or {}).items():
         held = recall_C[list(classes)][tested[list(classes)]]
         result[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
@@ -109,14 +129,17 @@ def spread(values: Sequence[float]) -> Metrics:
 def of_clients(
     scores: Mapping[int, Scores], counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
 ) -> dict[str, float | list[float] | Metrics]:
-    """Return the numbers of scores that clients measured themselves: pooled, and over the clients."""
-    pooled = sum(list(scores.values())[1:], next(iter(scores.values())))
+    """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
+
+    The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs.
+    """
+    pooled = metrics(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
     each = [metrics(client_scores) for client_scores in scores.values()]
     local = [local_accuracies(m["recall"], counts_KC[[k]])[0] for k, m in zip(scores, each, strict=True)]  # type: ignore[arg-type]
+    spreads = [name for name in ("accuracy", "balanced-accuracy", "auroc") if name in pooled]
     return {
-        **metrics(pooled, groups),
-        "client-accuracy": spread([m["accuracy"] for m in each]),  # type: ignore[misc]
-        "client-balanced-accuracy": spread([m["balanced-accuracy"] for m in each]),  # type: ignore[misc]
+        **pooled,
+        **{f"client-{name}": spread([m[name] for m in each]) for name in spreads},  # type: ignore[misc]
         "local-accuracy": spread(local),
     }
 

@@ -40,6 +40,8 @@ class Claim:
     """Whether the claim is about the rounds needed for the final accuracy of `than`."""
     columns: tuple[str, ...] = ()
     """Where the claim is made; empty is everywhere."""
+    in_columns: int = 0
+    """In how many of these columns it must hold; 0 is in all."""
     metric: str = ""
     """Empty is the experiment's."""
     selection: str = ""
@@ -62,15 +64,19 @@ class Experiment:
     paper: str = ""
     """Where the numbers stand: FedShift, Table 1."""
     metric: str = "balanced-accuracy"
-    """A number of a run's record, a dot before a number's part: client-accuracy.worst."""
+    """A number of a run's record, a dot before a number's part: client-accuracy.worst, client-accuracy.values.0."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """The columns that show another number of the record."""
+    reaches: str = ""
+    """A row: the table then gives the rounds until its accuracy is reached, in place of the metric."""
     selection: str = "last"
     """Which round is compared with the paper's cell; reports give all."""
     cells: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """The paper's numbers in percent: by row, one a column, None where it has none."""
+    """The paper's numbers, in percent or in rounds: by row, one a column, None where it has none."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Remarks on the paper's numbers, by `ROW` or `ROW, COLUMN`."""
     assumed: Settings = field(default_factory=dict)
-    """Settings that the paper leaves open, and what is assumed."""
+    """Settings that the paper leaves open, as they are set here; `settings` and `columns` win over them."""
     series: tuple[str, ...] = ()
     """Numbers of a round's record that the figure shows over the rounds, beside the metric."""
     claims: tuple[Claim, ...] = ()
@@ -83,6 +89,12 @@ class Experiment:
         known = f"must be one of {', '.join(SELECTIONS)}"
         for selection in (self.selection, *(claim.selection or self.selection for claim in self.claims)):
             require(selection in SELECTIONS, f"{where}: selection", selection, known)
+        if self.reaches:
+            rule = f"is no row; rows are {', '.join(labels)}"
+            require(self.reaches in labels, f"{where}: reaches", self.reaches, rule)
+        for column in self.metrics:
+            rule = f"is no column; columns are {', '.join(self.columns)}"
+            require(column in self.columns, f"{where}: metrics", column, rule)
         for label, cells in self.cells.items():
             require(label in labels, f"{where}: cells", label, f"is no row; rows are {', '.join(labels)}")
             rule = f"must have one number a column ({len(self.columns)})"
@@ -97,15 +109,49 @@ class Experiment:
             for column in claim.columns:
                 rule = f"is no column; columns are {', '.join(self.columns)}"
                 require(column in self.columns, f"{where}: claims", column, rule)
+            number, most = claim.in_columns, len(claim.columns or self.columns)
+            require(0 <= number <= most, f"{where}: claims: in_columns", number, f"must be 0 to {most}, its columns")
+
+    def metric_of(self, column: str) -> str:
+        """Return the number of a run's record that the column shows."""
+        return self.metrics.get(column, self.metric)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Several experiments under one name."""
+
+    name: str
+    title: str
+    experiments: tuple[str, ...]
 
 
 def load_experiments(path: Path = FILE) -> dict[str, Experiment]:
     """Return the experiments of a file by their names. Raises SettingError for keys that mean nothing."""
+    return {name: experiment(name, entry) for name, entry in entries_of(path).items() if "experiments" not in entry}
+
+
+def load_suites(path: Path = FILE) -> dict[str, Suite]:
+    """Return the suites of a file by their names. Raises SettingError for one of other than known experiments."""
+    entries = entries_of(path)
+    suites = {}
+    for name, entry in entries.items():
+        if "experiments" not in entry:
+            continue
+        for one in entry["experiments"]:
+            known = one in entries and "experiments" not in entries[one]
+            require(known, f"experiments.yaml: {name}: experiments", one, "is no experiment")
+        suites[name] = checked(Suite, name, {**entry, "experiments": tuple(entry["experiments"]), "name": name})
+    return suites
+
+
+def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of a file by their names, without those that only lend settings."""
     try:
         entries = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise SettingError("experiments", str(path), f"is not YAML: {' '.join(str(error).split())}") from error
-    return {name: experiment(name, entry) for name, entry in entries.items() if not name.startswith(".")}
+    return {name: entry for name, entry in entries.items() if not name.startswith(".")}
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
@@ -150,17 +196,27 @@ def checked(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[st
         raise SettingError(f"experiments.yaml: {where}", sorted(entry), str(error).partition("() ")[2]) from error
 
 
+def listed() -> dict[str, str]:
+    """Return the title of every experiment and suite by its name."""
+    return {name: one.title for name, one in (load_experiments() | load_suites()).items()}
+
+
 def find(name: str) -> Experiment:
     """Return the experiment of that name. Raises SettingError with the nearest name when there is none."""
     return find_all([name])[0]
 
 
 def find_all(names: Sequence[str]) -> list[Experiment]:
-    """Return the experiments of those names. Raises SettingError with the nearest name when there is none."""
-    known = load_experiments()
+    """Return the experiments of those names, each once; a suite's name stands for all of its.
+
+    Raises SettingError with the nearest name when there is none.
+    """
+    known, suites = load_experiments(), load_suites()
+    chosen: dict[str, Experiment] = {}
     for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+        if name not in known and name not in suites:
+            near = difflib.get_close_matches(name, [*known, *suites], 1)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join([*known, *suites])}"
             raise SettingError("experiment", name, f"is not in experiments.yaml; {hint}")
-    return [known[name] for name in names]
+        chosen |= {one: known[one] for one in (suites[name].experiments if name in suites else [name])}
+    return list(chosen.values())

@@ -72,6 +72,7 @@ METHODS: dict[str, Method] = {
         ),
         Method("tau-norm", "Kang et al., ICLR 2020", "nothing", deploy="tau-norm"),
         Method("real-features", "Shang et al., IJCAI 2022, Figures 1 and 2", "nothing", deploy="real-features"),
+        Method("real-blocks", "Shang et al., IJCAI 2022, Figure 2", "nothing", deploy="real-blocks"),
         Method("feddf", "Lin et al., NeurIPS 2020", "nothing", combine="feddf"),
         Method("fedbe", "Chen and Chao, ICLR 2021", "nothing", combine="fedbe"),
         Method(

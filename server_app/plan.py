@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from client_app.client import Variant
 from client_app.variants import VARIANTS
-from data import SettingError
+from data import SettingError, require
 from server_app.experiments import Experiment, Row
 from server_app.methods import METHODS, compose
 from server_app.settings import RunSettings, Scalar, parse
@@ -61,7 +61,7 @@ def plan(experiment: Experiment, overrides: Mapping[str, Scalar] | None = None) 
     cells: list[Cell] = []
     for column, settings in experiment.columns.items():
         for seed in seeds:
-            stated = {**experiment.settings, **settings}
+            stated = {**experiment.assumed, **experiment.settings, **settings}
             cells += planned(experiment.rows, column, int(seed), stated, {**overrides, "seed": int(seed)})
     return cells
 
@@ -118,11 +118,27 @@ def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> No
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
     sections = {row.label: set(compose(row.method).sections) for row in experiment.rows}
     every = set().union(*sections.values())
-    stated = [(settings, every) for settings in (experiment.settings, overrides, *experiment.columns.values())]
+    common = (experiment.assumed, experiment.settings, overrides, *experiment.columns.values())
+    stated = [(settings, every) for settings in common]
     for settings, known in [*stated, *((row.settings, sections[row.label]) for row in experiment.rows)]:
         for key, value in settings.items():
             if "." in key and key.rpartition(".")[0] not in known:
                 raise SettingError(key, value, f"has no effect: no such method in experiment {experiment.name} uses it")
+
+
+def selected(cells: Sequence[Cell], rows: Sequence[str] = (), columns: Sequence[str] = ()) -> list[Cell]:
+    """Return the cells of those rows and columns; naming none is naming all.
+
+    A cell keeps its run, so that part of a table trains nothing that the whole table would train again. Raises
+    SettingError for a label that no cell has.
+    """
+    for key, labels, known in (
+        ("--row", rows, dict.fromkeys(cell.row for cell in cells)),
+        ("--column", columns, dict.fromkeys(cell.column for cell in cells)),
+    ):
+        for label in labels:
+            require(label in known, key, label, f"must be one of {', '.join(known) or 'a named experiment'}")
+    return [cell for cell in cells if cell.row in (rows or [cell.row]) and cell.column in (columns or [cell.column])]
 
 
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:

@@ -9,10 +9,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from client_app.assignment import Assignment, code_version
 from client_app.client import Variant
@@ -174,9 +177,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
             raise needs_holdout(part.name)
     model = suitable_model(data) if general.model == "auto" else general.model
     shape = tuple(int(side) for side in data.input_shape.split("x"))
-    probe = build(model, shape, len(data.classes.split(",")), 0)  # refuses inputs that the model cannot take
+    normalizes = uses_batch_norm(model, shape, len(data.classes.split(",")))
     for name in parts.variants:
-        if VARIANTS[name].needs_batch_norm and not has_batch_norm(probe):
+        if VARIANTS[name].needs_batch_norm and not normalizes:
             raise SettingError("model", model, f"has no batch norm, which {general.method} keeps local ({name})")
         if isinstance(sections[name], PrivateNorm):
             refusing, rule = sections[name].refusing, f"must be below clients = {data.clients}"
@@ -186,7 +189,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
             raise SettingError("method", general.method, rule)
     own = ":" in data.dataset  # npz: and folder: paths that are relative start where the user stands
     training = group("training")
-    if has_batch_norm(probe):
+    if normalizes:
         rule = f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
         require(training.batch_size >= 2, "batch-size", training.batch_size, rule)
     return RunSettings(
@@ -200,6 +203,13 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
+
+
+@lru_cache
+def uses_batch_norm(model: str, shape: tuple[int, ...], classes: int) -> bool:
+    """Return whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
+    with torch.device("cpu" if is_own_model(model) else "meta"):  # the weights do not matter
+        return has_batch_norm(build(model, shape, classes, 0))
 
 
 def absolute(folder: str) -> str:

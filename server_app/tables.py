@@ -42,7 +42,7 @@ def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapp
 
 
 def results_table(shown: Sequence[Line]) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1 and the recall of every class."""
+    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, the recalls."""
     table = Table(
         title="Last round (best: the round that was best on the test set). Percent; right: recall by class.",
         title_justify="left",
@@ -52,20 +52,23 @@ def results_table(shown: Sequence[Line]) -> Table:
     named = {line.settings.data.classes for line in shown}
     classes = named.pop().split(",") if len(named) == 1 else []
     recalls = classes if len(classes) <= SHOWN_CLASSES else []
+    means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
+    if all(len(line.settings.data.classes.split(",")) == 2 for line in shown):
+        means["auroc"] = "AUROC"
     columns = any(line.column for line in shown)
     seeds = len({line.settings.general.seed for line in shown}) > 1
     for heading in ("method", *(["column"] * columns)):
         table.add_column(heading, no_wrap=True)
-    for heading in (*(["seed"] * seeds), "balanced", "best", "F1", *recalls):
+    for heading in (*(["seed"] * seeds), *means.values(), *recalls):
         table.add_column(heading[:8], justify="right", no_wrap=True)
     for line in shown:
-        last, best = line.models["last"], line.models["best-test"]
-        means = (last["balanced-accuracy"], best["balanced-accuracy"], last["macro-f1"])
+        last = line.models["last"]
+        shares = {**last, "best": line.models["best-test"]["balanced-accuracy"]}
         table.add_row(
             line.row,
             *([line.column] * columns),
             *([str(line.settings.general.seed)] * seeds),
-            *map(percent, means),
+            *(percent(shares.get(key)) for key in means),
             *([percent(value, 0) for value in last["recall"]] if recalls else ()),
         )
     return table
@@ -102,5 +105,5 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """Return a share in percent; None, which stands for NaN in a record, is a dash."""
+    """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
     return "-" if value is None else f"{100 * value:.{digits}f}"

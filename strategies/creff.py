@@ -12,7 +12,7 @@ from torch import Tensor
 from client_app.state import State
 from data import require
 from strategies.checks import Refused, differences
-from strategies.head import head_of, train_head, with_head
+from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
 DISTANCES = ("code-scale", "paper-literal")
@@ -78,7 +78,8 @@ class FederatedFeatures(ServerMethod):
         distances = self.distances(self.gradients(features_CMD[held], weight_CD, bias_C, held), gradients_NCE)
         deployed = with_head(shared, head)
         new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
-        return Deployment({self.name: deployed}, new_state, {self.loss_name: distances.mean().item()})
+        numbers = {self.loss_name: distances.mean().item(), **self.compared(server, features_CMD, distances, held)}
+        return Deployment({self.name: deployed}, new_state, numbers)
 
     def match(
         self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_NCE: Tensor, held: Tensor
@@ -104,6 +105,12 @@ class FederatedFeatures(ServerMethod):
     def distances(self, found: Tensor, wanted: Tensor) -> Tensor:
         """Return (n, R): of each class and row, how far two gradients (n, C, D + bias columns) are apart."""
         return row_distances(found, wanted)
+
+    def compared(
+        self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor
+    ) -> Mapping[str, Sequence[float]]:
+        """Return what else the record holds, by class."""
+        return {}
 
     def total(self, distances_NR: Tensor) -> Tensor:
         """Return what the features go down."""
@@ -139,13 +146,33 @@ class CReFF(FederatedFeatures):
     """fresh: a new random head every round, as the authors' code. average: the average's head."""
     distance: str = "code-scale"
     """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
+    compare_features: bool = False
+    """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the class's mean feature and the
+    one of the hold-out, whose labels are looked at; no model changes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        rule = "has no effect with creff.features-per-class = 0"
+        require(not self.compare_features or self.features_per_class > 0, "creff.compare-features", True, rule)
         require(
             self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, "must be fresh or average"
         )
         require(self.distance in DISTANCES, "creff.distance", self.distance, f"must be one of {', '.join(DISTANCES)}")
+
+    @property
+    def needs_holdout(self) -> bool:
+        return self.compare_features
+
+    def compared(
+        self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor
+    ) -> dict[str, Sequence[float]]:
+        if not self.compare_features:
+            return {}
+        loss_C = distances_NR.new_full((len(features_CMD),), math.nan).index_copy(0, held, distances_NR.mean(1))
+        return {
+            "matching-loss-by-class": loss_C.tolist(),
+            "feature-dissimilarity-by-class": dissimilarity(server, self.name, features_CMD).tolist(),
+        }
 
     def total(self, distances_NR: Tensor) -> Tensor:
         return distances_NR.sum() if self.distance == "code-scale" else distances_NR.mean(1).sum()
@@ -163,6 +190,18 @@ def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:
     classes, per_class, width = features_CMD.shape
     labels_N = torch.arange(classes, device=features_CMD.device).repeat_interleave(per_class)
     return features_CMD.reshape(-1, width), labels_N
+
+
+def dissimilarity(server: Server, method: str, features_CMD: Tensor) -> Tensor:
+    """Return (C,): 1 - cosine of each class's mean feature and its mean over the hold-out, NaN where that has none.
+
+    The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
+    """
+    samples = server.own_samples(method)
+    features_ND = features_of(server.model.to(server.device), server.start, samples)
+    members_CN = torch.eye(len(features_CMD), device=features_ND.device)[samples.labels_N].T
+    means_CD = members_CN @ features_ND / members_CN.sum(1, keepdim=True)  # 0 / 0 is the NaN
+    return 1 - F.cosine_similarity(features_CMD.mean(1), means_CD, dim=1)
 
 
 def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:

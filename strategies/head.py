@@ -6,7 +6,16 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
+from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State
+from data import Samples
+
+
+def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> Tensor:
+    """Return (N, D) features of all samples under `state`, in eval mode."""
+    model.load_state_dict(state)
+    model.eval()
+    return in_batches(model.features, samples, batch_size)
 
 
 def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:

@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State
-from data import Samples, require
-from strategies.head import head_of, train_head, with_head
+from data import require
+from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
 
@@ -42,10 +39,3 @@ class RealFeatures(ServerMethod):
         head = head_of(shared, server.device)
         head = train_head(head, features_ND, samples.labels_N, self.head_steps, self.head_learning_rate)
         return Deployment({self.name: with_head(shared, head)}, state)
-
-
-def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> torch.Tensor:
-    """Return (N, D) features of all samples under `state`, in eval mode."""
-    model.load_state_dict(state)
-    model.eval()
-    return in_batches(model.features, samples, batch_size)

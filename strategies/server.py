@@ -93,10 +93,13 @@ class ServerMethod:
     final_question: ClassVar[str] = ""
     """The local variant that all clients must answer after the last round; `deploy_finally` then takes `deploy`'s
     place. The question has the variant's name."""
-    needs_holdout: ClassVar[bool] = False
-    """Whether the method works on `Server.holdout`."""
     needs_whole_model: ClassVar[bool] = False
     """Whether the model must be the same everywhere: no client may keep a part of it."""
+
+    @property
+    def needs_holdout(self) -> bool:
+        """Whether the method works on `Server.holdout`."""
+        return False
 
     def initial_state(self, server: Server) -> State:
         """Return the state before round 1."""

@@ -1,6 +1,6 @@
 """How many samples a run's clients hold: counted where the data are there, else from what is known of the data set."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from data import DataSettings, federate
 from data.catalog import FAMILIES, KNOWN, has_domains, members
@@ -29,7 +29,7 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
 
     None where even that is not known. Raises what `federate` raises.
     """
-    if not missing(data):
+    if not missing(replace(data, download=False)):
         made = federate(data, seed)
         return Sizes(
             train=tuple(len(indices) for indices in made.train_indices),

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from client_app.assignment import code_version
-from data import DataError
+from data import DataError, federate
 from data.datasets import missing
 from server_app.costs.memory import memory_of, refuse_what_cannot_fit
 from server_app.costs.sizes import sizes_of
@@ -27,7 +27,6 @@ def run_all(
     planned: Sequence[RunSettings],
     cells: Sequence[Cell],
     console: Console,
-    *,
     engine: str = "",
     at_once: int = 0,
     workers: int = 0,
@@ -89,7 +88,10 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
     ready = [job for job in jobs if not reasons[job.settings.data]]
     if not ready:
         raise DataError(next(iter(absent.values())).reason)
-    sizes = {job.settings.data: sizes_of(job.settings.data, job.settings.general.seed) for job in reversed(ready)}
+    sizes = {}
+    for data, seed in {job.settings.data: job.settings.general.seed for job in reversed(ready)}.items():
+        federate(data, seed)  # downloads what may be downloaded, once
+        sizes[data] = sizes_of(data, seed)
     for job in ready:
         absent.pop(job.settings.run_id)
         refuse_what_cannot_fit(job.settings, sizes[job.settings.data])

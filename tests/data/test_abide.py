@@ -1,13 +1,15 @@
 """ABIDE: windows of a subject's series, their correlations, and subjects that are on one side only."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from layouts import write_site
 
 from data import DataError, DataSettings, federate, load, resolve
-from data.abide import folds, read_abide, window_correlations
+from data.abide import folds, read_site, window_correlations, windows_of
 from data.catalog import ALIASES
 
 
@@ -34,7 +36,7 @@ def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
     arrays = write_site(tmp_path / "NYU.npz", subjects=13)
     tested = []
     for fold in range(5):
-        raw = read_abide(tmp_path / "NYU.npz", 32, 1, fold)
+        raw = windows_of(read_site(tmp_path / "NYU.npz"), 32, 1, fold)
         train, test = set(raw.train.groups.tolist()), set(raw.test.groups.tolist())
         assert not train & test and train | test == set(range(13))
         tested += sorted(test)
@@ -64,16 +66,21 @@ def test_sites_are_domains_and_no_two_share_a_subject(tmp_path):
     assert data.domain_names == ALIASES["abide"] == ("abide-nyu", "abide-um-1", "abide-usm", "abide-ucla-1")
     assert (data.class_names, data.shape, data.mean, data.std) == (("control", "autism"), (10,), (0.0,), (1.0,))
     made = federate(settings, 0)
-    seen = [set(made.test_groups(client).tolist()) for client in range(4)]
+    seen = [set(made.test(client).groups_N.tolist()) for client in range(4)]
     assert [len(part) for part in seen] == [2, 3, 3, 3]  # a fifth, the larger parts first
     assert len(set().union(*seen)) == sum(map(len, seen))
     for client in range(4):
-        groups, labels = made.test_groups(client), made.test(client).labels_N.numpy()
+        groups, labels = made.test(client).groups_N.numpy(), made.test(client).labels_N.numpy()
         assert len(groups) == len(labels)
         assert all(len(set(labels[groups == subject])) == 1 for subject in seen[client]), "one label a subject"
     other = load(DataSettings("abide", str(tmp_path), input_shape="10", test_fold=1))
     assert other.content != data.content
-    assert federate(DataSettings(), 0).test_groups() is None
+    whole = made.test()
+    assert set(whole.groups_N.tolist()) == set().union(*seen) and len(whole.groups_N) == len(whole)
+    assert whole.only(torch.tensor([5, 0])).groups_N.tolist() == whole.groups_N[[5, 0]].tolist()
+    left_out = federate(replace(settings, unseen_domain="abide-usm"), 0).unseen_test()
+    assert left_out.groups_N.tolist() == made.test(2).groups_N.tolist()
+    assert made.train(0).groups_N is None and federate(DataSettings(), 0).test().groups_N is None
 
 
 def test_the_full_set_s_width():

@@ -41,6 +41,7 @@ SERVER_SMALL: dict[str, dict[str, Any]] = {
     "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
     "ratio-loss": {"holdout-per-class": 3},
     "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
+    "real-blocks": {"holdout-per-class": 3, "real-blocks.steps": 4, "real-blocks.batch-size": 8},
     "feddf": {"holdout-per-class": 3, "feddf.steps": 4, "feddf.batch-size": 8},
     "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
 }

@@ -39,7 +39,8 @@ REFUSED = {
     ("uniform-sampling", "iwds"): "want to draw the samples",
     ("fixed-beta-sampling", "iwds"): "want to draw the samples",
     **{
-        (method, "fedbn"): "the same everywhere" for method in ("ccvr", "feddf", "fedbe", "ratio-loss", "real-features")
+        (method, "fedbn"): "the same everywhere"
+        for method in ("ccvr", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks")
     },
 }
 

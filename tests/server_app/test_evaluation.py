@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from client_app.scores import BINS, Scores
-from server_app.evaluation import local_accuracies, metrics, of_clients, of_server, shot_groups, spread
+from data import DataSettings
+from server_app.evaluation import by_group, local_accuracies, metrics, of_clients, of_server, shot_groups, spread
 from server_app.methods import compose, row_name
 from server_app.results import RunFolder, finite, summarize
 
@@ -20,7 +21,7 @@ def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
     total, correct = table.sum().item(), table.diagonal().sum().item()
     calibration = torch.zeros(3, BINS).double()
     calibration[:, int(0.9 * BINS)] = torch.tensor([total, correct, 0.9 * total]).double()
-    return Scores(table, torch.tensor(loss).double(), calibration)
+    return Scores(table, torch.tensor(loss).double(), calibration, torch.zeros(2).double())
 
 
 def test_metrics_by_hand() -> None:
@@ -49,7 +50,7 @@ def test_scores_add_up() -> None:
     left, right = scores([[3, 1], [2, 2]], 2.0), scores([[1, 0], [5, 4]], 3.0)
     together, union = metrics(left + right), metrics(scores([[4, 1], [7, 6]], 5.0))
     assert together.keys() == union.keys()
-    assert all(together[name] == pytest.approx(union[name]) for name in union)
+    assert all(together[name] == pytest.approx(union[name], nan_ok=True) for name in union)
     pooled = of_clients({4: left, 7: right}, torch.tensor([[1, 1]] * 8), {})
     assert pooled["accuracy"] == metrics(left + right)["accuracy"]
     assert pooled["client-accuracy"]["values"] == pytest.approx([5 / 8, 0.5])  # type: ignore[index, call-overload]
@@ -88,16 +89,30 @@ def test_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "factor", "groups"),
+    ("counts", "long_tailed", "groups"),
     [
-        ([5000] * 10, 1.0, {}),
-        ([50, 40, 30, 25, 20, 15, 10, 8, 6, 5], 10.0, {"many": [0, 1, 2], "medium": [3, 4, 5, 6], "few": [7, 8, 9]}),
-        ([101, 100, 20, 19], 5.0, {"many": [0], "medium": [1, 2], "few": [3]}),
-        ([500, 200], 2.5, {"many": [0, 1]}),
+        ([5000] * 10, False, {}),
+        ([50, 40, 30, 25, 20, 15, 10, 8, 6, 5], True, {"many": [0, 1, 2], "medium": [3, 4, 5, 6], "few": [7, 8, 9]}),
+        ([101, 100, 20, 19], True, {"many": [0], "medium": [1, 2], "few": [3]}),
+        ([500, 200], True, {"many": [0, 1]}),
     ],
 )
-def test_shot_groups(counts: list[int], factor: float, groups: dict[str, list[int]]) -> None:
-    assert shot_groups(counts, factor) == groups
+def test_shot_groups(counts: list[int], long_tailed: bool, groups: dict[str, list[int]]) -> None:
+    assert shot_groups(counts, long_tailed) == groups
+
+
+def test_imagenet_lt_has_shot_groups_without_a_cut() -> None:
+    assert DataSettings("imagenet-lt").long_tailed
+    assert DataSettings("cifar10", imbalance_factor=10).long_tailed
+    assert not DataSettings("cifar10").long_tailed
+
+
+def test_numbers_by_class_have_means_over_shot_groups() -> None:
+    numbers = {"matching-loss": 7.0, "matching-loss-by-class": [0.1, 0.3, math.nan, math.nan]}
+    means = by_group(numbers, {"many": [0, 1], "medium": [1, 2], "few": [3]})
+    assert means == pytest.approx(
+        {"matching-loss-many": 0.2, "matching-loss-medium": 0.3, "matching-loss-few": math.nan}, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(

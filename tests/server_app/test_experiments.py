@@ -1,15 +1,19 @@
 """experiments.yaml and the plan of an experiment: strict reading, and one training for rows that share it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from data import SettingError
-from server_app.experiments import Experiment, experiment, find_all, load_experiments
+from server_app.experiments import Experiment, experiment, find_all, listed, load_experiments, load_suites
 from server_app.methods import METHODS
-from server_app.plan import Cell, passive, plan, runs, split
+from server_app.plan import Cell, passive, plan, runs, selected, split
+
+DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()
 
 
 def made(**entry: Any) -> Experiment:
@@ -44,6 +48,9 @@ def test_every_grid_point_of_every_shipped_experiment_parses(one: Experiment, tm
         ({"methods": ["fedavg", "fedavg"]}, "twice"),
         ({"methods": [{"a": {}, "b": {}}]}, "LABEL"),
         ({"seeds": []}, "at least one"),
+        ({"reaches": "fedprox"}, "fedprox.*is no row"),
+        ({"metrics": {"few": "few-recall"}}, "few.*is no column"),
+        ({"claims": [{"says": "", "better": "fedavg", "than": "fedavg", "in_columns": 2}]}, "in_columns = 2.*0 to 1"),
     ],
 )
 def test_what_an_experiment_cannot_mean_is_refused(entry: Mapping[str, Any], words: str) -> None:
@@ -60,6 +67,99 @@ def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
 def test_an_experiment_nobody_wrote_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingError, match="did you mean demo"):
         find_all(["demo", "dmo"])
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """Return a file of experiments with one called `one`."""
+    path = tmp_path / "experiments.yaml"
+    path.write_text("one: {title: One, methods: [fedavg]}\n" + text)
+    return path
+
+
+def test_a_suite_stands_for_its_experiments_once_each() -> None:
+    suite = load_suites()["quick"]
+    assert [one.name for one in find_all(["quick"])] == list(suite.experiments)
+    again = find_all(["demo", "quick", suite.experiments[0], "demo"])
+    assert [one.name for one in again] == ["demo", *suite.experiments]
+    assert listed().keys() == load_experiments().keys() | load_suites().keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("all: {title: All, experiments: [one, two]}", "all: experiments = 'two': is no experiment"),
+        ("all: {title: All, experiments: [one]}\nmore: {title: More, experiments: [all]}", "'all': is no experiment"),
+        ("all: {title: All, experiments: [one], seeds: [1]}", "seeds.*is no key"),
+        ("all: {experiments: [one]}", "title"),
+    ],
+)
+def test_what_a_suite_cannot_mean_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=words):
+        load_suites(written(tmp_path, text))
+
+
+def test_a_suite_is_no_experiment(tmp_path: Path) -> None:
+    path = written(tmp_path, "all: {title: All, experiments: [one]}")
+    assert list(load_experiments(path)) == ["one"]
+    assert load_suites(path)["all"].experiments == ("one",)
+
+
+def test_quick_is_at_most_twelve_claims() -> None:
+    quick = find_all(["quick"])
+    assert sum(len(one.claims) for one in quick) <= 12
+    assert all(one.seeds == (0, 1, 2, 3, 4) for one in quick)
+
+
+def ids(name: str) -> set[str]:
+    """Return the ids of an experiment's runs."""
+    return {run.run_id for one in find_all([name]) for run in runs(plan(one))}
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"), [("fedshift-table2", "fedshift-table1"), ("fedbn-convergence", "fedbn-digits")]
+)
+def test_tables_of_the_same_runs_train_them_once(part: str, whole: str) -> None:
+    assert ids(part) < ids(whole)
+
+
+def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| (\d+) \|[^|]*\|[^|]*\|$", DOCUMENTATION, re.M)
+    told = {name: int(number) for name, number in rows}
+    assert told == {name: len(ids(name)) for name in listed()}
+    for name, title in listed().items():
+        if number := re.search(r"(\d+) runs", title):
+            assert int(number[1]) == told[name]
+
+
+def test_the_example_of_the_documentation_is_an_experiment() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", DOCUMENTATION, re.S)
+    ((name, entry),) = yaml.safe_load(text).items()
+    assert len(runs(plan(experiment(name, entry)))) == 2 * 2 * 3
+
+
+def test_assumed_settings_are_in_force_below_what_is_stated() -> None:
+    one = made(assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"])
+    first, second = (cell.run.flat() for cell in plan(one, {"batch-size": 16}))
+    assert (first["rounds"], first["batch-size"]) == (2, 16)
+    assert second["creff.head-steps"] == 2
+
+
+def test_a_column_may_show_another_number_of_the_same_run() -> None:
+    one = made(columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"})
+    assert [one.metric_of(column) for column in one.columns] == ["accuracy", "few-recall"]
+    assert len(runs(plan(one))) == 1
+
+
+def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
+    cells = plan(made(methods=["fedavg", "creff", "fedprox"], columns={"a": {"alpha": 0.1}, "b": {"alpha": 0.2}}))
+    assert selected(cells) == cells
+    (part,) = selected(cells, ["fedavg"], ["b"])
+    assert (part.row, part.column, part.run.general.method) == ("fedavg", "b", "creff")
+    assert part in cells
+    with pytest.raises(SettingError, match=r"--row = 'fedsgd': must be one of fedavg, creff, fedprox"):
+        selected(cells, ["fedsgd"])
+    with pytest.raises(SettingError, match=r"--column = 'c': must be one of a, b"):
+        selected(cells, [], ["c"])
 
 
 def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
@@ -121,7 +221,7 @@ def test_overrides_win_and_cannot_name_the_method() -> None:
 
 def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(made(methods=[name]).rows[0])[1]}
-    assert riders == {"creff", "ccvr", "tau-norm", "real-features"}
+    assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"}
     assert not any(map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal")))
 
 

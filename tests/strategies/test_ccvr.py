@@ -15,8 +15,8 @@ from client_app.variants.class_statistics import ClassStatistics, class_statisti
 from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.checks import Refused, check_answer
-from strategies.head import head_of, train_head
-from strategies.real_features import RealFeatures, features_of
+from strategies.head import features_of, head_of, train_head
+from strategies.real_features import RealFeatures
 from strategies.server import Server
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]

@@ -13,7 +13,7 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
-from data import SettingError
+from data import Samples, SettingError
 from strategies.checks import Refused
 from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
 from strategies.server import Server, Update
@@ -351,3 +351,34 @@ def test_refuses(server: Server, bad: State, reason: str) -> None:
 def test_settings_are_checked(field: str, value: Any) -> None:
     with pytest.raises(SettingError, match=rf"creff\.{field.replace('_', '-')}"):
         CReFF(**{field: value})
+
+
+# ---- Figure 4 --------------------------------------------------------------------------------------------------------
+
+
+def test_comparing_features_records_by_class_and_changes_no_model(server: Server) -> None:
+    inputs_N, labels_N = torch.randn(8, 3, generator=generator(4)), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    server = replace(server, holdout=Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1)))
+    plain, compared = CReFF(features_per_class=6), CReFF(features_per_class=6, compare_features=True)
+    state = plain.initial_state(server)
+    updates = updates_of(server, [upload_of([3, 0, 1, 5, 2], state)])
+    ours, theirs = (one.deploy(server, state, server.start, updates) for one in (compared, plain))
+    assert digest([ours.models["creff"], ours.state]) == digest([theirs.models["creff"], theirs.state])
+    assert list(theirs.metrics) == ["matching-loss"]
+
+    losses_C = torch.tensor(ours.metrics["matching-loss-by-class"])
+    assert losses_C.isnan().tolist() == [False, True, False, False, False]
+    assert losses_C.nanmean().item() == pytest.approx(ours.metrics["matching-loss"])
+    found_C = torch.tensor(ours.metrics["feature-dissimilarity-by-class"])
+    features_CD, real_ND = ours.state["features"].mean(1), inputs_N @ server.start["features.weight"].T
+    real_ND = real_ND + server.start["features.bias"]
+    for label in range(4):
+        left, right = features_CD[label], real_ND[2 * label : 2 * label + 2].mean(0)
+        assert found_C[label].item() == pytest.approx(1 - (left @ right / left.norm() / right.norm()).item(), abs=1e-5)
+    assert found_C[4].isnan()  # no image of that class
+
+
+def test_comparing_features_needs_a_holdout_and_features(server: Server) -> None:
+    assert CReFF(compare_features=True).needs_holdout and not CReFF().needs_holdout
+    with pytest.raises(SettingError, match=r"compare-features.*no effect"):
+        CReFF(features_per_class=0, compare_features=True)

@@ -1,0 +1,90 @@
+"""From matplotlib to SVG elements that take their colors and their font from the page, light or dark."""
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLORS = ("#000001", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
+"""Okabe and Ito's palette, black first and a brown for its yellow; the page has a lighter set for a dark background."""
+DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
+INK, FAINT = "#000002", "#000003"
+WIDTH = 4.4
+"""Inches of 72 units; a panel is as wide as a phone, and several stand side by side on a wide screen."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a row is drawn in every figure: no two rows have both color and dashes in common."""
+
+    label: str
+    number: int
+
+    @property
+    def color(self) -> str:
+        return COLORS[self.number % len(COLORS)]
+
+    @property
+    def variable(self) -> str:
+        """The color's name in the page's style sheet."""
+        return f"var(--series-{self.number % len(COLORS)})"
+
+    @property
+    def dashes(self) -> str:
+        return DASHES[(self.number + self.number // len(COLORS)) % len(DASHES)]
+
+    @property
+    def line(self) -> "str | tuple[float, tuple[float, ...]]":
+        """The dashes as matplotlib wants them."""
+        return (0.0, tuple(map(float, self.dashes.split()))) if self.dashes else "-"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing, and what it shows in words."""
+
+    title: str
+    alt: str
+    svg: str
+
+
+def drawn(name: str, height: float, draw: Callable[["Axes"], None]) -> str:
+    """Return an SVG element of one panel, `height` inches high; `name` makes its ids unique in the page."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context(
+        {
+            "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "axes.titlesize": 11,
+            "text.color": INK, "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+            "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT, "grid.color": FAINT,
+            "axes.spines.top": False, "axes.spines.right": False, "grid.linewidth": 0.4, "grid.alpha": 0.5,
+        }
+    ):  # fmt: skip
+        canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
+        axes = canvas.subplots()
+        draw(axes)
+        file = io.StringIO()
+        canvas.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return inlined(file.getvalue(), name)
+
+
+def inlined(text: str, name: str) -> str:
+    """Return matplotlib's SVG file as an element for a page: no size of its own, the page's colors and font."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true" focusable="false"', text, count=1
+    )
+    text = re.sub(r"font: ([^;\"]*?)(\d+px) [^;\"]*", r"font-size: \2", text)
+    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
+    text = re.sub(r'id="', f'id="{name}-', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
+    for number, color in enumerate(COLORS):
+        text = text.replace(color, f"var(--series-{number})")
+    text = text.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
+    return re.sub(r"\s*\n\s*", " ", text)

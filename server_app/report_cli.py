@@ -1,0 +1,59 @@
+"""The command line's `fedskew report`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from data import SettingError
+from server_app.experiments import find_all, load_experiments
+from server_app.settings import GeneralSettings, Scalar, parse_text
+
+
+def report(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is all with a finished run.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a line a row, column and selection.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run.")
+    ] = None,
+) -> None:
+    """Report on experiments: ours beside the paper's, whether the claims hold, and what it took."""
+    if markdown + csv + as_json > 1:
+        raise SettingError("report", "--markdown --csv --json", "must be one of them")
+    from server_app.report import text  # what draws and tests takes a moment to import
+    from server_app.report.document import document
+    from server_app.report.gather import gather
+
+    overrides: dict[str, Scalar] = dict(parse_text(assignment) for assignment in settings or [])
+    overrides |= {"results": results} if results is not None else {}
+    folder = overrides.get("results", GeneralSettings().results)
+    everything = [gather(one, overrides) for one in find_all(names or list(load_experiments()))]
+    found = [one for one in everything if one.finished]
+    if not found:
+        what = f"of {', '.join(names)}" if names else "of any experiment"
+        how = everything[0].command if names else f"fedskew run NAME --results {folder}"
+        raise RuntimeError(f"no finished run {what} in {folder}; make them with `{how}`")
+    documents = [document(one) for one in (everything if names else found)]
+    if html is not None:
+        from server_app.report.page import html as page
+
+        try:
+            html.write_text(page(documents))
+        except OSError as error:
+            raise SettingError("--html", str(html), f"cannot be written: {error.strerror}") from error
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"written: {html}", markup=False)
+    if markdown:
+        sys.stdout.write(text.markdown(documents))
+    elif csv:
+        sys.stdout.write(text.csv_text(documents))
+    elif as_json:
+        print(json.dumps(text.as_json(documents), indent=2))
+    elif html is None:
+        text.show(documents, Console(highlight=False))

@@ -1,0 +1,70 @@
+"""One block of the features re-trained on real, balanced data: CReFF's Figure 2 (Shang et al. 2022)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from client_app.models import Classifier
+from client_app.optimizer import SGD
+from client_app.state import State
+from data import require
+from strategies.distillation import batches, on_cpu
+from strategies.server import Deployment, Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class RealBlocks(ServerMethod):
+    """Deploy, for each block of the features, the average with that block alone re-trained on the hold-out.
+
+    The models are named real-blocks-1 and so on, from the input; `real-features` re-trains the head. Batch norm stays
+    in eval mode, so that nothing but the block's parameters moves. It needs balanced labeled data at the server, so it
+    is an analysis and no method for use. Identity: steps = 0 deploys the average, once a block.
+    """
+
+    name: ClassVar[str] = "real-blocks"
+    needs_holdout: ClassVar[bool] = True
+    needs_whole_model: ClassVar[bool] = True
+
+    steps: int = 300
+    """Mini-batches for a block in a round, from the average's weights."""
+    batch_size: int = 32
+    """Images of the hold-out in a mini-batch."""
+    learning_rate: float = 0.01
+    """Learning rate of plain gradient descent."""
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 0, "real-blocks.steps", self.steps, "must be 0 or more")
+        require(self.batch_size >= 1, "real-blocks.batch-size", self.batch_size, "must be at least 1")
+        rule = "must be a finite number greater than 0"
+        require(0 < self.learning_rate < math.inf, "real-blocks.learning-rate", self.learning_rate, rule)
+
+    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+        samples, model = server.own_samples(self.name), server.model.to(server.device)
+        models = {}
+        for number, parameters in enumerate(blocks(model), start=1):
+            model.load_state_dict(shared)
+            model.eval()
+            optimizer = SGD(parameters, self.learning_rate, momentum=0.0, weight_decay=0.0)
+            for indices in batches(len(samples), self.batch_size, self.steps, server.generator(self.name)):
+                indices_B = indices.to(samples.labels_N.device)
+                loss = F.cross_entropy(model(samples.batch(indices_B)), samples.labels_N[indices_B])
+                optimizer.step(torch.autograd.grad(loss, parameters))
+            models[f"{self.name}-{number}"] = on_cpu(model)
+        return Deployment(models, state)
+
+
+def blocks(model: Classifier) -> list[list[nn.Parameter]]:
+    """Return the parameters of each block of the features: a top-level module and the batch norm after it."""
+    result: list[list[nn.Parameter]] = []
+    for module in model.features.children():
+        own = list(module.parameters())
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and result:
+            result[-1] += own
+        elif own:
+            result.append(own)
+    return result
