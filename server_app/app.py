@@ -170,7 +170,8 @@ class Run:
         models = self.evaluate() if due else {}
         unseen: dict[str, Any] = {}
         if self.federation.unseen is not None and round == self.settings.general.rounds:
-            unseen["unseen"], failed = study(self.grid, self.strategy, self.federation, self.build, self.device)
+            question = partial(self.strategy.question, self.grid)
+            unseen["unseen"], failed = study(question, self.strategy, self.federation, self.build, self.device)
             self.unmeasured |= failed
         last = self.strategy.last
         record = {

@@ -47,7 +47,12 @@ METHODS: dict[str, Method] = {
         Method("fedprox", "Li et al., MLSys 2020", "nothing", ("proximal",)),
         Method("fedshift", "FedShift: classifier shift for class imbalance", "class counts, once", ("logit-shift",)),
         Method("reweighting", "FedShift, Table 1", "class counts, once", ("reweighting",)),
-        Method("fedbn", "Li et al., ICLR 2021", "nothing, and sends less", ("local-batch-norm",)),
+        Method(
+            "fedbn",
+            "Li et al., ICLR 2021",
+            "nothing, and sends less; batch norm, once, if share-norm-statistics",
+            ("local-batch-norm",),
+        ),
         Method("iwds", "IWDS: imbalance-weight-decay sampling", "nothing", ("resampling",)),
         Method(
             "creff",
@@ -92,7 +97,12 @@ METHODS: dict[str, Method] = {
         Method("ratio-loss", "Wang et al., AAAI 2021", "nothing", ("class-weights",), monitor="ratio-loss"),
         Method("fed-focal", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
         Method("fedlc", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
-        Method("silobn", "Andreux et al., DART 2020", "nothing, and sends less", ("local-statistics",)),
+        Method(
+            "silobn",
+            "Andreux et al., DART 2020",
+            "nothing, and sends less; statistics, once, if share-norm-statistics",
+            ("local-statistics",),
+        ),
         Method("singleset", "Li et al., ICLR 2021 (lower bar)", "nothing, not even the model", ("local-model",)),
         Method(
             "uniform-sampling",

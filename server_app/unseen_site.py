@@ -1,11 +1,10 @@
 """After the last round: the deployed models on the domain that no client holds, by what batch norm they get there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from flwr.serverapp import Grid
 
 from client_app.messages import size
 from client_app.models import Classifier
@@ -16,8 +15,11 @@ from data import Federation
 from server_app.evaluation import Metrics, metrics
 from strategies.base import Strategy
 from strategies.checks import Expected, differences, expected_of, not_finite
+from strategies.exchange import Exchange
 from strategies.unseen_site import averaged, distances, norm_layers, reestimated
 
+Question = Callable[[str, str, Sequence[int]], Exchange]
+"""(question, variant that answers it, clients to ask) -> their answers."""
 AS_TRAINED, AVERAGED, NEAREST = "as-trained", "averaged", "nearest"
 REESTIMATED, REESTIMATED_AVERAGED = "reestimated", "reestimated-averaged-weights"
 WAYS = (AS_TRAINED, AVERAGED, REESTIMATED, REESTIMATED_AVERAGED, NEAREST)
@@ -38,16 +40,16 @@ class Told:
 
 
 def study(
-    grid: Grid, strategy: Strategy, federation: Federation, build: Callable[[], Classifier], device: str
+    question: Question, strategy: Strategy, federation: Federation, build: Callable[[], Classifier], device: str
 ) -> tuple[dict[str, Any], dict[int, str]]:
     """Return the record of the study, and why clients failed to answer; a refusal is no failure.
 
-    `build` makes the model with its first weights. Raises TooFewReplies when fewer clients answer or refuse than
-    min-replies asks for.
+    `question` asks the clients, `build` makes the model with its first weights. Raises TooFewReplies when fewer clients
+    answer or refuse than min-replies asks for.
     """
     model = build()
     private = copy({name: tensor for name, tensor in model.state_dict().items() if name not in strategy.shared})
-    told = ask(grid, strategy, private)
+    told = ask(question, strategy, private)
     model.to(device)
     inputs = federation.unseen_inputs(device)
 
@@ -74,12 +76,12 @@ def study(
     return record(federation, told, near, measured(model, states, federation, device), bool(private)), told.failures
 
 
-def ask(grid: Grid, strategy: Strategy, private: State) -> Told:
+def ask(question: Question, strategy: Strategy, private: State) -> Told:
     """Ask the clients that have trained for the tensors they keep; nobody where the run does not share them."""
     sharing = next((v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics), None)
     if sharing is None:
         return Told()
-    exchange = strategy.question(grid, QUESTION, sharing.name, sorted(strategy.memory_rounds))
+    exchange = question(QUESTION, sharing.name, sorted(strategy.memory_rounds))
     told, expected = Told(), expected_of(private)
     for client, answer in exchange.uploads(sharing.name).items():
         if answer.keys() == REFUSAL.keys():

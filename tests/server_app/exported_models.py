@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from in_process import CREFF_SMALL
+from in_process import SERVER_SMALL
 
 from data import federate
 from server_app.app import run
@@ -33,8 +33,7 @@ def trained(settings: dict[str, Any], results: Path) -> tuple[RunSettings, RunFo
 
 def trained_on_digits(results: Path, method: str = "creff", **more: Any) -> tuple[RunSettings, RunFolder]:
     """Run a method on 200 digits and test it on all."""
-    needed = CREFF_SMALL if "creff" in method else {}
-    return trained({**DIGITS, **needed, "method": method, **more}, results)
+    return trained({**DIGITS, **SERVER_SMALL.get(method, {}), "method": method, **more}, results)
 
 
 def trained_on_domains(root: Path, method: str = "fedbn", **more: Any) -> tuple[RunSettings, RunFolder]:

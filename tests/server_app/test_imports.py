@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ORDER = ("data", "client_app", "strategies", "server_app")
 FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/base.py", "strategies/exchange.py",
-    "server_app/app.py", "server_app/unseen_site.py", "server_app/engines/*.py",
+    "server_app/app.py", "server_app/engines/*.py",
 )  # fmt: skip
 FILES = sorted(file.relative_to(ROOT).as_posix() for package in ORDER for file in (ROOT / package).rglob("*.py"))
 

@@ -147,7 +147,7 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "fedbe.average-start": [-1],
     "fedbe.average-every": [0],
 }
-ANYTHING_GOES = {"seed", "results", "fresh", "data-root", "download", "cache", "tensorboard",
+ANYTHING_GOES = {"seed", "creff.compare-features", "results", "fresh", "data-root", "download", "cache", "tensorboard",
                  "local-batch-norm.share-norm-statistics", "local-statistics.share-norm-statistics"}  # fmt: skip
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",

@@ -22,12 +22,12 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def curves(folder: RunFolder) -> Curves:
-    """Return steps and values of every scalar that TensorBoard reads."""
+    """Return steps and values of every scalar that TensorBoard reads, by step: two starts may share a second."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder.path / "tensorboard"))
     events.Reload()
-    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {tag: sorted((one.step, one.value) for one in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
 
 
 def recorded(folder: RunFolder) -> Curves:

@@ -1,0 +1,51 @@
+"""How good is each client's own model, just trained, on the client's own classes? (IWDS's second finding.)
+
+python docs/local_accuracy.py RUN_FOLDER...
+
+A run's global model is trained once more at every client, as in the round after its last one, and each client's model
+is measured on the global test set: its recalls are weighted by the client's class distribution.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from client_app.assignment import player
+from client_app.scores import measure_all
+from client_app.training import train_round
+from server_app.checkpoint import Checkpoint
+from server_app.evaluation import local_accuracies, metrics
+from server_app.settings import parse
+
+
+def local_accuracy(folder: Path) -> tuple[str, int, list[float]]:
+    """Return the run's method and seed, and of each client the accuracy of its own model on its own classes."""
+    torch.set_num_threads(1)
+    settings = parse(json.loads((folder / "settings.json").read_text())["settings"])
+    settings = replace(settings, general=replace(settings.general, device="cpu"))
+    checkpoint = Checkpoint.load(folder / "checkpoint.safetensors")
+    here = player(settings.assignment().to_json())
+    accuracies = []
+    for number in range(here.federation.clients):
+        client = here.client(number, checkpoint.round + 1, checkpoint.shared, {}, {})
+        own = train_round(client, settings.variants, settings.training).trained.state
+        scores = measure_all(here.model, {"own": own}, here.federation.test(None, "cpu"))["own"]
+        recall: Sequence[float] = metrics(scores)["recall"]  # type: ignore[assignment]
+        accuracies += local_accuracies(recall, torch.as_tensor(here.federation.counts_KC[[number]]))
+    return settings.general.method, settings.general.seed, accuracies
+
+
+def main() -> None:
+    """Print a line a run."""
+    for name in sys.argv[1:]:
+        method, seed, accuracies = local_accuracy(Path(name))
+        mean, worst = 100 * sum(accuracies) / len(accuracies), 100 * min(accuracies)
+        print(f"{method} seed {seed}: mean {mean:.1f}, worst client {worst:.1f}")
+
+
+if __name__ == "__main__":
+    main()
