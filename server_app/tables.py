@@ -27,11 +27,12 @@ class Line:
 
 def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> list[Line]:
     """Return a line a cell of experiments, or a model of runs without any; of finished runs alone."""
-    if cells:
-        finished = [cell for cell in cells if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]]
+    if cells:  # columns that read other numbers of the same runs are one line
+        once = {(cell.row, cell.run.run_id, cell.deployed): cell for cell in reversed(cells)}
         return [
             Line(cell.row, cell.column, cell.run, summaries[cell.run.run_id]["models"][cell.deployed])
-            for cell in finished
+            for cell in reversed(once.values())
+            if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]
         ]
     return [
         Line(summary["rows"][name], "", one, models)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -146,16 +147,18 @@ def told(plan: Plan) -> list[str]:
     share, costs = plan.share, plan.costs
     disk, up, down = (sum(getattr(cost, name) for cost in costs) for name in ("disk", "up", "down"))
     lines = [
-        f"{len(plan.entries)} runs, {sum(cost.left == 0 for cost in costs)} of them finished: about "
+        f"{runs(len(plan.entries))}, {sum(cost.left == 0 for cost in costs)} of them finished: about "
         f"{duration(plan.seconds)} with {share.jobs} at a time on engine {share.engine}, {in_bytes(disk)} of disk, "
         f"{in_bytes(up)} up and {in_bytes(down)} down"
     ]
-    lost = dict[str, list[str]]()
-    for entry in plan.entries:
-        if entry.missing:
-            lost.setdefault(entry.missing, []).append(entry.label)
-    lines += [f"missing data, {len(runs)} runs: {reason}" for reason, runs in lost.items()]
+    lost = Counter(entry.missing for entry in plan.entries if entry.missing)
+    lines += [f"missing data, {runs(count)}: {reason}" for reason, count in lost.items()]
     return lines
+
+
+def runs(count: int) -> str:
+    """Return a number of runs in words."""
+    return f"{count} run{'s' * (count != 1)}"
 
 
 def as_json(plan: Plan) -> list[dict[str, Any]]:

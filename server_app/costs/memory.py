@@ -17,12 +17,14 @@ from data import SettingError
 from server_app.costs.sizes import Sizes
 from server_app.settings import RunSettings
 
-PROCESS = 250 * 2**20
-"""Bytes of a process of its own before data and model; measured: 190 to 240 MiB after a round of an MLP on digits."""
+PROCESS = 100 * 2**20
+"""Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""
 MODELS = 8
 """Copies of the model that server and client hold at a time: shared, start, scratchpad, gradients, momentum, ..."""
 EVALUATED = 512
 """Samples of a batch in evaluation."""
+ALIVE = 3
+"""Layers' outputs that are there at a time in evaluation; in training all are."""
 
 
 def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
@@ -31,9 +33,9 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     Replies count twice, as they are summed. Without `sizes` data and replies count nothing.
     """
     model, shape = model_of(settings), shape_of(settings)
-    features = output_bytes(settings.general.model, shape, classes_of(settings))
+    largest, every = output_bytes(settings.general.model, shape, classes_of(settings))
     own = size(model.state_dict())
-    need = PROCESS + MODELS * own + max(EVALUATED, 2 * settings.training.batch_size) * features
+    need = PROCESS + MODELS * own + max(EVALUATED * ALIVE * largest, settings.training.batch_size * every)
     if sizes is None:
         return need
     one = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
@@ -86,13 +88,13 @@ def cached_model(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
 
 
 @lru_cache(maxsize=16)
-def output_bytes(name: str, shape: tuple[int, ...], classes: int) -> int:
-    """Return the bytes of all layers' outputs for one sample, found without computing any."""
-    model, total = build(name, shape, classes, 0).eval().to("meta"), 0
+def output_bytes(name: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
+    """Return the bytes for one sample of the largest layer's output, and of all; nothing is computed for that."""
+    model, found = build(name, shape, classes, 0).eval().to("meta"), [0]
 
     def count(module: object, inputs: object, output: object) -> None:
-        nonlocal total
-        total += output.numel() * output.element_size() if isinstance(output, torch.Tensor) else 0
+        if isinstance(output, torch.Tensor):
+            found.append(output.numel() * output.element_size())
 
     for module in model.modules():
         if not list(module.children()):
@@ -100,8 +102,8 @@ def output_bytes(name: str, shape: tuple[int, ...], classes: int) -> int:
     try:
         model(torch.empty(1, *shape, device="meta"))
     except (RuntimeError, NotImplementedError):
-        return 0  # somebody's own model may need numbers to know its shapes
-    return total
+        return 0, 0  # somebody's own model may need numbers to know its shapes
+    return max(found), sum(found)
 
 
 def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:

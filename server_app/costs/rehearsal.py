@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from client_app.assignment import player
+from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate, resolve
 from server_app.app import Run
 from server_app.costs.memory import classes_of, participants, shape_of, upload_of
@@ -72,10 +73,11 @@ class Stage:
 
     def measure(self, settings: RunSettings) -> Rates:
         """Return a run's rates; what it has in common with another one is measured once."""
-        general, data, training = settings.general, settings.data, settings.training
+        general, data = settings.general, settings.data
         common = (general.model, data.input_shape, classes_of(settings), general.device, data.augmentation)
-        clients = (*common, training.batch_size, training.momentum, training.weight_decay, settings.variants)
-        server = (clients, settings.combine, settings.deploys, participants(settings), data.holdout_per_class)
+        clients = (*common, quick(settings.training, 0), settings.variants)
+        parts = (settings.combine, settings.monitors, settings.deploys)
+        server = (clients, parts, participants(settings), data.holdout_per_class)
         if clients not in self.clients:
             self.clients[clients] = self.client_rates(settings)
         if server not in self.rates:
@@ -134,7 +136,7 @@ class Stage:
     ) -> float:
         """Return what the server takes with all steps of the parts `stepping`, given what it takes with one of each."""
         holdout = settings.data.holdout_per_class
-        whole = any(part.needs_holdout for part in parts) and holdout > 0
+        whole = any(part.needs_holdout for part in (*parts, *settings.monitors)) and holdout > 0
         total = few * (holdout / self.holdout(settings) if whole else 1.0)
         for part in stepping:
             for name in repeated(part):
@@ -166,7 +168,7 @@ class Stage:
                 settings.general, rounds=2, participation=1.0, evaluate_every=0, results=str(self.folder), fresh=True
             ),
             data=self.made_up(settings, clients, samples, tests),
-            training=replace(settings.training, local_epochs=1, local_steps=0, batch_limit=batches, learning_rate=1e-6),
+            training=quick(settings.training, batches),
             exchange=ExchangeSettings(),
             combine=short[0],
             deploys=tuple(short[1:]),
@@ -194,6 +196,7 @@ class Stage:
                 arrays[f"{split}_images"] = (
                     draws.random(size, np.float32) if vectors else draws.integers(0, 256, size, np.uint8)
                 )
+            self.folder.mkdir(parents=True, exist_ok=True)
             np.savez(file, **arrays)
         return resolve(
             DataSettings(
@@ -218,6 +221,13 @@ class Played:
     folder: RunFolder
     run: Run
     record: dict[str, Any]
+
+
+def quick(training: TrainingSettings, batches: int) -> TrainingSettings:
+    """Return settings of so many steps, which move next to nothing."""
+    same = ("batch_size", "momentum", "weight_decay", "clip_norm", "precision")
+    kept = {name: getattr(training, name) for name in same}
+    return TrainingSettings(local_epochs=1, batch_limit=batches, learning_rate=1e-6, **kept)
 
 
 def shortened(part: ServerMethod, more: str) -> ServerMethod:

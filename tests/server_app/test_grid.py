@@ -344,11 +344,12 @@ def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> None:
     (job,) = jobs_of(tmp_path, 1)
     file = io.StringIO()
-    with Overview(Console(file=file, force_terminal=True, width=120), [job], 1) as overview:
+    with Overview(Console(file=file, force_terminal=True, width=120, highlight=False), [job], 1) as overview:
         overview.started(job)
         RunFolder(job.settings.folder).path.mkdir(parents=True)
         RunFolder(job.settings.folder).add_round(record(1, 1.0))
         overview.told(job, "round   1/2  loss 1.000")
+        overview.live.refresh()
         overview.told(job, "client 3 left out")
         overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
     told = file.getvalue()
