@@ -122,7 +122,7 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
 
 
 def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="--federation-config.*ray"):
+    with pytest.raises(SettingError, match=r"--federation-config.*ray"):
         run_all([small(tmp_path)], [], Console(file=io.StringIO()), federation_config="num-supernodes=2")
 
 
