@@ -135,7 +135,7 @@ def test_lists_are_whole_in_both_forms(
 @pytest.mark.parametrize("engine", ["inprocess", "workers"])
 def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
     command = [sys.executable, "-m", "server_app.cli", "run", "--engine", engine, "--results", str(tmp_path), "--json"]
-    command += ["--set", "rounds=20", "--set", "local-epochs=1"]
+    command += ["--set", "rounds=60", "--set", "local-epochs=1"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
@@ -148,7 +148,7 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: 
     assert not psutil.wait_procs(children, timeout=5)[1]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "resuming after round" in finished.stderr
-    assert json.loads(finished.stdout)["rounds"] == 20
+    assert json.loads(finished.stdout)["rounds"] == 60
 
 
 def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Path) -> None:
