@@ -4,29 +4,81 @@ The server decides which file counts: it names the round of the client's last up
 reply that was lost or refused, or a run that was killed, leaves no trace in what the client goes on from.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from client_app.state import State, split_prefix, with_prefix
+from client_app.state import State, digest, split_prefix, with_prefix
+
+CHECKSUM = "checksum"
+"""Key of a file's metadata: the digest of its tensors and of its other metadata."""
 
 
 class MemoryLost(FileNotFoundError):
     """The memory that the server named is not on this client's disk."""
 
 
-def write_atomically(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write tensors and text so that a reader, and a kill at any time, finds the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+class Damaged(ValueError):
+    """A file that is not as it was written; the message names it."""
+
+
+class WriteFailed(OSError):
+    """A file that could not be written; the message names it and says why."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within this context, turn whatever prevents `path` from being written into one sentence, WriteFailed."""
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata)
-        partial.replace(path)
+        yield
+    except (OSError, SafetensorError) as error:
+        raise WriteFailed(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def write_atomically(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, previous: Path | None = None
+) -> None:
+    """Write tensors and text so that a reader, and a kill at any time, finds the old file or the new one.
+
+    With `previous` the old file is kept under that name; a kill may then leave it there alone. Raises WriteFailed.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    told = dict(metadata or {})
+    told[CHECKSUM] = checksum(tensors, told)
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, told)
+            if previous is not None and path.exists():
+                path.replace(previous)
+            partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return a file's tensors and text. Raises Damaged when they are not the ones that were written."""
+    try:
+        with safe_open(path, "pt") as file:
+            told = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
+    stated = told.pop(CHECKSUM, None)  # files of earlier versions have none
+    if stated is not None and stated != checksum(tensors, told):
+        raise Damaged(f"{path} is damaged: its checksum is another")
+    return tensors, told
+
+
+def checksum(tensors: Mapping[str, Tensor], told: Mapping[str, str]) -> str:
+    """Return the sha256 of tensors and text."""
+    return digest([tensors], *sorted(f"{key}={value}" for key, value in told.items()))
 
 
 def folder_of(run_folder: Path, client: int) -> Path:
@@ -42,20 +94,26 @@ def file_of(folder: Path, round: int) -> Path:
 def recall(folder: Path, round: int) -> dict[str, dict[str, Tensor]]:
     """Return what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
-    Raises MemoryLost, naming the file, when it should be there and is not.
+    Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole.
     """
     if round == 0:
         return {}
     path = file_of(folder, round)
     if not path.exists():
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
-    return split_prefix(load_file(path))
+    return split_prefix(read(path)[0])
 
 
 def forget_all_but(folder: Path, round: int) -> None:
-    """Delete the other rounds' files; call it only once the server has named `round` for training."""
-    for path in (*folder.glob("round-*.safetensors"), *folder.glob(".round-*")):  # the latter: a kill while writing
-        if path != file_of(folder, round):
+    """Delete all files but that of `round` and the one before it; call it only once the server has named `round`.
+
+    The one before belongs to the server's previous checkpoint, which counts where the last one is damaged. Files after
+    `round` are of replies that the server did not use.
+    """
+    files = sorted(folder.glob("round-*.safetensors"))
+    kept = [path for path in files if path <= file_of(folder, round)][-2:]
+    for path in (*files, *folder.glob(".round-*")):  # the latter: a kill while writing
+        if path not in kept:
             path.unlink(missing_ok=True)
 
 

@@ -24,6 +24,8 @@ class TrainingSettings:
     """Optimizer steps in a round; 0 takes local-epochs instead."""
     batch_size: int = 32
     """Samples in a mini-batch; a client with fewer still trains on what it has."""
+    batch_limit: int = 0
+    """Mini-batches of an epoch at most, for a quick look; 0 is all. Not beside local-steps, which counts them too."""
     learning_rate: float = 0.05
     """Learning rate of the first round."""
     learning_rate_decay: float = 1.0
@@ -44,6 +46,8 @@ class TrainingSettings:
             ("local_epochs", "must be at least 1", self.local_epochs >= 1),
             ("local_steps", "must be 0 or more", self.local_steps >= 0),
             ("batch_size", "must be at least 1", self.batch_size >= 1),
+            ("batch_limit", "must be 0 or more", self.batch_limit >= 0),
+            ("batch_limit", "contradicts local-steps: set one of the two", not (self.batch_limit and self.local_steps)),
             ("learning_rate", "must be a finite number greater than 0", 0 < self.learning_rate < math.inf),
             ("learning_rate_decay", "must be in (0, 1]", 0 < self.learning_rate_decay <= 1),
             ("learning_rate_decay_every", "must be at least 1", self.learning_rate_decay_every >= 1),

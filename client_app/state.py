@@ -64,9 +64,9 @@ def split_prefix(state: State) -> dict[str, dict[str, Tensor]]:
     return parts
 
 
-def digest(states: Iterable[State]) -> str:
-    """Return the sha256 of every name, dtype, shape and value, states in the order given, names sorted."""
-    sha = hashlib.sha256()
+def digest(states: Iterable[State], *words: str) -> str:
+    """Return the sha256 of every word, and of every name, dtype, shape and value, in the order given, names sorted."""
+    sha = hashlib.sha256("\n".join(words).encode())
     for state in states:
         sha.update(f"{len(state)} tensors;".encode())
         for name in sorted(state):

@@ -116,7 +116,7 @@ def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings
             order = torch.randperm(size, generator=generator)
         else:
             order = torch.multinomial(weights_N.cpu(), size, replacement=True, generator=generator)
-        return mini_batches(order.to(client.labels_N.device), settings.batch_size)
+        return mini_batches(order.to(client.labels_N.device), settings.batch_size)[: settings.batch_limit or None]
 
     epochs = (epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs)))
     return islice(chain.from_iterable(epochs), settings.local_steps or None)

@@ -1,6 +1,6 @@
 """What is known of each named data set before a byte of it is read: classes, shape, normalization, where it lies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -29,6 +29,8 @@ class Known:
     """How to get it where no library can download it."""
     nilearn_files: tuple[str, ...] = ()
     """Patterns of `files` as nilearn downloads it; empty where nilearn does not."""
+    sizes: tuple[int, int] = (0, 0)
+    """Training and test samples, for estimates before the data are there; 0 where that depends on settings."""
 
     @property
     def downloaded_by(self) -> str:
@@ -120,6 +122,24 @@ def _abide(site: str) -> Known:
     )
 
 
+_SIZES = {
+    "digits": (1437, 360),
+    "mnist": (60_000, 10_000),
+    "fashion-mnist": (60_000, 10_000),
+    "usps": (7291, 2007),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "mnist-m": (60_000, 10_000),
+    "svhn": (73_257, 26_032),
+    "synthdigits": (479_400, 9553),
+    "cinic10": (180_000, 90_000),
+    "tiny-imagenet": (100_000, 10_000),
+    "imagenet-lt": (115_846, 50_000),
+    "office-amazon": (766, 192),
+    "office-caltech": (898, 225),
+    "office-dslr": (126, 31),
+    "office-webcam": (236, 59),
+}
 KNOWN: dict[str, Known] = {
     "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,)),
     "mnist": Known(
@@ -202,6 +222,7 @@ KNOWN: dict[str, Known] = {
     },
     **{f"abide-{site.lower().replace('_', '-')}": _abide(site) for site in ("NYU", "UM_1", "USM", "UCLA_1")},
 }
+KNOWN = {name: replace(known, sizes=_SIZES.get(name, (0, 0))) for name, known in KNOWN.items()}
 ALIASES = {
     "digits-five": ("mnist", "svhn", "usps", "synthdigits", "mnist-m"),
     "office-caltech10": tuple(name for name in KNOWN if name.startswith("office-")),

@@ -122,11 +122,25 @@ def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
 
 
 def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
+    files = _files(names, settings)
+    readable = "-".join(domain_names(names))[:40]
+    return cache.cache_folder(settings.cache) / f"{readable}-{cache.key_of(identity, files)[:24]}"
+
+
+def missing(settings: DataSettings) -> str:
+    """Why the data cannot be read, naming what is not there; empty where it is, or may be downloaded. Reads nothing."""
+    try:
+        _files(members(settings.dataset), settings)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
     files: list[Path] = []
     for name in names:
         files += _own_files(name, path_of(name, settings)) if is_own(name) else files_of(name, settings)
-    readable = "-".join(domain_names(names))[:40]
-    return cache.cache_folder(settings.cache) / f"{readable}-{cache.key_of(identity, files)[:24]}"
+    return files
 
 
 def _own_files(name: str, path: Path) -> list[Path]:

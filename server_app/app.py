@@ -19,7 +19,7 @@ from client_app.models import build
 from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate
-from server_app.checkpoint import Checkpoint
+from server_app.checkpoint import Checkpoint, latest
 from server_app.evaluation import by_group, of_clients, of_server, shot_groups, sizes
 from server_app.methods import row_name
 from server_app.results import RunFolder, summarize
@@ -57,6 +57,8 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     with folder.locked():
         if settings.general.fresh:
             folder.clear()
+        if damage := folder.drop_damaged_summary():
+            tell(damage)
         if (summary := folder.summary()) is not None:
             tell(folder.finished_note())
             tracker.begin(settings.flat(), folder.rounds())
@@ -134,11 +136,13 @@ class Run:
         return summary
 
     def resume(self) -> None:
-        """Take up the run after its last checkpointed round."""
-        if not self.folder.checkpoint_file.exists():
+        """Take up the run after its last checkpointed round; where that is damaged, after the one before."""
+        checkpoint = latest(self.folder, self.tell)
+        if checkpoint is None:
+            if self.folder.rounds_file.exists():
+                self.tell("no whole checkpoint: starting again from round 1")
             self.folder.clear()
             return
-        checkpoint = Checkpoint.load(self.folder.checkpoint_file)
         self.strategy.round, self.strategy.shared = checkpoint.round, checkpoint.shared
         self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
         self.strategy.memory_rounds = checkpoint.memory_rounds
@@ -151,7 +155,7 @@ class Run:
         checkpoint = Checkpoint(
             strategy.round, strategy.shared, strategy.states, strategy.deployed, strategy.memory_rounds
         )
-        checkpoint.save(self.folder.checkpoint_file)
+        checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
 
     def lap(self) -> float:
         """Return the seconds since the last call: a round with everything that belongs to it."""

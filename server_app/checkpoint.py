@@ -1,19 +1,23 @@
 """A run's checkpoint: model, every method's state and what else a resume needs, in one file replaced in one step."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
-from client_app.memory import write_atomically
+from client_app.memory import Damaged, read, write_atomically
 from client_app.state import State, split_prefix, with_prefix
+from server_app.results import RunFolder
 
 FORMAT = 1
 
 
 class BrokenCheckpoint(RuntimeError):
     """The file is no checkpoint, or not a whole one."""
+
+
+class OtherFormat(BrokenCheckpoint):
+    """A checkpoint of another version of the code."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class Checkpoint:
     memory_rounds: dict[int, int] = field(default_factory=dict)
     """Client -> round of its last update that was used."""
 
-    def save(self, path: Path) -> None:
-        """Write the checkpoint; whoever reads sees this one or the one before."""
+    def save(self, path: Path, previous: Path | None = None) -> None:
+        """Write the checkpoint; whoever reads sees this one or the one before, which is kept as `previous`."""
         tensors = with_prefix("shared", self.shared)
         for part, state in self.states.items():
             tensors |= with_prefix(f"state/{part}", state)
@@ -44,19 +48,18 @@ class Checkpoint:
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
-        write_atomically(path, tensors, {"fedskew": json.dumps(told)})
+        write_atomically(path, tensors, {"fedskew": json.dumps(told)}, previous)
 
     @staticmethod
     def load(path: Path) -> "Checkpoint":
         """Read a checkpoint. Raises BrokenCheckpoint, naming the file."""
         try:
-            with safe_open(path, "pt") as file:
-                told = json.loads(file.metadata()["fedskew"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise BrokenCheckpoint(f"{path} is not a whole checkpoint, start with fresh = true: {error}") from error
+            tensors, metadata = read(path)
+            told = json.loads(metadata["fedskew"])
+        except (Damaged, KeyError, ValueError) as error:
+            raise BrokenCheckpoint(str(error) if isinstance(error, Damaged) else f"{path} is no checkpoint") from error
         if told["format"] != FORMAT:
-            raise BrokenCheckpoint(f"{path} has format {told['format']}, not {FORMAT}: start with fresh = true")
+            raise OtherFormat(f"{path} has format {told['format']}, not {FORMAT}: start with fresh = true")
         kinds = split_prefix(tensors)
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
@@ -68,3 +71,24 @@ class Checkpoint:
             deployed={name: {**shared, **deployed.get(name, {})} for name in told["deployed"]},
             memory_rounds={int(client): round for client, round in told["memory-rounds"].items()},
         )
+
+
+def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
+    """Return a run's newest whole checkpoint whose rounds are all on record, or None; tell what cannot be used.
+
+    What cannot be used is deleted: it would take the place of the previous checkpoint. Raises OtherFormat.
+    """
+    recorded = len(folder.rounds())
+    for file in filter(Path.exists, (folder.checkpoint_file, folder.previous_file)):
+        try:
+            checkpoint = Checkpoint.load(file)
+        except OtherFormat:
+            raise
+        except BrokenCheckpoint as error:
+            tell(str(error))
+        else:
+            if checkpoint.round <= recorded:
+                return checkpoint
+            tell(f"{folder.rounds_file} is damaged: of {checkpoint.round} rounds it holds {recorded}")
+        file.unlink()
+    return None

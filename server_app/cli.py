@@ -15,9 +15,11 @@ from rich.table import Table
 from data import DataError, SettingError
 from server_app import data_cli, export_cli, report_cli
 from server_app.experiments import find_all, listed
+from server_app.grid import labels, results_lock, run_all
 from server_app.methods import METHODS
-from server_app.plan import plan, runs, selected
+from server_app.plan import Cell, plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
+from server_app.tables import lines, results_table, unseen_table
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -52,7 +54,10 @@ class Topic(StrEnum):
 @application.command()
 def run(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments of experiments.yaml; none is one run.")] = None,
-    engine: Annotated[Engine, typer.Option(help="Where the clients are played.")] = Engine.workers,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Where the clients are played; left out, workers, or inprocess for several runs at a time."),
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
@@ -60,7 +65,9 @@ def run(
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that play clients; 0 is one a core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
@@ -72,15 +79,56 @@ def run(
     cells = selected(cells, row or (), column or ())
     planned = runs(cells) if names else [parse(overrides)]
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    summaries = [conduct(one, engine.value, console, workers, federation_config) for one in planned]
-    if as_json:
-        print(json.dumps(summaries if names else summaries[0], indent=2))
+    chosen = engine.value if engine else ""
+    if dry_run:
+        show_plan(planned, cells, console, chosen, jobs, workers, as_json)
         return
-    console.print(results_table(planned, summaries))
-    if any("unseen" in summary for summary in summaries):
-        console.print(unseen_table(planned, summaries))
-    for one in planned:
-        console.print(str(one.folder), style="dim")
+    if not names:
+        with results_lock(planned, alone=False):
+            done = {planned[0].run_id: conduct(planned[0], chosen or "workers", console, workers, federation_config)}
+        failed: dict[str, str] = {}
+    else:
+        with results_lock(planned, alone=True):
+            done, failed = run_all(planned, cells, console, chosen, jobs, workers, federation_config)
+    if as_json:
+        lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
+        print(json.dumps([*done.values(), *lost] if names else done[planned[0].run_id], indent=2))
+    else:
+        console.print(results_table(lines(cells, planned, done)))
+        if any("unseen" in summary for summary in done.values()):
+            console.print(unseen_table(planned, done))
+        for one in planned:
+            console.print(str(one.folder), style="dim")
+    if failed:
+        told(f"{len(failed)} of {len(planned)} runs failed", FAILED)
+        for name, reason in failed.items():
+            told(f"{name}: {reason}", FAILED)
+        raise typer.Exit(FAILED)
+
+
+def show_plan(
+    planned: list[RunSettings],
+    cells: list[Cell],
+    console: Console,
+    engine: str,
+    jobs: int,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
+    from server_app.costs import dry_run
+
+    found = dry_run.plan_costs(planned, labels(planned, cells), console, engine, jobs, workers)
+    if as_json:
+        print(json.dumps(dry_run.as_json(found), indent=2))
+    else:
+        console.print(dry_run.plan_table(found))
+        for line in dry_run.told(found):
+            console.print(line, markup=False)
+    for refusal in found.refusals:
+        told(refusal, BAD_INPUT)
+    if found.refusals:
+        raise typer.Exit(BAD_INPUT)
 
 
 def conduct(
@@ -93,71 +141,6 @@ def conduct(
     console.print(title, style="bold")
     with console.status(title):
         return execute(settings, engine, console.print, workers=workers, federation_config=federation_config)
-
-
-def results_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, the recalls."""
-    classes = planned[0].data.classes.split(",")
-    recalls = len(classes) <= 10 and all(one.data.classes == planned[0].data.classes for one in planned)
-    means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
-    if all(len(one.data.classes.split(",")) == 2 for one in planned):
-        means["auroc"] = "AUROC"
-    table = Table(
-        title="Last round (best: the round that was best on the test set). Percent; right: recall by class.",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    several = len({one.general.seed for one in planned}) > 1
-    table.add_column("method", no_wrap=True)
-    for heading in (*(["seed"] * several), *means.values(), *(classes if recalls else ())):
-        table.add_column(heading[:8], justify="right", no_wrap=True)
-    shown: set[tuple[str, int, str]] = set()
-    for one, summary in zip(planned, summaries, strict=True):
-        for deployed, numbers in summary["models"].items():
-            row, last = summary["rows"][deployed], numbers["last"]
-            if (key := (row, one.general.seed, one.data.dataset)) in shown:
-                continue
-            shown.add(key)
-            shares = {**last, "best": numbers["best-test"]["balanced-accuracy"]}
-            cells = [percent(shares.get(key), 1) for key in means]
-            recall = [percent(value, 0) for value in last["recall"]] if recalls else []
-            table.add_row(row, *([str(one.general.seed)] * several), *cells, *recall)
-    return table
-
-
-def percent(share: float | None, digits: int) -> str:
-    """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
-    return "-" if share is None else f"{100 * share:.{digits}f}"
-
-
-def unseen_table(planned: list[RunSettings], summaries: list[dict[str, Any]]) -> Table:
-    """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
-    table = Table(
-        title="A site nobody trained with, last round. Percent.",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("site", "method", "seed", "batch norm"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("balanced", "F1"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    shown: set[tuple[str, ...]] = set()
-    for one, summary in zip(planned, summaries, strict=True):
-        unseen = summary.get("unseen", {"models": {}})
-        for deployed, ways in unseen["models"].items():
-            cells = (unseen["domain"], summary["rows"][deployed], str(one.general.seed))
-            if cells in shown:
-                continue
-            shown.add(cells)
-            for way, numbers in ways.items():
-                of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
-                means = (numbers["balanced-accuracy"], numbers["macro-f1"])
-                table.add_row(*cells, way + of_whom, *(f"{100 * mean:.1f}" for mean in means))
-            for way, why in unseen.get("unavailable", {}).items():
-                table.add_row(*cells, f"{way}: {why}", "-", "-")
-    return table
 
 
 @application.command(name="list")
@@ -202,8 +185,10 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
-        if application(standalone_mode=False) == INTERRUPTED:  # typer makes a return value of a KeyboardInterrupt
-            sys.exit(told("interrupted; the same command goes on from the last finished round", INTERRUPTED))
+        status = application(standalone_mode=False)
+        if status == INTERRUPTED:  # typer makes a return value of a KeyboardInterrupt
+            told("interrupted; the same command goes on from the last finished round", INTERRUPTED)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
         sys.exit(error.exit_code)

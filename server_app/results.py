@@ -1,32 +1,24 @@
 """A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
 
-import fcntl
 import json
 import math
 import os
 import platform
 import subprocess
-import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from client_app.assignment import code_version
-from data import SettingError
+from client_app.memory import writing
+from server_app.lock import locked
 
 PACKAGES = ("client_app", "data", "server_app", "strategies")
-
-
-LOCK_WAIT = 2.0
-"""Seconds to wait for a run's lock: a process that has just been killed holds it until its last thread is gone."""
-
-
-class FolderBusy(RuntimeError):
-    """Another process is working on the run."""
 
 
 class RunFolder:
@@ -38,6 +30,7 @@ class RunFolder:
         self.rounds_file = path / "rounds.jsonl"
         self.summary_file = path / "summary.json"
         self.checkpoint_file = path / "checkpoint.safetensors"
+        self.previous_file = path / "previous.safetensors"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -45,34 +38,30 @@ class RunFolder:
 
         Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("a+")
-        except OSError as error:
-            raise SettingError("results", str(self.path.parent), f"cannot be written: {error.strerror}") from error
-        with file:
-            deadline = time.monotonic() + LOCK_WAIT
-            while not acquired(file):
-                if time.monotonic() > deadline:
-                    file.seek(0)
-                    raise FolderBusy(f"process {file.read().strip()} is working on {self.path}")
-                time.sleep(0.05)
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        with locked(self.path):
+            for partial in self.path.glob(".*.[0-9]*"):  # of a process that was killed while writing
+                partial.unlink(missing_ok=True)
             yield
 
     def clear(self) -> None:
         """Delete what an earlier start has left, but for the clients' memory files, which no one will name."""
-        for file in (self.summary_file, self.rounds_file, self.checkpoint_file, self.settings_file):
+        files = (self.summary_file, self.rounds_file, self.checkpoint_file, self.previous_file, self.settings_file)
+        for file in files:
             file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of a finished run, or None."""
+        """Return the summary of a finished run, or None; one that is cut short is none."""
         try:
             return dict(json.loads(self.summary_file.read_text()))
         except (FileNotFoundError, ValueError):
             return None
+
+    def drop_damaged_summary(self) -> str:
+        """Delete a summary that is cut short, and return a line that says so; empty when there was none."""
+        if self.summary_file.exists() and self.summary() is None:
+            self.summary_file.unlink()
+            return f"{self.summary_file} is damaged: the run is finished once more"
+        return ""
 
     def finished_note(self) -> str:
         """Return the line that says a finished run is reused, and whether other code made it."""
@@ -87,26 +76,30 @@ class RunFolder:
         return "" if made_by == code_version(*PACKAGES) else ", begun by another version of the code"
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Return the records of the rounds so far; a line that a kill cut short is left out."""
+        """Return the records of the rounds so far, up to the first one that a kill cut short, or that was changed."""
         if not self.rounds_file.exists():
             return []
         records = []
-        for line in self.rounds_file.read_text().splitlines():
+        for line in self.rounds_file.read_text(errors="replace").splitlines():
             try:
-                records.append(json.loads(line))
-            except ValueError:
+                record = json.loads(line)
+                stated = record.pop("checksum", None)  # records of earlier versions have none
+            except (ValueError, AttributeError):
                 break
+            if stated is not None and stated != checksum(record):
+                break
+            records.append(record)
         return records
 
     def add_round(self, record: Mapping[str, Any]) -> None:
-        """Append a round's record."""
-        with self.rounds_file.open("a") as file:
-            file.write(json.dumps(finite(record)) + "\n")
+        """Append a round's record. Raises WriteFailed."""
+        with writing(self.rounds_file), self.rounds_file.open("a") as file:
+            file.write(line_of(finite(record)))
 
     def cut_after(self, round: int) -> None:
         """Drop the records of rounds after `round`: the ones whose checkpoint was never written."""
         kept = [record for record in self.rounds() if record["round"] <= round]
-        write_text(self.rounds_file, "".join(json.dumps(record) + "\n" for record in kept))
+        write_text(self.rounds_file, "".join(map(line_of, kept)))
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Write what was run, and with what."""
@@ -117,20 +110,25 @@ class RunFolder:
         write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
 
 
-def acquired(file: IO[str]) -> bool:
-    """Take the file's lock if it is free, and return whether it was."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def line_of(record: Mapping[str, Any]) -> str:
+    """Return a record as a line of rounds.jsonl, with its checksum."""
+    return json.dumps({**record, "checksum": checksum(record)}) + "\n"
+
+
+def checksum(record: Mapping[str, Any]) -> str:
+    """Return the CRC-32 of a record; JSON gives every number back as it was, so reading and writing agree."""
+    return f"{zlib.crc32(json.dumps(record).encode()):08x}"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader finds the old one or the new one."""
+    """Write a text file so that a reader finds the old one or the new one. Raises WriteFailed."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    try:
+        with writing(path):
+            partial.write_text(text)
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def mean(values: Sequence[float | None]) -> float | None:

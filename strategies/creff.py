@@ -70,25 +70,25 @@ class FederatedFeatures(ServerMethod):
         state = {name: tensor.to(server.device) for name, tensor in state.items()}
         weight_CD, bias_C = state["weight"], state["bias"]
         like_CE = weight_CD.new_empty(len(weight_CD), weight_CD.shape[1] + self.bias_columns)
-        gradients_CCE, held = mean_gradients([update.uploads[self.consumes] for update in updates], like_CE)
-        features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_CCE, held)
+        gradients_NCE, held = mean_gradients([update.uploads[self.consumes] for update in updates], like_CE)
+        features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_NCE, held)
         draws = server.generator(self.name)
         head = {name: tensor.to(server.device) for name, tensor in self.new_head(shared, draws).items()}
         head = self.retrain(head, features_CMD, draws)
-        distances = self.distances(self.gradients(features_CMD, weight_CD, bias_C), gradients_CCE)[held]
+        distances = self.distances(self.gradients(features_CMD[held], weight_CD, bias_C, held), gradients_NCE)
         deployed = with_head(shared, head)
         new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
         numbers = {self.loss_name: distances.mean().item(), **self.compared(server, features_CMD, distances, held)}
         return Deployment({self.name: deployed}, new_state, numbers)
 
     def match(
-        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_CCE: Tensor, held: Tensor
+        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_NCE: Tensor, held: Tensor
     ) -> Tensor:
         """Return the features after I steps down the distance, all classes at once; the others' features stay.
 
-        `gradients_CCE` are the clients' mean gradients, of which the classes `held` (n,) mean something.
+        `gradients_NCE` are the clients' mean gradients of the classes `held` (N,).
         """
-        moving_NMD, wanted_NCE = features_CMD[held].requires_grad_(True), gradients_CCE[held]
+        moving_NMD, wanted_NCE = features_CMD[held].requires_grad_(True), gradients_NCE
         for _ in range(self.feature_steps):
             distances_NR = self.distances(self.gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCE)
             (slope,) = torch.autograd.grad(self.total(distances_NR), moving_NMD)  # Eq. (6)
@@ -214,14 +214,15 @@ def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, T
 
 
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (C, C, D): each class's unweighted mean over the clients that hold it, and which classes (n,) are held."""
-    classes, width = like_CD.shape
-    total_CCD, holders_C = torch.zeros(classes, classes, width, dtype=torch.float64), torch.zeros(classes)
+    """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
+    held = torch.unique(torch.cat([upload["classes"].cpu() for upload in uploads]))
+    total_nCD, holders_n = torch.zeros(len(held), *like_CD.shape, dtype=torch.float64), torch.zeros(len(held))
     for upload in uploads:
-        total_CCD[upload["classes"].cpu()] += upload["gradients"].cpu()
-        holders_C[upload["classes"].cpu()] += 1
-    mean_CCD = total_CCD / holders_C.clamp(min=1)[:, None, None]  # Eq. (4)
-    return mean_CCD.to(like_CD), holders_C.nonzero().flatten().to(like_CD.device)
+        rows = torch.searchsorted(held, upload["classes"].cpu())
+        total_nCD[rows] += upload["gradients"].cpu()
+        holders_n[rows] += 1
+    mean_nCD = total_nCD / holders_n[:, None, None]  # Eq. (4)
+    return mean_nCD.to(like_CD), held.to(like_CD.device)
 
 
 def feature_gradients(features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:

@@ -24,32 +24,50 @@ class FeatureGradients(Variant):
 
     min_class_samples: int = 1
     """Send a class only when the client has at least that many samples of it."""
+    classes_per_round: int = 0
+    """Send at most that many classes, drawn anew every round among those held; 0 is all of them."""
 
     def __post_init__(self) -> None:
-        require(
-            self.min_class_samples >= 1, f"{self.name}.min-class-samples", self.min_class_samples, "must be at least 1"
-        )
+        for key, least in (("min_class_samples", 1), ("classes_per_round", 0)):
+            rule = f"must be at least {least}" if least else "must be 0 or more"
+            require(getattr(self, key) >= least, f"{self.name}.{key.replace('_', '-')}", getattr(self, key), rule)
+
+    def sent(self, held: int) -> int:
+        """Return how many classes a client sends that holds so many."""
+        return min(held, self.classes_per_round or held)
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}."""
         head = client.broadcast[self.name]
         held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
+        if self.sent(len(held)) < len(held):
+            order = torch.randperm(len(held), generator=client.generator(self.name))
+            held = held[order[: self.classes_per_round]].sort().values
         features_ND = client.features()
         gradients = class_gradients(
-            features_ND, client.labels_N, head["weight"].to(features_ND), head["bias"].to(features_ND)
+            features_ND, client.labels_N, head["weight"].to(features_ND), head["bias"].to(features_ND), held
         )
-        return Contribution(upload={"classes": held, "gradients": gradients[held.to(gradients.device)].cpu()})
+        return Contribution(upload={"classes": held, "gradients": gradients.cpu()})
 
 
-def class_gradients(features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bias_C: Tensor) -> Tensor:
-    """Return (C, C, D): each class's mean over its samples of (softmax(W z + b) - e_c) z^T; 0 for an absent class."""
+def class_gradients(
+    features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bias_C: Tensor, classes: Tensor | None = None
+) -> Tensor:
+    """Return (n, C, D): of each of the `classes` (n,), or of all, the mean over its samples of
+
+        (softmax(W z + b) - e_c) z^T
+
+    0 for a class without samples.
+    """
     errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
     errors_NC = errors_NC - torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(errors_NC)  # p - e_c
-    gradients_CCD = features_ND.new_zeros(len(weight_CD), *weight_CD.shape)
-    for label in torch.unique(labels_N).tolist():
+    wanted = range(len(weight_CD)) if classes is None else classes.tolist()
+    gradients_nCD = features_ND.new_zeros(len(wanted), *weight_CD.shape)
+    for row, label in enumerate(wanted):
         held = labels_N == label
-        gradients_CCD[label] = errors_NC[held].T @ features_ND[held] / held.sum()
-    return gradients_CCD
+        if held.any():
+            gradients_nCD[row] = errors_NC[held].T @ features_ND[held] / held.sum()
+    return gradients_nCD
 
 
 def with_constant(features: Tensor) -> Tensor:

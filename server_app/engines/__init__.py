@@ -54,7 +54,10 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
     with folder.locked():
         if settings.general.fresh:
             folder.clear()
+        damage = folder.drop_damaged_summary()
     tell(f"run folder: {folder.path}")
+    if damage:
+        tell(damage)
     if (summary := folder.summary()) is not None:
         tell(folder.finished_note())
         return summary

@@ -141,7 +141,7 @@ def test_memory_is_read_and_written_as_the_server_names_it(grid: LocalGrid, tmp_
     assert same(lost, again), "a round played again from the same memory is the same"
     assert same(recall(folder, 1)["private"], first)
     ask(grid, "train", assignment, [1], [2], round=3)
-    assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (2, 3)}
+    assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2, 3)}
     counters = [t.item() for name, t in recall(folder, 3)["private"].items() if "num_batches" in name]
     steps = ask(grid, "train", assignment, [1], [3], round=4)["1/metrics"]["steps"]
     assert set(counters) == {3 * steps}, "the statistics went on from round to round"

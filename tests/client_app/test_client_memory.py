@@ -1,4 +1,4 @@
-"""The memory protocol: the server names the round, the client keeps that file alone."""
+"""The memory protocol: the server names the round, the client keeps that file and the one before."""
 
 from pathlib import Path
 
@@ -8,7 +8,16 @@ from client_builders import same
 from safetensors import safe_open
 
 from client_app import memory
-from client_app.memory import MemoryLost, file_of, folder_of, forget_all_but, recall, remember, write_atomically
+from client_app.memory import (
+    Damaged,
+    MemoryLost,
+    file_of,
+    folder_of,
+    forget_all_but,
+    recall,
+    remember,
+    write_atomically,
+)
 
 
 def kept(value: float) -> dict[str, dict[str, torch.Tensor]]:
@@ -39,7 +48,8 @@ def test_a_reply_that_was_lost_leaves_no_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file_of(tmp_path, 1).name]
     remember(tmp_path, 3, kept(3.0))
     assert equal(recall(tmp_path, 1), kept(1.0)) and equal(recall(tmp_path, 3), kept(3.0))
-    forget_all_but(tmp_path, 3)
+    remember(tmp_path, 4, kept(4.0))
+    forget_all_but(tmp_path, 4)
     with pytest.raises(MemoryLost):
         recall(tmp_path, 1)
 
@@ -90,7 +100,36 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, m
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
     with safe_open(path, "pt") as file:
         assert file.get_tensor("x").tolist() == [1, 1]
-        assert file.metadata() == {"why": "first"}
+        assert file.metadata()["why"] == "first"
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
+@pytest.mark.parametrize("change", ["cut", "bit"])
+def test_a_damaged_file_is_noticed_by_its_checksum(tmp_path: Path, place: float, change: str) -> None:
+    path = tmp_path / "state.safetensors"
+    write_atomically(path, {"x": torch.arange(100.0)}, {"why": "first"})
+    assert memory.read(path)[1] == {"why": "first"}
+    content = bytearray(path.read_bytes())
+    where = int(place * len(content))
+    path.write_bytes(
+        content[:where] if change == "cut" else content[:where] + bytes([content[where] ^ 1]) + content[where + 1 :]
+    )
+    with pytest.raises(Damaged, match=r"state\.safetensors is damaged"):
+        memory.read(path)
+
+
+def test_the_previous_file_is_kept(tmp_path: Path) -> None:
+    path, previous = tmp_path / "state.safetensors", tmp_path / "previous.safetensors"
+    for value in (1.0, 2.0, 3.0):
+        write_atomically(path, {"x": torch.tensor(value)}, previous=previous)
+    assert [memory.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
+
+
+def test_the_memory_of_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
+    for round in (1, 2, 4, 5):
+        remember(tmp_path, round, kept(float(round)))
+    forget_all_but(tmp_path, 4)  # round 5's reply was lost; a checkpoint before may still name round 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [file_of(tmp_path, round).name for round in (2, 4)]
 
 
 def test_transposed_tensors_are_written(tmp_path: Path) -> None:

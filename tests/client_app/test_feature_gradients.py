@@ -85,6 +85,27 @@ def test_exactly_the_classes_held_are_sent(least: int, classes: list[int]) -> No
     assert upload["gradients"].dtype == torch.float32 and upload["gradients"].shape == (len(classes), 4, 64)
 
 
+def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
+    settings, drawn = TrainingSettings(), set()
+    for round in range(1, 9):
+        clients = [replace(client_with_head(round=round), seed=round) for _ in range(3)]
+        every = gradients_of(clients[0], FeatureGradients(), settings)
+        some, again = (gradients_of(one, FeatureGradients(classes_per_round=2), settings) for one in clients[1:])
+        assert same(some, again)
+        rows = [every["classes"].tolist().index(label) for label in some["classes"].tolist()]
+        assert len(rows) == 2 and rows == sorted(rows)
+        assert torch.equal(some["gradients"], every["gradients"][rows])
+        drawn.add(tuple(rows))
+    assert drawn == {(0, 1), (0, 2), (1, 2)}
+
+
+@pytest.mark.parametrize(("limit", "classes"), [(0, 3), (1, 1), (3, 3), (9, 3)])
+def test_a_limit_above_the_classes_held_changes_nothing(limit: int, classes: int) -> None:
+    variant = FeatureGradients(classes_per_round=limit)
+    assert variant.sent(3) == classes
+    assert len(gradients_of(client_with_head(), variant, TrainingSettings())["classes"]) == classes
+
+
 def test_features_are_those_of_the_model_as_received() -> None:
     slow = gradients_of(client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=1e-3))
     fast = gradients_of(client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=0.5, local_epochs=3))

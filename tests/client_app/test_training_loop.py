@@ -18,6 +18,7 @@ from client_app.state import copy, digest, seed_of
 from client_app.training import batches, train_round
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
+from data import SettingError
 
 
 class OneWeight(Classifier):
@@ -183,6 +184,21 @@ def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: li
         assert epoch.sort().values.tolist() == list(range(size))
     if size > 5:
         assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1, 2), (2, 4), (3, 6), (100, 6), (0, 6)])
+def test_a_batch_limit_ends_every_epoch_early(limit: int, steps: int) -> None:
+    client = small_client((9, 8, 5))
+    settings = TrainingSettings(local_epochs=2, batch_size=8)
+    every, some = (list(batches(client, None, replace(settings, batch_limit=each))) for each in (0, limit))
+    assert len(some) == steps
+    assert [part.tolist() for part in some[: steps // 2]] == [part.tolist() for part in every[: steps // 2]]
+    assert [part.tolist() for part in some[steps // 2 :]] == [part.tolist() for part in every[3 : 3 + steps // 2]]
+
+
+def test_a_batch_limit_beside_local_steps_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"batch-limit = 2: contradicts local-steps"):
+        TrainingSettings(local_steps=1, batch_limit=2)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2, 3, 7])

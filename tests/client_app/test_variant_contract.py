@@ -73,11 +73,11 @@ ROWS = [
     Row(ClassWeights(), ClassWeights(), None, SKEWED),
     Row(
         FeatureGradients(),
-        FeatureGradients(min_class_samples=3),
+        FeatureGradients(min_class_samples=3, classes_per_round=1),
         FeatureGradients(),
         SKEWED,
         changes_weights=False,
-        wrong=({"min_class_samples": 0},),
+        wrong=({"min_class_samples": 0}, {"classes_per_round": -1}),
     ),
     Row(
         Focal(),

@@ -31,7 +31,7 @@ def test_a_run_prints_rounds_table_and_folder(
 ) -> None:
     assert fedskew("run", *QUICK, "--set", "method=creff", "--results", str(tmp_path), monkeypatch=monkeypatch) == 0
     told = capsys.readouterr().out
-    (folder,) = tmp_path.iterdir()
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     for words in ("round   1/2", "round   2/2", "fedavg", "creff", "balanced", str(folder)):
         assert words in told
     left = {file.name for file in folder.iterdir()}

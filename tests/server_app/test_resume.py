@@ -1,21 +1,30 @@
 """A run that is killed anywhere goes on to the same hash; a damaged or busy folder is refused with a sentence."""
 
+import contextlib
+import errno
 import json
 import multiprocessing
+import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from in_process import PLACES, Outcome, TamperingGrid, killed, losses, small
 
+import client_app.memory
 import server_app.app
+import server_app.results
+from client_app.memory import WriteFailed
 from data import SettingError
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
-from server_app.results import FolderBusy, RunFolder
+from server_app.lock import FolderBusy
+from server_app.results import RunFolder
 from strategies.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
@@ -80,17 +89,124 @@ def test_lost_memory_names_the_file(train: Train, tmp_path: Path) -> None:
         train(method="fedbn", rounds=3)
 
 
-def test_truncated_checkpoint(train: Train, tmp_path: Path) -> None:
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "nothing": lambda folder: None,
+    "checkpoint cut": lambda folder: cut(folder / "checkpoint.safetensors", 7),
+    "checkpoint empty": lambda folder: (folder / "checkpoint.safetensors").write_bytes(b"") and None,
+    "checkpoint gone": lambda folder: (folder / "checkpoint.safetensors").unlink(),
+    "a bit of the checkpoint": lambda folder: flip(folder / "checkpoint.safetensors", -9),
+    "last record cut": lambda folder: cut(folder / "rounds.jsonl", 7),
+    "a number of the last record": lambda folder: flip(folder / "rounds.jsonl", -120),
+    "first record": lambda folder: flip(folder / "rounds.jsonl", 12),
+    "both checkpoints": lambda folder: [flip(file, 90) for file in folder.glob("*.safetensors")] and None,
+}
+SAID = {
+    "nothing": "resuming after round 3",
+    "first record": "starting again from round 1",
+    "both checkpoints": "starting again from round 1",
+}
+
+
+def cut(file: Path, length: int) -> None:
+    """Take bytes off a file's end."""
+    file.write_bytes(file.read_bytes()[:-length])
+
+
+def flip(file: Path, place: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_path: Path) -> None:
+    changes = {"method": "scaffold+fedbn", "rounds": 4, "participation": 0.75}
+    whole = train("whole", **changes)
+    kill(tmp_path / "killed", "after the checkpoint", {}, changes)
+    for damage, harm in DAMAGES.items():
+        shutil.copytree(tmp_path / "killed", tmp_path / damage)
+        harm(small(tmp_path / damage, **changes).folder)
+        resumed = train(damage, **changes)
+        assert any(SAID.get(damage, "resuming after round 2") in line for line in resumed.lines), damage
+        if damage not in ("nothing", "checkpoint gone"):
+            assert any("damaged" in line for line in resumed.lines), damage
+        assert resumed.summary["hash"] == whole.summary["hash"], damage
+        assert resumed.records == whole.records, damage
+
+
+def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train, tmp_path: Path) -> None:
+    changes = {"method": "fedbn", "rounds": 5}
+    whole = train("whole", **changes)
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=killed, args=(str(tmp_path / "killed"), "during training", 4, {}, changes))
+    process.start()
+    process.join(120)
+    cut(small(tmp_path / "killed", **changes).folder / "checkpoint.safetensors", 7)
+    resumed = train("killed", **changes)
+    assert "resuming after round 2" in resumed.lines
+    assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
+
+
+def test_a_damaged_summary_is_written_once_more(train: Train) -> None:
+    first = train(method="creff")
+    cut(first.folder.summary_file, 7)
+    again = train(method="creff", grid=(grid := TamperingGrid()))
+    assert grid.asked == []
+    assert any("summary.json is damaged" in line for line in again.lines)
+    assert again.summary["hash"] == first.summary["hash"]
+
+
+def test_a_damaged_memory_file_is_named(train: Train, tmp_path: Path) -> None:
     with pytest.raises(TooFewReplies):
-        train(grid=TamperingGrid(losses({2: ("nan", 1)})))
-    file = small(tmp_path / "results").folder / "checkpoint.safetensors"
-    whole = file.read_bytes()
-    for length in (0, 5, 200, len(whole) - 7):
-        file.write_bytes(whole[:length])
-        with pytest.raises(BrokenCheckpoint, match=r"checkpoint\.safetensors"):
-            train()
-    file.write_bytes(whole)
-    assert train().summary["rounds"] == 2
+        train(method="fedbn", rounds=3, grid=TamperingGrid(losses({3: ("nan", 1)})))
+    folder = small(tmp_path / "results", method="fedbn", rounds=3).folder
+    flip(folder / "memory" / "client-00001" / "round-000002.safetensors", -1)
+    with pytest.raises(TooFewReplies, match=r"client 1: Damaged.*round-000002.*checksum"):
+        train(method="fedbn", rounds=3)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"])
+def test_a_full_disk_is_one_sentence_and_harms_nothing(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The disk is full when a file of that name is written in or after round 3."""
+    changes = {"method": "fedbn", "rounds": 4}
+    whole = train("whole", **changes)
+    real, folder = client_app.memory.writing, small(tmp_path / "full", **changes).folder
+
+    @contextlib.contextmanager
+    def full(path: Path) -> Iterator[None]:
+        with real(path):
+            begun = name in ("summary.json", "round-000003.safetensors") or path.exists()
+            if path.name == name and begun and len(RunFolder(folder).rounds()) >= 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield
+
+    with monkeypatch.context() as patch:
+        for module in (client_app.memory, server_app.results):
+            patch.setattr(module, "writing", full)
+        with pytest.raises((WriteFailed, TooFewReplies), match=rf"{name} cannot be written: No space left on device"):
+            train("full", **changes)
+    resumed = train("full", **changes)
+    assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
+
+
+def test_a_file_that_grows_too_large_is_one_sentence(tmp_path: Path) -> None:
+    """The operating system itself refuses, in the middle of a file."""
+    command = [sys.executable, "-m", "server_app.cli", "run", "--engine", "inprocess", "--results", str(tmp_path)]
+    command += ["--set", "rounds=2", "--set", "local-epochs=1"]
+    limit = (40_000, 40_000)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "checkpoint.safetensors cannot be written" in ended.stderr and "File too large" in ended.stderr
+    (folder,) = (file for file in tmp_path.iterdir() if file.is_dir())
+    assert not [file for file in folder.iterdir() if file.name.startswith(".")]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
 
 
 def test_checkpoint_of_another_format(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from client_app.messages import pack, unpack
 from client_app.models import build
 from data import federate
 from server_app.checkpoint import Checkpoint
-from server_app.cli import results_table
 from server_app.engines.local import LocalGrid
+from server_app.tables import lines, results_table
 
 Train = Callable[..., Outcome]
 SITES = ("NYU", "UM_1", "USM", "UCLA_1")
@@ -94,10 +94,11 @@ def test_the_table_has_a_column_where_all_have_two_classes(train: Train, root: s
     one = small(Path(root), method="fedbn", data_root=root, **ABIDE)
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(results_table([one], [summary]))
+        console.print(results_table(lines([], [one], {one.run_id: summary})))
     told = capture.get()
     auroc = summary["models"]["average"]["last"]["auroc"]
     assert "AUROC" in told and f"{100 * auroc:.1f}" in told
     other = train("digits", method="fedavg")
-    digits = results_table([small(Path(root))], [other.summary])
+    plain = small(Path(root))
+    digits = results_table(lines([], [plain], {plain.run_id: other.summary}))
     assert [column.header for column in digits.columns][:5] == ["method", "balanced", "best", "F1", "0"]

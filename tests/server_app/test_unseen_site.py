@@ -17,9 +17,9 @@ from client_app.messages import pack, unpack
 from client_app.models import batch_norm_names, build
 from client_app.variants.norm_statistics import REFUSAL
 from server_app.checkpoint import Checkpoint
-from server_app.cli import unseen_table
 from server_app.engines.local import LocalGrid
 from server_app.results import RunFolder
+from server_app.tables import unseen_table
 from strategies.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
@@ -228,7 +228,7 @@ def test_the_table_names_site_way_and_refusal(train: Train, unseen: dict[str, An
     changes = {"method": "fedbn", **unseen, SHARES["fedbn"]: True}
     outcomes = [train("shared", **changes), train("none", **changes, **{REFUSED["fedbn"]: "0,1,2"}, seed=1)]
     planned = [small(outcome.folder.path.parent, **changes, seed=seed) for seed, outcome in enumerate(outcomes)]
-    table = unseen_table(planned, [outcome.summary for outcome in outcomes])
+    table = unseen_table(planned, {p.run_id: o.summary for p, o in zip(planned, outcomes, strict=True)})
     cells = [list(column.cells) for column in table.columns]
     assert set(cells[0]) == {"twin"} and set(cells[1]) == {"fedbn"} and set(cells[2]) == {"0", "1"}
     assert cells[3] == [

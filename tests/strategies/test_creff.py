@@ -106,22 +106,22 @@ def test_feature_gradients_are_autograds_and_the_clients(server: Server) -> None
 def test_mean_of_one_client_is_its_own(server: Server) -> None:
     head = random_head(server.model.head.weight.shape, generator())
     upload = upload_of([3, 0, 1, 5, 0], head)
-    mean_CCD, held = mean_gradients([upload], head["weight"])
+    mean_nCD, held = mean_gradients([upload], head["weight"])
     assert held.tolist() == [0, 2, 3]
-    assert torch.equal(mean_CCD[held], upload["gradients"])
+    assert torch.equal(mean_nCD, upload["gradients"])
     thrice, _ = mean_gradients([upload] * 3, head["weight"])
-    assert torch.equal(thrice, mean_CCD)
+    assert torch.equal(thrice, mean_nCD)
 
 
 def test_mean_is_not_weighted_by_samples(server: Server) -> None:
     head = random_head(server.model.head.weight.shape, generator())
     uploads = [upload_of([3, 0, 1, 5, 0], head, seed=1), upload_of([300, 4, 0, 5, 0], head, seed=2)]
-    mean_CCD, held = mean_gradients(uploads, head["weight"])
+    mean_nCD, held = mean_gradients(uploads, head["weight"])
     assert held.tolist() == [0, 1, 2, 3]
     expected_0 = (uploads[0]["gradients"][0].double() + uploads[1]["gradients"][0].double()) / 2
-    torch.testing.assert_close(mean_CCD[0].double(), expected_0, rtol=1e-6, atol=0)
-    assert torch.equal(mean_CCD[1], uploads[1]["gradients"][1])
-    assert torch.equal(mean_CCD[2], uploads[0]["gradients"][1])
+    torch.testing.assert_close(mean_nCD[0].double(), expected_0, rtol=1e-6, atol=0)
+    assert torch.equal(mean_nCD[1], uploads[1]["gradients"][1])
+    assert torch.equal(mean_nCD[2], uploads[0]["gradients"][1])
 
 
 # ---- matching --------------------------------------------------------------------------------------------------------
@@ -129,14 +129,14 @@ def test_mean_is_not_weighted_by_samples(server: Server) -> None:
 
 def matched(method: CReFF, server: Server, uploads: Sequence[State]) -> tuple[State, Tensor]:
     state = method.initial_state(server)
-    mean_CCD, held = mean_gradients(uploads, state["weight"])
-    return state, method.match(state["features"], state["weight"], state["bias"], mean_CCD, held)
+    mean_nCD, held = mean_gradients(uploads, state["weight"])
+    return state, method.match(state["features"], state["weight"], state["bias"], mean_nCD, held)
 
 
 def loss_of(method: CReFF, features_CMD: Tensor, state: State, uploads: Sequence[State]) -> float:
-    mean_CCD, held = mean_gradients(uploads, state["weight"])
+    mean_nCD, held = mean_gradients(uploads, state["weight"])
     found = feature_gradients(features_CMD, state["weight"], state["bias"])
-    return row_distances(found, mean_CCD)[held].sum().item()
+    return row_distances(found[held], mean_nCD).sum().item()
 
 
 def test_initial_state(server: Server) -> None:
@@ -163,11 +163,11 @@ def test_loss_does_not_rise(server: Server, distance: str) -> None:
     method = CReFF(features_per_class=6, feature_steps=1, feature_learning_rate=0.02, distance=distance)
     state = method.initial_state(server)
     uploads = [upload_of([3, 2, 1, 5, 4], state, seed=s) for s in (1, 2)]
-    mean_CCD, held = mean_gradients(uploads, state["weight"])
+    mean_nCD, held = mean_gradients(uploads, state["weight"])
     features_CMD, losses = state["features"], []
     for _ in range(20):
         losses.append(loss_of(method, features_CMD, state, uploads))
-        features_CMD = method.match(features_CMD, state["weight"], state["bias"], mean_CCD, held)
+        features_CMD = method.match(features_CMD, state["weight"], state["bias"], mean_nCD, held)
     assert all(after <= before + 1e-6 for before, after in pairwise(losses))
     assert losses[-1] < losses[0]
 

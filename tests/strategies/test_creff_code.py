@@ -118,7 +118,7 @@ def test_matching_is_literal_descent() -> None:
     features_CMD, weight_CD, bias_C = normal(CLASSES, 3, WIDTH), normal(CLASSES, WIDTH, seed=1), normal(CLASSES, seed=2)
     wanted = method.gradients(normal(CLASSES, 9, WIDTH, seed=3), weight_CD, bias_C)
     held = torch.tensor([0, 2, 3])
-    found = method.match(features_CMD, weight_CD, bias_C, wanted, held)
+    found = method.match(features_CMD, weight_CD, bias_C, wanted[held], held)
     moving = features_CMD.clone().requires_grad_(True)
     optimizer = torch.optim.SGD([moving], lr=0.3)
     for _ in range(4):

@@ -1,0 +1,78 @@
+"""From a run's sizes and rates to what it will take: seconds, disk, bytes, memory."""
+
+import math
+from dataclasses import dataclass
+
+from client_app.training import private_names
+from server_app.costs.memory import memory_of, model_of, participants, upload_of
+from server_app.costs.rehearsal import Rates
+from server_app.costs.sizes import Sizes
+from server_app.results import RunFolder
+from server_app.settings import RunSettings
+
+FILES = 3
+"""Files that a client keeps: of the last round, of the one before, and the one being written."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes from where it stands."""
+
+    left: int
+    """Rounds."""
+    seconds: float
+    disk: float
+    """Bytes of its folder when it is finished."""
+    down: float
+    """Bytes from the server to clients."""
+    up: float
+    """Bytes from clients to the server."""
+    memory: float
+    """Bytes."""
+
+
+def rounds_left(settings: RunSettings) -> int:
+    """Return the rounds that a run has to go."""
+    folder = RunFolder(settings.folder)
+    if settings.general.fresh:
+        return settings.general.rounds
+    return 0 if folder.summary() is not None else settings.general.rounds - len(folder.rounds())
+
+
+def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1) -> Cost:
+    """Return a run's cost, its clients played by so many processes."""
+    general, model = settings.general, model_of(settings)
+    left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
+    mean_steps = sum(steps(settings, samples) for samples in sizes.train) / len(sizes.train)
+    mean_samples = sum(sizes.train) / len(sizes.train)
+    one = rates.client + mean_steps * rates.step + mean_samples * rates.sample
+    private = bool(private_names(model, settings.variants))
+    tests = sizes.test * (clients if private and not sizes.own_tests else 1)
+    at_once, testing = min(workers, taking), min(workers, clients) if private or sizes.own_tests else 1
+    seconds = left * (taking * one / at_once + rates.server + rates.rest)
+    seconds += evaluations(settings, left) * tests * rates.tested / testing + (rates.once if left else 0.0)
+    upload = sum(upload_of(settings.variants, model, held) for held in sizes.held) / len(sizes.held)
+    return Cost(
+        left=left,
+        seconds=seconds,
+        disk=2 * rates.checkpoint + FILES * clients * rates.memory + general.rounds * rates.record,
+        down=left * taking * rates.down,
+        up=left * taking * (rates.up + upload),
+        memory=memory_of(settings, sizes),
+    )
+
+
+def steps(settings: RunSettings, samples: int) -> float:
+    """Return a client's training steps of a round in units of one whole mini-batch; a part of one counts as more."""
+    training = settings.training
+    if training.local_steps:
+        return training.local_steps
+    whole = samples / training.batch_size
+    epoch = (whole + math.ceil(whole)) / 2
+    return training.local_epochs * min(epoch, training.batch_limit or epoch)
+
+
+def evaluations(settings: RunSettings, left: int) -> int:
+    """Return how many of the rounds that are left are evaluated."""
+    every, rounds = settings.general.evaluate_every, settings.general.rounds
+    return sum(1 for round in range(rounds - left + 1, rounds + 1) if round == rounds or (every and round % every == 0))

@@ -1,0 +1,111 @@
+"""A grid of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from client_app.assignment import code_version
+from data import DataError, federate, require
+from data.datasets import missing
+from server_app.costs.memory import memory_of, refuse_what_cannot_fit
+from server_app.costs.sizes import sizes_of
+from server_app.grid.jobs import Job, Outcome, shares
+from server_app.lock import locked
+from server_app.plan import Cell
+from server_app.results import PACKAGES, RunFolder
+from server_app.settings import RunSettings
+
+Summaries = dict[str, dict[str, Any]]
+"""By run id."""
+
+
+def run_all(
+    planned: Sequence[RunSettings],
+    cells: Sequence[Cell],
+    console: Console,
+    engine: str = "",
+    at_once: int = 0,
+    workers: int = 0,
+    federation_config: str = "",
+) -> tuple[Summaries, dict[str, str]]:
+    """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
+
+    Runs whose data are not there fail at once; where that holds for all, and for every other mistake in what is asked,
+    SettingError or DataError is raised before anything starts.
+    """
+    rule = "is for --engine ray"  # of a single run the engine itself says so
+    require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
+    summaries = finished(planned)
+    left = [one for one in planned if one.run_id not in summaries]
+    if summaries:
+        console.print(finished_note(planned, summaries), markup=False)
+    if not left:
+        return summaries, {}
+    names = labels(planned, cells)
+    jobs, outcomes = checked([Job(one, names[one.run_id]) for one in left])
+    if jobs:
+        from server_app.grid.overview import Overview  # flwr takes a moment to import; mistakes should be told at once
+        from server_app.grid.queue import conduct
+
+        share = shares(jobs, engine, at_once, workers)
+        outcomes |= conduct(jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config)
+    summaries |= {name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None}
+    failed = {f"{names[name]} ({name})": end.reason for name, end in outcomes.items() if end.summary is None}
+    return {one.run_id: summaries[one.run_id] for one in planned if one.run_id in summaries}, failed
+
+
+def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContextManager[None]:
+    """Return the lock of the results folder: a grid wants the folder for itself, single runs go beside each other.
+
+    Each run's folder has a lock of its own as well, for engines and for Flower's own commands.
+    """
+    return locked(Path(planned[0].general.results), ".lock", shared=not alone)
+
+
+def finished(planned: Sequence[RunSettings]) -> Summaries:
+    """Return the summaries of the runs that need not be conducted."""
+    found = {one.run_id: RunFolder(one.folder).summary() for one in planned if not one.general.fresh}
+    return {name: summary for name, summary in found.items() if summary is not None}
+
+
+def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
+    """Return a line about the runs that are not repeated."""
+    folders = [RunFolder(one.folder) for one in planned if one.run_id in summaries]
+    other = sum(bool(folder.other_code()) for folder in folders)
+    by_others = f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)" * bool(other)
+    return f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --fresh repeats them"
+
+
+def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
+    """Return the jobs that can begin, with the memory they need, and the others' outcomes.
+
+    Data are looked at once for all seeds. Raises SettingError or DataError for what cannot be right.
+    """
+    reasons = {data: missing(data) for data in {job.settings.data for job in jobs}}
+    absent = {job.settings.run_id: Outcome(reason=reasons[job.settings.data]) for job in jobs}
+    ready = [job for job in jobs if not reasons[job.settings.data]]
+    if not ready:
+        raise DataError(next(iter(absent.values())).reason)
+    sizes = {}
+    for data, seed in {job.settings.data: job.settings.general.seed for job in reversed(ready)}.items():
+        federate(data, seed)  # downloads what may be downloaded, once
+        sizes[data] = sizes_of(data, seed)
+    for job in ready:
+        absent.pop(job.settings.run_id)
+        refuse_what_cannot_fit(job.settings, sizes[job.settings.data])
+    return [replace(job, memory=memory_of(job.settings, sizes[job.settings.data])) for job in ready], absent
+
+
+def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
+    """Return what to call every run, by its id: the rows it trains, column and seed."""
+    named: dict[str, str] = {}
+    for one in planned:
+        own = [cell for cell in cells if cell.run.run_id == one.run_id]
+        rows = "/".join(dict.fromkeys(cell.row for cell in own)) or one.general.method
+        columns = list(dict.fromkeys(cell.column for cell in own if cell.column))[:1]
+        named[one.run_id] = ", ".join([rows, *columns, f"seed {one.general.seed}"])
+    return named

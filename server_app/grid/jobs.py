@@ -1,0 +1,98 @@
+"""What a grid of runs has to do, and how many of them go at a time."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from data import require
+from server_app.settings import RunSettings
+
+CUDA_CONTEXT = 600 * 2**20
+"""Bytes of a GPU's memory that a process takes before it computes anything."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is to be conducted."""
+
+    settings: RunSettings
+    label: str
+    """What the user calls it: method, column, seed."""
+    memory: int = 0
+    """Bytes that it is expected to need."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: with a summary, or with the reason why there is none."""
+
+    summary: dict[str, Any] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a machine is shared among runs."""
+
+    engine: str
+    jobs: int
+    """Runs at a time."""
+    workers: int
+    """Processes of each that play clients; of no meaning in-process."""
+    gpus: tuple[str, ...] = ()
+    """Dealt to the runs round robin; empty leaves everything visible."""
+
+
+def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int = 0) -> Shares:
+    """Return how the machine is shared; what is 0 or empty is chosen so that the last run ends soonest.
+
+    That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates; where
+    there are more cores than runs, the runs divide them. On GPUs it is no more runs than their memory holds.
+    """
+    cores = os.cpu_count() or 1
+    if engine == "ray":
+        require(at_once <= 1, "--jobs", at_once, "must be 1 with --engine ray, which takes the machine for one run")
+        return Shares(engine, 1, workers)
+    gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
+    fitting = sum(max(1, memory // (largest(jobs) + CUDA_CONTEXT)) for memory in gpus.values()) or len(jobs)
+    at_once = at_once or max(1, min(len(jobs), cores // max(1, workers), fitting))
+    workers = workers or max(1, cores // at_once)
+    return Shares(engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, tuple(gpus))
+
+
+def largest(jobs: Sequence[Job]) -> int:
+    """Return the bytes of the job that needs most."""
+    return max((job.memory for job in jobs), default=0)
+
+
+def visible_gpus() -> dict[str, int]:
+    """Return the GPUs that this process may use and the bytes of each one's memory, without touching any."""
+    if torch.version.cuda is None:
+        return {}
+    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
+    memory = {name: int(row[2]) * 2**20 for row in rows for name in row[:2]}
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [row[0] for row in rows] if told is None else [name.strip() for name in told.split(",") if name.strip()]
+    return {name: memory.get(name, min(memory.values())) for name in names if memory}
+
+
+def ordered(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs with those of the same data and partition one after the other: a process then loads them once."""
+    first: dict[object, int] = {}
+    for job in jobs:
+        first.setdefault(same_data(job.settings), len(first))
+    return sorted(jobs, key=lambda job: first[same_data(job.settings)])
+
+
+def same_data(settings: RunSettings) -> object:
+    """Return what is equal for runs of the same data and partition."""
+    return settings.data, settings.general.seed

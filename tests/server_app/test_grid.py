@@ -1,0 +1,396 @@
+"""The grid: finished runs skipped, failures that cost the others nothing, workers that die, one launcher a folder."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import SERVER_SMALL, SMALL, experiment, small
+from rich.console import Console
+
+import server_app.experiments
+import server_app.lock
+from data import DataError, SettingError
+from server_app.experiments import Experiment
+from server_app.grid import finished, labels, results_lock, run_all
+from server_app.grid import jobs as grid_jobs
+from server_app.grid.jobs import Job, Outcome, Shares, ordered, shares
+from server_app.grid.overview import Overview, duration
+from server_app.grid.queue import conduct, room
+from server_app.lock import FolderBusy, locked
+from server_app.plan import Cell, plan, runs
+from server_app.results import RunFolder
+from server_app.settings import RunSettings
+
+INPROCESS = Shares("inprocess", 2, 1)
+
+
+def made(results: Path, **entry: Any) -> list[Cell]:
+    """Return the cells of a small experiment on digits."""
+    settings = {key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"}
+    entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
+    entry["settings"] = {**settings, **entry.get("settings", {})}
+    one: Experiment = server_app.experiments.experiment("one", entry)
+    return plan(one)
+
+
+def conducted(cells: list[Cell], at_once: int = 2) -> tuple[dict[str, dict[str, Any]], dict[str, str], str]:
+    """Conduct the runs of cells and return summaries, failures and what was printed."""
+    console = Console(file=io.StringIO(), width=200, soft_wrap=True)
+    done, failed = run_all(runs(cells), cells, console, "inprocess", at_once)
+    return done, failed, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp_path: Path) -> None:
+    columns = {"slow": {}, "bad": {"learning-rate": 1e30}, "fast": {"learning-rate": 0.1}}
+    cells = made(tmp_path / "grid", columns=columns)
+    done, failed, told = conducted(cells)
+    good = [cell for cell in cells if cell.column != "bad"]
+    assert set(done) == {cell.run.run_id for cell in good}
+    assert len(failed) == 2
+    for name, reason in failed.items():
+        assert "bad" in name and "not finite" in reason and "\n" not in reason
+    assert "4 of 6 done, 0 running, 2 failed" in told
+    for cell in good:
+        alone = experiment(tmp_path / "alone", method=cell.row, **changes_of(cell))
+        assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
+    again, failed_again, told = conducted(cells)
+    assert again == done and list(failed_again) == list(failed)
+    assert "4 of 6 runs finished earlier" in told
+    assert not any(f"{cell.row}, {cell.column}" in told for cell in good), "conducted again"
+
+
+def changes_of(cell: Cell) -> dict[str, Any]:
+    """Return the settings of a cell that differ from the small ones."""
+    return {"learning_rate": cell.run.training.learning_rate, "seed": cell.seed}
+
+
+class Killing(Overview):
+    """Kills (kill -9) the worker of a run that tells of a line."""
+
+    def __init__(self, console: Console, jobs: list[Job], words: str, times: int) -> None:
+        super().__init__(console, jobs, 1)
+        self.words, self.times = words, times
+        self.killed: list[int] = []
+
+    def told(self, job: Job, line: str) -> None:
+        super().told(job, line)
+        if self.words in line and len(self.killed) < self.times:
+            worker = int(RunFolder(job.settings.folder).rounds()[-1]["workers"][0]["process"])
+            self.killed.append(worker)
+            os.kill(worker, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
+    methods = ["fedbn", "fedshift"]
+    planned = [small(tmp_path / "grid", method=method, rounds=4) for method in methods]
+    jobs = [Job(one, one.general.method) for one in planned]
+    overview = Killing(Console(file=io.StringIO()), jobs, "round   2/4", times)
+    outcomes = conduct(jobs, replace(INPROCESS, jobs=1), overview)
+    assert len(overview.killed) == times
+    hashes = {name: experiment(tmp_path / "alone", method=name, rounds=4).summary["hash"] for name in methods}
+    ends = {job.label: outcomes[job.settings.run_id] for job in jobs}
+    for method in methods:
+        if times == 2 and method == "fedbn" and ends[method].summary is None:
+            assert "SIGKILL" in ends[method].reason
+        else:
+            summary = ends[method].summary
+            assert summary is not None
+            assert summary["hash"] == hashes[method]
+    # the second kill hits the run that went on, unless it had already told of round 2
+    again = conduct(jobs, replace(INPROCESS, jobs=1), Overview(Console(file=io.StringIO()), jobs, 1))
+    assert [again[one.run_id].summary["hash"] for one in planned] == list(hashes.values())  # type: ignore[index]
+
+
+def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
+    """As where there are more cores than runs."""
+    job = Job(small(tmp_path / "grid", method="fedbn"), "fedbn")
+    overview = Overview(Console(file=io.StringIO()), [job], 1)
+    (outcome,) = conduct([job], Shares("workers", 1, 2), overview).values()
+    assert outcome.summary is not None
+    assert outcome.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
+    records = RunFolder(job.settings.folder).rounds()
+    assert len({worker["process"] for record in records for worker in record["workers"]}) == 2
+
+
+def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"--federation-config.*ray"):
+        run_all([small(tmp_path)], [], Console(file=io.StringIO()), federation_config="num-supernodes=2")
+
+
+def demo(results: Path, *words: str) -> list[str]:
+    """Return the command of a grid of two runs."""
+    command = [sys.executable, "-m", "server_app.cli", "run", "demo", "--results", str(results)]
+    return [*command, "--set", "rounds=8", "--set", "local-epochs=2", *words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_the_same(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    import psutil
+
+    subprocess.run(demo(tmp_path / "whole"), check=True, capture_output=True)
+    running = subprocess.Popen(demo(tmp_path / "ended"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while len(list((tmp_path / "ended").glob("*/checkpoint.safetensors"))) < 2:
+        assert running.poll() is None
+        time.sleep(0.01)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= 3, "a fork server and two workers"
+    running.send_signal(number)
+    errors = running.communicate(timeout=30)[1]
+    assert running.returncode == (130 if number is signal.SIGINT else -9)
+    assert number is not signal.SIGINT or errors.count("\n") == 1
+    assert not psutil.wait_procs(children, timeout=10)[1]
+    finished = subprocess.run(demo(tmp_path / "ended"), check=True, capture_output=True, text=True)
+    assert "resuming after round" in finished.stdout
+    for folder in (tmp_path / "whole").iterdir():
+        if folder.is_dir():
+            whole, ended = (RunFolder(tmp_path / name / folder.name).summary() for name in ("whole", "ended"))
+            assert whole is not None and ended is not None and whole["hash"] == ended["hash"]
+
+
+def fedskew(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the command line in this process and return its exit status."""
+    from server_app.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_second_launcher_leaves_the_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
+    with locked(tmp_path, ".lock"):
+        before = sorted(tmp_path.iterdir())
+        for words in (["demo"], ["--set", "rounds=1"]):
+            assert fedskew("run", *words, "--results", str(tmp_path), monkeypatch=monkeypatch) == 1
+            told = capsys.readouterr().err
+            assert f"process {os.getpid()} is working on {tmp_path}" in told and told.count("\n") == 1
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_single_runs_share_a_folder_and_a_grid_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
+    planned = [small(tmp_path)]
+    together = (results_lock(planned, alone=False), results_lock(planned, alone=False))
+    with together[0], together[1], pytest.raises(FolderBusy), results_lock(planned, alone=True):
+        pass
+    with results_lock(planned, alone=True):
+        pass
+
+
+def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Path) -> None:
+    columns = {"there": {}, "gone": {"dataset": "mnist", "model": "small-cnn", "data-root": str(tmp_path)}}
+    cells = made(tmp_path / "grid", columns=columns, methods=["fedavg"])
+    done, failed, _ = conducted(cells)
+    assert len(done) == 1
+    ((name, reason),) = failed.items()
+    assert "gone" in name and "mnist is not there" in reason
+    with pytest.raises(DataError, match="mnist is not there"):
+        conducted([cell for cell in cells if cell.column == "gone"])
+
+
+def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
+    cells = made(tmp_path / "grid", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"])
+    with pytest.raises(SettingError, match="clients"):
+        conducted(cells)
+    assert not (tmp_path / "grid").exists()
+
+
+def test_a_grid_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = made(tmp_path / "grid", methods=["fedavg"])
+    conducted(cells)
+    monkeypatch.setattr("server_app.grid.checked", lambda jobs: pytest.fail("looked at the data"))
+    done, failed, _ = conducted(cells)
+    assert len(done) == 1 and not failed
+    fresh = [replace(cell.run, general=replace(cell.run.general, fresh=True)) for cell in cells]
+    assert finished(fresh) == {}
+
+
+def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
+    cells = made(tmp_path, methods=["fedavg", "creff", "fedshift"], columns={"a": {}}, settings=SERVER_SMALL["creff"])
+    assert list(labels(runs(cells), cells).values()) == ["fedavg/creff, a, seed 0", "fedshift, a, seed 0"]
+    one = small(tmp_path, seed=3)
+    assert labels([one], []) == {one.run_id: "fedavg, seed 3"}
+
+
+# ---- who gets what ---------------------------------------------------------------------------------------------------
+
+
+def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:
+    return [Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("cores", "number", "asked", "expected"),
+    [
+        (2, 4, {}, ("inprocess", 2, 1)),
+        (16, 4, {}, ("workers", 4, 4)),
+        (16, 3, {}, ("workers", 3, 5)),
+        (1, 4, {}, ("inprocess", 1, 1)),
+        (8, 40, {}, ("inprocess", 8, 1)),
+        (8, 40, {"at_once": 2}, ("workers", 2, 4)),
+        (8, 40, {"at_once": 20}, ("inprocess", 20, 1)),
+        (8, 40, {"engine": "inprocess"}, ("inprocess", 8, 1)),
+        (8, 40, {"engine": "workers", "workers": 4}, ("workers", 2, 4)),
+        (8, 40, {"engine": "ray"}, ("ray", 1, 0)),
+    ],
+)
+def test_cores_are_shared_without_idle_ones(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    number: int,
+    asked: Mapping[str, Any],
+    expected: tuple[str, int, int],
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    share = shares(jobs_of(tmp_path, number), **asked)
+    assert (share.engine, share.jobs, share.workers) == expected
+
+
+def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"--jobs = 2.*ray"):
+        shares(jobs_of(tmp_path), "ray", at_once=2)
+
+
+def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(grid_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
+    share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
+    assert (share.jobs, share.gpus) == (3 + 1, ("0", "3"))
+    assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", [])]
+)
+def test_visible_gpus_are_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, expected: list[str]
+) -> None:
+    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, 1000\n1, GPU-b, 2000\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
+    monkeypatch.setattr("torch.version.cuda", "12.4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if told is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    found = grid_jobs.visible_gpus()
+    assert list(found) == expected
+    assert all(found[name] == (1000 if name == "0" else 2000) * 2**20 for name in found)
+
+
+def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
+    jobs = [
+        Job(small(tmp_path, seed=seed, method=method), f"{method} {seed}")
+        for method in ("fedavg", "fedshift")
+        for seed in (0, 1)
+    ]
+    assert [job.label for job in ordered(jobs)] == ["fedavg 0", "fedshift 0", "fedavg 1", "fedshift 1"]
+
+
+class Busy:
+    """A worker whose process has taken some memory."""
+
+    def __init__(self, job: Job, taken: int) -> None:
+        self.job, self.taken = job, taken
+
+    def memory(self) -> int:
+        return self.taken
+
+
+@pytest.mark.parametrize(("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)])
+def test_the_queue_waits_for_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: int, fits: bool
+) -> None:
+    """A run of 4 GB is under way and has taken a part of it; another one needs 8, a third of 10 would do alone."""
+
+    class Memory:
+        available = free
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    busy: Any = [Busy(Job(small(tmp_path), "", 4 + 2), taken)]
+    assert room(8, busy) is fits
+    assert room(100, []), "alone it may always begin"
+
+
+# ---- what is seen ----------------------------------------------------------------------------------------------------
+
+
+def record(round: int, seconds: float, accuracy: float | None = 0.5) -> dict[str, Any]:
+    return {"round": round, "models": {"average": {"balanced-accuracy": accuracy}}, "seconds": {"round": seconds}}
+
+
+def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, 3, rounds=10)
+    overview = Overview(Console(file=io.StringIO(), width=120), jobs, at_once=2, finished=1)
+    assert overview.time_left() is None
+    folders = [RunFolder(job.settings.folder) for job in jobs]
+    for job, folder in zip(jobs[:2], folders, strict=False):
+        folder.path.mkdir(parents=True)
+        overview.started(job)
+    assert overview.counts() == "1 of 4 done, 2 running, 1 waiting"
+    folders[0].add_round(record(1, 3.0))
+    overview.told(jobs[0], "round 1")
+    folders[1].add_round(record(1, 5.0, None))
+    overview.told(jobs[1], "round 1")
+    assert overview.time_left() == pytest.approx((9 * 3 + 9 * 5 + 10 * 4) / 2)
+    assert "fedavg 50.0" in overview.running[jobs[0].settings.run_id].numbers
+    assert "fedavg -" in overview.running[jobs[1].settings.run_id].numbers
+    overview.ended(jobs[0], Outcome(reason="out of luck"))
+    assert overview.counts().startswith("1 of 4 done, 1 running, 1 waiting, 1 failed, about ")
+    drawn = Console(file=io.StringIO(), width=120)
+    drawn.print(overview.table())
+    text = drawn.file.getvalue()  # type: ignore[attr-defined]
+    assert "seed 1" in text and "round 1/10" in text and "left" in text and "seed 0" not in text
+
+
+def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> None:
+    (job,) = jobs_of(tmp_path, 1)
+    file = io.StringIO()
+    with Overview(Console(file=file, force_terminal=True, width=120, highlight=False), [job], 1) as overview:
+        overview.started(job)
+        RunFolder(job.settings.folder).path.mkdir(parents=True)
+        RunFolder(job.settings.folder).add_round(record(1, 1.0))
+        overview.told(job, "round   1/2  loss 1.000")
+        overview.live.refresh()
+        overview.told(job, "client 3 left out")
+        overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
+    told = file.getvalue()
+    assert "loss 1.000" not in told
+    assert "client 3 left out" in told and "finished  fedavg 25.0" in told and "0 of 1 done, 1 running" in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h"), (864_000, "10.0 days")]
+)
+def test_durations_have_a_unit_that_suits(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_the_last_lines_and_the_exit_status_name_failed_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing: Callable[..., Any] = lambda planned, *rest: ({}, {one.run_id: "no luck" for one in planned})  # noqa: E731
+    monkeypatch.setattr("server_app.cli.run_all", failing)
+    assert fedskew("run", "demo", "--results", str(tmp_path), monkeypatch=monkeypatch) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "fedskew: 2 of 2 runs failed"
+    assert len(lines) == 3 and all(line.endswith(": no luck") for line in lines[1:])
+
+
+def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
+    one: RunSettings = small(tmp_path)
+    assert labels([one], [Cell("a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"
