@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/fedskew run demo --engine ray
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
 slow: install
 	$(BIN)/python -m pytest -m slow

@@ -1,5 +1,6 @@
 """A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
 
+import functools
 import json
 import math
 import os
@@ -158,13 +159,18 @@ def versions() -> dict[str, str]:
             told[package] = version(package)
         except PackageNotFoundError:
             told[package] = "not installed"
+    return told | {"commit": commit()}
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the code, or "unknown" outside a checkout."""
     root = Path(__file__).resolve().parent.parent
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        told["commit"] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        told["commit"] = "unknown"
-    return told
+        return "unknown"
 
 
 def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict[str, Any]]:

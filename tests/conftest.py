@@ -1,5 +1,6 @@
 """What holds for every test: one thread, and nobody's real cache."""
 
+import multiprocessing
 import warnings
 from collections.abc import Iterator
 
@@ -15,6 +16,12 @@ with warnings.catch_warnings():
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_is_imported_once() -> None:
+    """Children of this process are forked from one that has torch and flwr, as the engines' are."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["server_app.app", "client_app.app"])
 
 
 @pytest.fixture(scope="session", autouse=True)

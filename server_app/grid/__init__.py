@@ -54,7 +54,10 @@ def run_all(
         share = shares(jobs, engine, at_once, workers)
         outcomes |= conduct(jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config)
     summaries |= {name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None}
-    failed = {f"{names[name]} ({name})": end.reason for name, end in outcomes.items() if end.summary is None}
+    failed = {}
+    for name in (one.run_id for one in planned):  # not in the order in which they ended, which is another every time
+        if name in outcomes and outcomes[name].summary is None:
+            failed[f"{names[name]} ({name})"] = outcomes[name].reason
     return {one.run_id: summaries[one.run_id] for one in planned if one.run_id in summaries}, failed
 
 

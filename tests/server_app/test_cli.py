@@ -132,7 +132,7 @@ def test_lists_are_whole_in_both_forms(
         assert str(next(iter(row.values()))) in table
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "workers"])
+@pytest.mark.parametrize("engine", ["inprocess", pytest.param("workers", marks=pytest.mark.slow)])
 def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
     command = [sys.executable, "-m", "server_app.cli", "run", "--engine", engine, "--results", str(tmp_path), "--json"]
     command += ["--set", "rounds=60", "--set", "local-epochs=1"]
@@ -151,6 +151,7 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: 
     assert json.loads(finished.stdout)["rounds"] == 60
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Path) -> None:
     command = [
         sys.executable,
