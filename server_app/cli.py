@@ -20,6 +20,7 @@ from server_app.methods import METHODS
 from server_app.plan import Cell, plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
 from server_app.tables import lines, results_table, unseen_table
+from server_app.terminal import console, fits
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -31,7 +32,7 @@ application = typer.Typer(
 )
 application.add_typer(data_cli.application, name="data")
 application.command(name="report")(report_cli.report)
-errors = Console(stderr=True, highlight=False)
+errors = console(stderr=True)
 
 
 class Engine(StrEnum):
@@ -78,27 +79,29 @@ def run(
     cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
     cells = selected(cells, row or (), column or ())
     planned = runs(cells) if names else [parse(overrides)]
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    out = console(stderr=as_json)
     chosen = engine.value if engine else ""
     if dry_run:
-        show_plan(planned, cells, console, chosen, jobs, workers, as_json)
+        show_plan(planned, cells, out, chosen, jobs, workers, as_json)
         return
     if not names:
         with results_lock(planned, alone=False):
-            done = {planned[0].run_id: conduct(planned[0], chosen or "workers", console, workers, federation_config)}
+            done = {planned[0].run_id: conduct(planned[0], chosen or "workers", out, workers, federation_config)}
         failed: dict[str, str] = {}
     else:
         with results_lock(planned, alone=True):
-            done, failed = run_all(planned, cells, console, chosen, jobs, workers, federation_config)
+            done, failed = run_all(planned, cells, out, chosen, jobs, workers, federation_config)
     if as_json:
         lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
         print(json.dumps([*done.values(), *lost] if names else done[planned[0].run_id], indent=2))
     else:
-        console.print(results_table(lines(cells, planned, done)))
+        shown = lines(cells, planned, done)
+        table = results_table(shown)
+        out.print(table if fits(table, out) else results_table(shown, by_class=False))
         if any("unseen" in summary for summary in done.values()):
-            console.print(unseen_table(planned, done))
+            out.print(unseen_table(planned, done))
         for one in planned:
-            console.print(str(one.folder), style="dim")
+            out.print(str(one.folder), style="dim")
     if failed:
         told(f"{len(failed)} of {len(planned)} runs failed", FAILED)
         for name, reason in failed.items():
@@ -109,7 +112,7 @@ def run(
 def show_plan(
     planned: list[RunSettings],
     cells: list[Cell],
-    console: Console,
+    out: Console,
     engine: str,
     jobs: int,
     workers: int,
@@ -118,29 +121,27 @@ def show_plan(
     """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
     from server_app.costs import dry_run
 
-    found = dry_run.plan_costs(planned, labels(planned, cells), console, engine, jobs, workers)
+    found = dry_run.plan_costs(planned, labels(planned, cells), out, engine, jobs, workers)
     if as_json:
         print(json.dumps(dry_run.as_json(found), indent=2))
     else:
-        console.print(dry_run.plan_table(found))
+        out.print(dry_run.plan_table(found))
         for line in dry_run.told(found):
-            console.print(line, markup=False)
+            out.print(line, markup=False)
     for refusal in found.refusals:
         told(refusal, BAD_INPUT)
     if found.refusals:
         raise typer.Exit(BAD_INPUT)
 
 
-def conduct(
-    settings: RunSettings, engine: str, console: Console, workers: int, federation_config: str
-) -> dict[str, Any]:
+def conduct(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
     """Run one experiment with a line a round."""
     from server_app.engines import execute  # flwr takes a moment to import; wrong settings should be told at once
 
     title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"
-    console.print(title, style="bold")
-    with console.status(title):
-        return execute(settings, engine, console.print, workers=workers, federation_config=federation_config)
+    out.print(title, style="bold")
+    with out.status(title):
+        return execute(settings, engine, out.print, workers=workers, federation_config=federation_config)
 
 
 @application.command(name="list")
@@ -173,7 +174,7 @@ def list_topic(
         table.add_column(heading, no_wrap=number == 0)  # names are to be copied whole
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
-    Console(highlight=False).print(table)
+    console().print(table)
 
 
 application.command()(export_cli.export)

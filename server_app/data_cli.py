@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,9 +18,10 @@ from data.named import files_of
 from data.own import seen
 from server_app.matrix import draw
 from server_app.settings import parse, parse_text
+from server_app.terminal import console
 
 application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True)
-console = Console(highlight=False, soft_wrap=True)
+out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")]
 SHOWN_CLASSES = 20
@@ -64,8 +64,8 @@ def list_data(
     for row in rows:
         there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
         table.add_row(row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"])
-    Console(highlight=False).print(table)
-    console.print("Beside these: npz:PATH, folder:PATH (see `fedskew data check`) and domains:NAME,NAME,...")
+    out.print(table)
+    out.print("Beside these: npz:PATH, folder:PATH (see `fedskew data check`) and domains:NAME,NAME,...")
 
 
 def status(name: str, data_root: str) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def show(
         print(json.dumps({"hash": made.hash, "classes": made.dataset.class_names, "counts": made.counts_KC.tolist()}))
         return
     title = f"{one.data.dataset}, partition {one.data.partition}, seed {one.general.seed}: training samples"
-    console.print(matrix_table(made, title))
+    out.print(matrix_table(made, title))
     tests = len(made.global_test)
-    console.print(f"{made.counts_KC.sum()} training and {tests} test samples; hash of data and partition {made.hash}")
+    out.print(f"{made.counts_KC.sum()} training and {tests} test samples; hash of data and partition {made.hash}")
 
 
 @application.command(name="save-partition")
@@ -112,7 +112,7 @@ def save(
     one = parse(dict(parse_text(text) for text in settings or []))
     made = federate(one.data, one.general.seed)
     save_partition(made, file)
-    console.print(f"{file}: {made.clients} clients, {made.counts_KC.sum()} training and {len(made.global_test)} test")
+    out.print(f"{file}: {made.clients} clients, {made.counts_KC.sum()} training and {len(made.global_test)} test")
 
 
 def matrix_table(made: Federation, title: str) -> Table:
@@ -161,14 +161,14 @@ def check(
             name, classes=stated["classes"] or "2", input_shape=stated["input-shape"] or "3x32x32", cache=cache
         )
         data = load(settings)
-        console.print(f"{path} will work.", style="green")
-        console.print(counts_table(data))
+        out.print(f"{path} will work.", style="green")
+        out.print(counts_table(data))
         words = " ".join(f"--set '{key}={value}'" for key, value in (("dataset", name), *stated.items()))
-        console.print(f"fedskew run {words}")
+        out.print(f"fedskew run {words}")
         try:
             federate(settings, 0)
         except SettingError as error:
-            console.print(f"With the default partition it will not: {error}", style="yellow")
+            out.print(f"With the default partition it will not: {error}", style="yellow")
 
 
 def counts_table(data: Dataset) -> Table:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,8 +20,9 @@ from server_app.export.model_folder import ModelFolder
 from server_app.export.predict import Prediction
 from server_app.export.predict import predict as predict_inputs
 from server_app.results import RunFolder
+from server_app.terminal import console
 
-console = Console(highlight=False, soft_wrap=True)
+out = console()
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -41,7 +41,7 @@ def export(
     path = Path(run) if Path(run).is_dir() else results / run
     trained = from_run.TrainedRun(RunFolder(path), model, unfinished)
     for file in from_run.export(trained, output or path / "export" / trained.model, onnx):
-        console.print(str(file), markup=False)
+        out.print(str(file), markup=False)
 
 
 def predict(
@@ -63,11 +63,11 @@ def predict(
         rows = [{key: value for key, value in asdict(one).items() if value is not None} for one in predictions]
         print(json.dumps({"predictions": rows, **({} if numbers is None else {"metrics": numbers})}, indent=2))
         return
-    console.print(predictions_table(predictions))
+    out.print(predictions_table(predictions))
     if len(predictions) > SHOWN_ROWS:
-        console.print(f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim")
+        out.print(f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim")
     if numbers is not None:
-        console.print(numbers_table(numbers, folder.description.class_names))
+        out.print(numbers_table(numbers, folder.description.class_names))
 
 
 def write_csv(file: Path, predictions: list[Prediction]) -> None:

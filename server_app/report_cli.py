@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from data import SettingError
 from server_app.experiments import find_all, load_experiments
 from server_app.settings import GeneralSettings, Scalar, parse_text
+from server_app.terminal import console
 
 
 def report(
@@ -48,7 +48,7 @@ def report(
             html.write_text(page(documents))
         except OSError as error:
             raise SettingError("--html", str(html), f"cannot be written: {error.strerror}") from error
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"written: {html}", markup=False)
+        console(stderr=True).print(f"written: {html}", markup=False)
     if markdown:
         sys.stdout.write(text.markdown(documents))
     elif csv:
@@ -56,4 +56,4 @@ def report(
     elif as_json:
         print(json.dumps(text.as_json(documents), indent=2))
     elif html is None:
-        text.show(documents, Console(highlight=False))
+        text.show(documents, console())

@@ -42,17 +42,18 @@ def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapp
     ]
 
 
-def results_table(shown: Sequence[Line]) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, the recalls."""
+def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
+    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, recalls."""
     table = Table(
-        title="Last round (best: the round that was best on the test set). Percent; right: recall by class.",
+        title="Last round (best: the round that was best on the test set). Percent"
+        + "; right: recall by class" * by_class,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     named = {line.settings.data.classes for line in shown}
     classes = named.pop().split(",") if len(named) == 1 else []
-    recalls = classes if len(classes) <= SHOWN_CLASSES else []
+    recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else []
     means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
     if all(len(line.settings.data.classes.split(",")) == 2 for line in shown):
         means["auroc"] = "AUROC"
