@@ -119,6 +119,11 @@ def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
     """Return the verdict in a sentence: on the claims, or where there are none on who is first."""
     if not verdicts:
         return " ".join(first(gathered, column) for column in gathered.experiment.columns).strip()
+    return counted(verdicts)
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """Return in a sentence how many claims hold."""
     where = {"holds": "in every seed", "mixed": "in some seeds", "fails": "in no seed"}
     counts = {status: sum(one.status == status for one in verdicts) for status in where}
     told = [f"{count} {where[status]}" for status, count in counts.items() if count]

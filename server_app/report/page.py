@@ -11,7 +11,7 @@ from markupsafe import Markup
 from server_app.report import figures
 from server_app.report.claims import Verdict
 from server_app.report.detail_tables import MOST_CLASSES, PARTS, class_names, recalls, seconds_split, trainings
-from server_app.report.document import Document
+from server_app.report.document import Document, counted
 from server_app.report.gather import Gathered
 from server_app.report.statistics import select
 from server_app.report.svg import Figure
@@ -43,8 +43,10 @@ def html(documents: Sequence[Document]) -> str:
         }
         for number, one in enumerate(documents)
     ]
+    claimed = [verdict for one in documents for verdict in one.verdicts]
+    overall = counted(claimed) if claimed else ""
     style = Markup((TEMPLATES / "report.css").read_text())
-    return environment.get_template("report.html.j2").render(parts=parts, style=style)
+    return environment.get_template("report.html.j2").render(parts=parts, overall=overall, style=style)
 
 
 def drawings(one: Document, prefix: str) -> dict[str, Drawings]:

@@ -105,6 +105,14 @@ def test_the_verdict_comes_before_the_first_table(page: Page) -> None:
     assert page.text.count("missing:") == 1 and "Before you trust these numbers" in page.text
 
 
+def test_several_experiments_begin_with_all_their_claims(two: Page, page: Page, tmp_path: Path) -> None:
+    says = [verdict.claim.says for verdict in document(gathered(tmp_path)).verdicts]
+    overview = two.text[two.text.index("<nav") : two.text.index("</nav>")]
+    assert says and all(overview.count(one) == 2 for one in says)
+    assert f"Of {2 * len(says)} claims" in two.text[: two.text.index("<nav")]
+    assert "<nav" not in page.text
+
+
 def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
     claims = [{"says": "<b>a & b</b>", "better": "creff", "than": "fedavg"}]
     text = html([document(gathered(tmp_path, title='<script>alert("x")</script>', claims=claims))])
