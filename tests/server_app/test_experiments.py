@@ -104,10 +104,10 @@ def test_a_suite_is_no_experiment(tmp_path: Path) -> None:
     assert load_suites(path)["all"].experiments == ("one",)
 
 
-def test_quick_is_at_most_twelve_claims() -> None:
+def test_quick_is_at_most_twelve_claims_in_three_seeds_or_more() -> None:
     quick = find_all(["quick"])
     assert sum(len(one.claims) for one in quick) <= 12
-    assert all(one.seeds == (0, 1, 2, 3, 4) for one in quick)
+    assert all(one.seeds[:3] == (0, 1, 2) for one in quick)
 
 
 def ids(name: str) -> set[str]:
