@@ -137,7 +137,7 @@ _SIZES = {
     "imagenet-lt": (115_846, 50_000),
     "office-amazon": (766, 192),
     "office-caltech": (898, 225),
-    "office-dslr": (126, 31),
+    "office-dslr": (125, 32),
     "office-webcam": (236, 59),
 }
 KNOWN: dict[str, Known] = {
@@ -170,7 +170,15 @@ KNOWN: dict[str, Known] = {
         tuple(_CIFAR100.split()), (3, 32, 32), _CIFAR_MEAN, _CIFAR_STD, "CIFAR100", "", ("cifar-100-python/*",)
     ),
     # FedBN (Li et al., 2021) normalizes every domain with .5/.5; torchvision has no class for it.
-    "mnist-m": Known(_DIGITS, (3, 32, 32), _HALF, _HALF, how="write mnist-m.npz from the files of Ganin et al. (2016)"),
+    "mnist-m": Known(
+        _DIGITS,
+        (3, 32, 32),
+        _HALF,
+        _HALF,
+        files=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_test_labels.txt"),
+        layout="mnist-m",
+        how="unpack mnist_m.tar.gz (Ganin et al., 2016) into data-root",
+    ),
     "svhn": Known(
         _DIGITS, (3, 32, 32), _HALF, _HALF, "SVHN", "SVHN", ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"), "mat"
     ),

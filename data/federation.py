@@ -19,7 +19,7 @@ from data.partitions import Indices, by_domain, domain_parts, domain_shares, fed
 from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
 from data.samples import Samples
-from data.settings import DataSettings, SettingError
+from data.settings import DataSettings, SettingError, require
 from data.unseen_domain import UnseenDomain, left_out, without
 
 KEPT = 64
@@ -172,10 +172,12 @@ def save_partition(federation: Federation, path: Path) -> None:
     """Write who holds what into a file for the setting partition-file.
 
     Raises:
-        SettingError: it cannot be written.
+        SettingError: it cannot be written, or a domain is left out, which the file does not say.
     """
     made = federation
-    save(path, Dealt(made.dataset.content, made.train_indices, made.global_test, made.domains))
+    rule = "cannot be told by a partition file"
+    require(made.unseen is None, "unseen-domain", made.unseen and made.dataset.domain_names[made.unseen.index], rule)
+    save(path, Dealt(made.dataset.content, made.train_indices, made.global_test, made.domains, made.holdout_indices))
 
 
 def _from_file(settings: DataSettings, data: Dataset) -> Federation:
@@ -185,10 +187,14 @@ def _from_file(settings: DataSettings, data: Dataset) -> Federation:
             f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {dealt.content[:16]}, "
             f"that of {settings.dataset} as set here {data.content[:16]}"
         )
-    for part, size in ((np.concatenate(dealt.train), len(data.train_labels)), (dealt.test, len(data.test_labels))):
+    trained = np.concatenate([*dealt.train, dealt.holdout])
+    for part, size in ((trained, len(data.train_labels)), (dealt.test, len(data.test_labels))):
         if not len(part) or part.min() < 0 or part.max() >= size:
             raise DataError(f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one")
-    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, np.arange(0, dtype=np.int64))
+    held_out, per_class = len(dealt.holdout), settings.holdout_per_class
+    rule = f"must be the partition file's: its hold-out has {held_out} samples of {data.num_classes} classes"
+    require(per_class * data.num_classes == held_out, "holdout-per-class", per_class, rule)
+    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout)
 
 
 def _federation(

@@ -104,12 +104,24 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     return Raw(splits[0].take(order, "train"), splits[1])
 
 
+def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """mnist_m_{train,test}/*.png and mnist_m_{train,test}_labels.txt, whose lines are a file's name and its digit."""
+    splits = []
+    for key in ("train", "test"):
+        rows = [line.split() for line in (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()]
+        folder = root / "mnist_m" / f"mnist_m_{key}"
+        splits.append(_split(folder, [(file, int(label)) for file, label in rows], key, shape))
+    return Raw(*splits)
+
+
 def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """The images of ImageNet_LT_{train,val,test}.txt, whose lines are a path below data-root/ImageNet and a label."""
     folder, splits = root / "ImageNet", {}
     for key in ("train", "test", "val"):
         if (folder / f"ImageNet_LT_{key}.txt").is_file():
             rows = [line.rsplit(maxsplit=1) for line in (folder / f"ImageNet_LT_{key}.txt").read_text().splitlines()]
+            if rows and not (first := folder / rows[0][0]).is_file():  # one of each list, as looking at all takes long
+                raise DataError(f"{first}: is not there, and ImageNet_LT_{key}.txt names it")
             splits[key] = _split(folder, [(file, int(label)) for file, label in rows], key, shape, central=True)
     return Raw(splits["train"], splits["test"], splits.get("val"))
 
@@ -144,6 +156,7 @@ READERS: dict[str, Callable[[str, Path, DataSettings, tuple[int, ...]], Raw]] = 
     "tiny-imagenet": _tiny_imagenet,
     "office": _office,
     "domainnet": _domainnet,
+    "mnist-m": _mnist_m,
     "imagenet-lt": _imagenet_lt,
     "abide": _abide,
 }

@@ -29,6 +29,8 @@ class Dealt:
     """Sorted indices into the test set: the global test set."""
     domains: tuple[int, ...] | None
     """Each client's domain; None where clients are not of one domain each."""
+    holdout: NDArray[np.int64]
+    """Sorted indices into the training set: the server's own."""
 
 
 def save(path: Path, dealt: Dealt) -> None:
@@ -43,6 +45,7 @@ def save(path: Path, dealt: Dealt) -> None:
         "train": [part.tolist() for part in dealt.train],
         "test": dealt.test.tolist(),
         "domains": dealt.domains,
+        "holdout": dealt.holdout.tolist(),
     }
     try:
         path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
@@ -67,12 +70,13 @@ def read(setting: str) -> Dealt:
             raise DataError(f"{path}: version {content['fedskew-partition']} of partition files is not known")
         train = tuple(np.array(part, np.int64) for part in content["train"])
         domains = None if content["domains"] is None else tuple(map(int, content["domains"]))
-        dealt = Dealt(str(content["data"]), train, np.array(content["test"], np.int64), domains)
+        test, holdout = (np.array(content.get(key, ()), np.int64) for key in ("test", "holdout"))
+        dealt = Dealt(str(content["data"]), train, test, domains, holdout)
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{path}: is no partition file as `fedskew data save-partition` writes it") from error
-    every = np.concatenate(dealt.train) if dealt.train else np.empty(0, np.int64)
+    every = np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
     disjoint = len(np.unique(every)) == len(every) and all(len(part) for part in dealt.train)
     if not disjoint or not len(dealt.train) or (domains is not None and len(domains) != len(dealt.train)):
         raise DataError(f"{path}: every client must hold at least one sample, and no sample be at two clients")

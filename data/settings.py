@@ -113,7 +113,7 @@ class DataSettings:
         if self.partition == "llt":
             require(self.alpha <= 1, "alpha", self.alpha, "is the main clients' share under llt and must be at most 1")
         require(self.min_samples >= 1, "min-samples", self.min_samples, "must be at least 1")
-        for key in ("largest_class", "train_images", "test_images", "holdout_per_class"):
+        for key in ("largest_class", "train_images", "test_images"):
             rule = "has no effect with partition-file, which says which samples there are"
             require(not (self.partition_file and getattr(self, key)), key.replace("_", "-"), getattr(self, key), rule)
         require(self.llt_form in ("exact", "literal"), "llt-form", self.llt_form, "must be exact or literal")

@@ -57,6 +57,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     with folder.locked():
         if settings.general.fresh:
             folder.clear()
+        folder.refuse_other_data(federation.hash)
         if damage := folder.drop_damaged_summary():
             tell(damage)
         if (summary := folder.summary()) is not None:

@@ -162,6 +162,8 @@ def check(
         )
         data = load(settings)
         out.print(f"{path} will work.", style="green")
+        if len(data.shape) == 3 and data.train_inputs.dtype == np.float32 and not within_one(data):
+            out.print("Images of floating-point numbers are taken as 0..1, and some are outside.", style="yellow")
         out.print(counts_table(data))
         words = " ".join(f"--set '{key}={value}'" for key, value in (("dataset", name), *stated.items()))
         out.print(f"fedskew run {words}")
@@ -169,6 +171,11 @@ def check(
             federate(settings, 0)
         except SettingError as error:
             out.print(f"With the default partition it will not: {error}", style="yellow")
+
+
+def within_one(data: Dataset) -> bool:
+    """Return whether all training and test inputs are in 0..1."""
+    return all(0 <= inputs.min() and inputs.max() <= 1 for inputs in (data.train_inputs, data.test_inputs))
 
 
 def counts_table(data: Dataset) -> Table:

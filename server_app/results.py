@@ -17,6 +17,7 @@ import torch
 
 from client_app.assignment import code_version
 from client_app.memory import writing
+from data import SettingError
 from server_app.lock import locked
 
 PACKAGES = ("client_app", "data", "server_app", "strategies")
@@ -63,6 +64,16 @@ class RunFolder:
             self.summary_file.unlink()
             return f"{self.summary_file} is damaged: the run is finished once more"
         return ""
+
+    def refuse_other_data(self, partition_hash: str) -> None:
+        """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
+        try:
+            begun_on = json.loads(self.settings_file.read_text())["partition-hash"]
+        except (FileNotFoundError, ValueError, LookupError):
+            return
+        if begun_on != partition_hash:
+            rule = "was begun on other data or another partition: state fresh = true to start again"
+            raise SettingError("results", str(self.path), rule)
 
     def finished_note(self) -> str:
         """Return the line that says a finished run is reused, and whether other code made it."""

@@ -19,7 +19,7 @@ import torch
 
 from client_app.assignment import Assignment, code_version
 from client_app.client import Variant
-from client_app.models import MODELS, build, has_batch_norm, is_own_model
+from client_app.models import MODELS, build, has_batch_norm, is_own_model, source_hash
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from client_app.variants.norm_statistics import PrivateNorm
@@ -124,6 +124,8 @@ class RunSettings:
     def run_id(self) -> str:
         """A name for everything that can change the run's numbers: what it is, and a hash of the settings."""
         told = {key: value for key, value in self.flat().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        if is_own_model(self.general.model):
+            told["model's file"] = source_hash(self.general.model)
         code = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
         data = re.sub(r"[^a-z0-9]+", "-", self.data.dataset.lower()).strip("-")[:40]
         return f"{data}-{self.general.method}-seed{self.general.seed}-{code}"

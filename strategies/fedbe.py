@@ -67,6 +67,10 @@ class FedBE(ServerMethod):
         for key in ("concentration", "temperature", "learning_rate"):
             value, rule = getattr(self, key), "must be a finite number greater than 0"
             require(0 < value < math.inf, f"fedbe.{key.replace('_', '-')}", value, rule)
+        other = "concentration" if self.distribution == "gaussian" else "variance_scale"
+        rule = f"has no effect with fedbe.distribution = {self.distribution}"
+        unchanged = getattr(self, other) == type(self).__dataclass_fields__[other].default
+        require(unchanged, f"fedbe.{other.replace('_', '-')}", getattr(self, other), rule)
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         samples = server.own_samples(self.name)

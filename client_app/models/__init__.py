@@ -7,10 +7,10 @@ import torch
 from client_app.models.classifier import Classifier, batch_norm_names, has_batch_norm
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, mlp_bn
-from client_app.models.own import is_own_model, load_own
+from client_app.models.own import is_own_model, load_own, source_hash
 from client_app.models.resnet import resnet8, resnet18, resnet18_imagenet, resnet50, resnet50_imagenet
 
-__all__ = ["MODELS", "Classifier", "batch_norm_names", "build", "has_batch_norm", "is_own_model"]
+__all__ = ["MODELS", "Classifier", "batch_norm_names", "build", "has_batch_norm", "is_own_model", "source_hash"]
 
 MODELS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": small_cnn,

@@ -1,7 +1,10 @@
 """A user's own model: the setting model = MODULE:FUNCTION."""
 
+import hashlib
 import importlib
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -17,8 +20,7 @@ def is_own_model(name: str) -> bool:
 def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     """Return what FUNCTION of MODULE makes of the inputs' shape and the number of classes.
 
-    The module must be importable wherever a client runs. Its code is no part of the run's id: rename a function whose
-    meaning changes.
+    The module must be importable wherever a client runs.
     Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
     head and whose head has `classes` outputs and a bias.
     """
@@ -42,6 +44,15 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     )
     require(features.shape == (2, head.in_features), "model", name, rule)
     return model
+
+
+def source_hash(name: str) -> str:
+    """Return a hash of the module's file, or nothing where there is no such file; the run's id follows it."""
+    try:
+        found = importlib.util.find_spec(name.partition(":")[0])
+        return hashlib.sha256(Path(str(found and found.origin)).read_bytes()).hexdigest()
+    except (ImportError, ValueError, OSError):  # whoever builds the model says what is wrong
+        return ""
 
 
 def _found(name: str) -> Callable[..., Classifier]:

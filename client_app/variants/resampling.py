@@ -35,6 +35,8 @@ class Resampling(Variant):
         for key in ("beta_start", "beta_end", "decay"):
             value = getattr(self, key)
             require(0 <= value <= 1, f"resampling.{key.replace('_', '-')}", value, "must be in [0, 1]")
+        unchanged = self.beta_end == type(self).__dataclass_fields__["beta_end"].default
+        require(self.decay < 1 or unchanged, "resampling.beta-end", self.beta_end, "has no effect with decay = 1")
         require(self.warm_up_rounds >= 0, "resampling.warm-up-rounds", self.warm_up_rounds, "must be 0 or more")
 
     def beta(self, round: int) -> float:

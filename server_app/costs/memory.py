@@ -16,6 +16,7 @@ from client_app.variants.feature_gradients import FeatureGradients
 from data import SettingError
 from server_app.costs.sizes import Sizes
 from server_app.settings import RunSettings
+from strategies.ratio_loss import RatioLoss
 
 PROCESS = 100 * 2**20
 """Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""
@@ -41,7 +42,13 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     one = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
     if settings.data.dataset != "imagenet-lt":  # whose images stay in their files
         need += (sum(sizes.train) + sizes.test + sizes.holdout) * one
-    return need + 2 * participants(settings) * (own + upload_of(settings.variants, model, max(sizes.held)))
+    held, every_round = max(sizes.held), [one for one in settings.variants if not isinstance(one, ClassStatistics)]
+    answers = participants(settings) * (own + upload_of(every_round, model, held))
+    statistics = settings.data.clients * upload_of(set(settings.variants) - set(every_round), model, held)
+    displacements = 8 * classes_of(settings) * model.head.weight.numel()  # Ratio Loss: of every head on each class
+    return (
+        need + 2 * max(answers, statistics) + displacements * any(isinstance(m, RatioLoss) for m in settings.monitors)
+    )
 
 
 def participants(settings: RunSettings) -> int:
@@ -120,6 +127,13 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
                 f"{in_bytes(need)} of memory, where this machine has {in_bytes(there)}: must be smaller (0 is all)"
             )
             raise SettingError("feature-gradients.classes-per-round", one.classes_per_round, rule)
+    statistics = sum(upload_of([one], model, held) for one in settings.variants if isinstance(one, ClassStatistics))
+    if 2 * statistics * settings.data.clients > there:
+        rule = (
+            f"CCVR's covariances are up to {in_bytes(statistics)} a client and the run needs {in_bytes(need)} of memory, "
+            f"where this machine has {in_bytes(there)}: must be without ccvr, or with a model of fewer features"
+        )
+        raise SettingError("method", settings.general.method, rule)
     rule = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}: must be lower"
     raise SettingError("participation", settings.general.participation, rule)
 

@@ -50,10 +50,13 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     folder = RunFolder(settings.folder)
     claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
-    federate(settings.data, settings.general.seed)  # what is wrong with the data is said here, before Ray starts
+    federation = federate(
+        settings.data, settings.general.seed
+    )  # what is wrong with the data is said here, before Ray starts
     with folder.locked():
         if settings.general.fresh:
             folder.clear()
+        folder.refuse_other_data(federation.hash)
         damage = folder.drop_damaged_summary()
     tell(f"run folder: {folder.path}")
     if damage:

@@ -70,9 +70,18 @@ def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContext
 
 
 def finished(planned: Sequence[RunSettings]) -> Summaries:
-    """Return the summaries of the runs that need not be conducted."""
-    found = {one.run_id: RunFolder(one.folder).summary() for one in planned if not one.general.fresh}
-    return {name: summary for name, summary in found.items() if summary is not None}
+    """Return the summaries of the runs that need not be conducted.
+
+    Raises SettingError for one that was made on other data than are there now.
+    """
+    found = {}
+    for one in planned:
+        folder = RunFolder(one.folder)
+        if not one.general.fresh and (summary := folder.summary()) is not None:
+            if not missing(one.data):
+                folder.refuse_other_data(federate(one.data, one.general.seed).hash)
+            found[one.run_id] = summary
+    return found
 
 
 def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
