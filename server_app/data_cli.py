@@ -162,7 +162,7 @@ def check(
         )
         data = load(settings)
         out.print(f"{path} will work.", style="green")
-        if len(data.shape) == 3 and data.train_inputs.dtype == np.float32 and not within_one(data):
+        if beyond_one(data):
             out.print("Images of floating-point numbers are taken as 0..1, and some are outside.", style="yellow")
         out.print(counts_table(data))
         words = " ".join(f"--set '{key}={value}'" for key, value in (("dataset", name), *stated.items()))
@@ -173,9 +173,11 @@ def check(
             out.print(f"With the default partition it will not: {error}", style="yellow")
 
 
-def within_one(data: Dataset) -> bool:
-    """Return whether all training and test inputs are in 0..1."""
-    return all(0 <= inputs.min() and inputs.max() <= 1 for inputs in (data.train_inputs, data.test_inputs))
+def beyond_one(data: Dataset) -> bool:
+    """Return whether images are floating-point numbers on another scale than 0..1."""
+    inputs = [one for one in (data.train_inputs, data.test_inputs) if isinstance(one, np.ndarray)]
+    floats = [one for one in inputs if len(data.shape) == 3 and one.dtype == np.float32]
+    return any(one.min() < 0 or one.max() > 1 for one in floats)
 
 
 def counts_table(data: Dataset) -> Table:

@@ -130,8 +130,8 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
     statistics = sum(upload_of([one], model, held) for one in settings.variants if isinstance(one, ClassStatistics))
     if 2 * statistics * settings.data.clients > there:
         rule = (
-            f"CCVR's covariances are up to {in_bytes(statistics)} a client and the run needs {in_bytes(need)} of memory, "
-            f"where this machine has {in_bytes(there)}: must be without ccvr, or with a model of fewer features"
+            f"CCVR's covariances are up to {in_bytes(statistics)} a client and the run needs {in_bytes(need)} of "
+            f"memory, where this machine has {in_bytes(there)}: must be without ccvr, or with a model of fewer features"
         )
         raise SettingError("method", settings.general.method, rule)
     rule = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}: must be lower"
