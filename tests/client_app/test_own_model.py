@@ -58,6 +58,17 @@ def test_it_is_built_from_the_seed_and_runs() -> None:
     assert settings.run_id != parse({"method": "fedavg"}).run_id
 
 
+def test_another_file_is_another_run(tmp_path: Path) -> None:
+    def run_id() -> str:
+        return parse({"model": "own_changing:good", "method": "fedavg"}).run_id
+
+    (tmp_path / "own_changing.py").write_text(MODULE)
+    before = run_id()
+    assert run_id() == before
+    (tmp_path / "own_changing.py").write_text(MODULE + "# changed\n")
+    assert run_id() != before
+
+
 @pytest.mark.parametrize(
     ("name", "rule"),
     [

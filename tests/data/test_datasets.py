@@ -230,8 +230,9 @@ def test_missing_data(tmp_path):
     files = ", ".join(KNOWN["mnist"].files)
     message = f"{tmp_path}: mnist is not there; looked for mnist.npz or {files}; set download = true to get it"
     fails(DataError, message, DataSettings("mnist", str(tmp_path)))
+    labels = ", ".join(KNOWN["mnist-m"].files)
     way = f"torchvision cannot download it: {KNOWN['mnist-m'].how}"
-    message = f"{tmp_path}: mnist-m is not there; looked for mnist-m.npz; {way}"
+    message = f"{tmp_path}: mnist-m is not there; looked for mnist-m.npz or {labels}; {way}"
     fails(DataError, message, DataSettings("mnist-m", str(tmp_path), download=True))
 
 

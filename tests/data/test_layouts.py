@@ -42,6 +42,45 @@ def test_a_damaged_mat_file(tmp_path):
         load(DataSettings("svhn", str(tmp_path)))
 
 
+def test_cifar10(tmp_path, monkeypatch):
+    """As of CIFAR-100, in two of the five official batches."""
+    import torchvision.datasets
+
+    folder, draws, written = tmp_path / "cifar-10-batches-py", np.random.default_rng(0), {}
+    folder.mkdir()
+    for key, number in (("data_batch_1", 4), ("data_batch_2", 3), ("test_batch", 3)):
+        rows, labels = draws.integers(0, 256, (number, 3072), np.uint8), [(7 * index) % 10 for index in range(number)]
+        (folder / key).write_bytes(pickle.dumps({"data": rows, "labels": labels}))
+        written[key] = rows.reshape(-1, 3, 32, 32), labels
+    names = {"label_names": list(KNOWN["cifar10"].class_names)}
+    (folder / "batches.meta").write_bytes(pickle.dumps(names))
+    official, batches = torchvision.datasets.CIFAR10, [["data_batch_1", None], ["data_batch_2", None]]
+    monkeypatch.setattr(official, "train_list", batches)
+    monkeypatch.setattr(official, "test_list", [["test_batch", None]])
+    monkeypatch.setattr(official, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None})
+    data = load(DataSettings("cifar10", str(tmp_path)))
+    first, second = written["data_batch_1"], written["data_batch_2"]
+    assert np.array_equal(data.train_inputs, np.concatenate([first[0], second[0]]))
+    assert data.train_labels.tolist() == first[1] + second[1]
+    assert np.array_equal(data.test_inputs, written["test_batch"][0])
+
+
+def test_mnist_m(tmp_path):
+    expected = {}
+    for key, number in (("train", 5), ("test", 3)):
+        rows = []
+        for index in range(number):
+            file = tmp_path / "mnist_m" / f"mnist_m_{key}" / f"{index:08d}.png"
+            expected[key, index] = write_image(file, (32, 32), seed=10 * number + index)
+            rows.append(f"{index:08d}.png {(3 * index) % 10}\n")
+        (tmp_path / "mnist_m" / f"mnist_m_{key}_labels.txt").write_text("".join(reversed(rows)))
+    data = load(DataSettings("mnist-m", str(tmp_path)))
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([2, 9, 6, 3, 0], [6, 3, 0])
+    assert np.array_equal(data.train_inputs[4], expected["train", 0].transpose(2, 0, 1))
+    digits = load(DataSettings("domains:mnist-m", str(tmp_path)))
+    assert digits.train_inputs.shape == (5, 3, 28, 28)
+
+
 def test_cifar100(tmp_path, monkeypatch):
     """torchvision checks the official files' checksums, which tiny ones cannot have."""
     import torchvision.datasets
@@ -190,6 +229,11 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
         if 0 in made.train_indices[client]:
             with pytest.raises(DataError, match=r"n00000000_0.JPEG: cannot be read as an image"):
                 made.train(client).batch(torch.tensor([0]))
+    (folder / "train" / "n00000001").rename(folder / "elsewhere")
+    (folder / "ImageNet_LT_train.txt").write_text("".join(listed["train"][1:]))
+    with pytest.raises(DataError, match=r"n00000001_1.JPEG: is not there, and ImageNet_LT_train.txt names it$"):
+        load(settings)
+    (folder / "elsewhere").rename(folder / "train" / "n00000001")
     index = torch.tensor([1])
     assert torch.equal(samples.only(index).batch(torch.tensor([0])), samples.batch(index))
     assert isinstance(samples.only(index).inputs_N, ImageFiles) and len(samples.only(index)) == 1

@@ -24,6 +24,21 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
         assert np.array_equal(loaded.global_test, made.global_test)
 
 
+def test_the_hold_out_stays_at_the_server(tmp_path):
+    made, file = federate(replace(LONG_TAILED, holdout_per_class=5), 3), tmp_path / "dealt.json"
+    save_partition(made, file)
+    loaded = federate(DataSettings(partition_file=str(file), holdout_per_class=5), 0)
+    assert loaded.hash == made.hash and len(loaded.holdout()) == 50
+    assert np.array_equal(loaded.holdout_indices, made.holdout_indices)
+    for other in (0, 4):
+        with pytest.raises(SettingError, match=rf"^holdout-per-class = {other}: must be the partition file's: .* 50 "):
+            federate(DataSettings(partition_file=str(file), holdout_per_class=other), 0)
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps({**told, "holdout": told["train"][0][:1]}))
+    with pytest.raises(DataError, match="no sample be at two clients"):
+        federate(DataSettings(partition_file=str(file)), 0)
+
+
 def test_domains_stay_with_their_clients(tmp_path):
     for name in ("mnist", "usps"):
         pixels, labels = np.random.default_rng(len(name)).integers(0, 256, (60, 16, 16), np.uint8), np.arange(60) % 10
@@ -35,6 +50,8 @@ def test_domains_stay_with_their_clients(tmp_path):
     loaded = federate(replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0)
     assert (loaded.hash, loaded.domains) == (made.hash, (0, 1) * 3)
     assert all(np.array_equal(a, b) for a, b in zip(loaded.test_indices, made.test_indices, strict=True))
+    with pytest.raises(SettingError, match="^unseen-domain = 'usps': cannot be told by a partition file$"):
+        save_partition(federate(replace(settings, unseen_domain="usps"), 0), tmp_path / "other.json")
 
 
 def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):

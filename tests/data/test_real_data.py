@@ -23,6 +23,19 @@ def test_digits_by_fedbn_s_recipe():
     assert (parts.max(axis=0) - parts.min(axis=0)).max() <= 2
 
 
+def test_mnist_m_by_fedbn_s_recipe():
+    made = load(DataSettings("domains:usps,mnist-m", ROOT, recipe="fedbn"))
+    assert np.bincount(made.train_domains).tolist() == [7438, 7438]
+    assert np.bincount(made.test_domains).tolist() == [1860, 1860]
+
+
+def test_fashion_mnist_is_balanced():
+    data = load(DataSettings("fashion-mnist", ROOT))
+    assert (
+        np.bincount(data.train_labels).tolist() == [6000] * 10 and np.bincount(data.test_labels).tolist() == [1000] * 10
+    )
+
+
 def test_creff_s_partition_of_cifar10():
     tailed = DataSettings("cifar10", ROOT, partition="feddf", alpha=0.5, clients=20,
                           imbalance_factor=100, largest_class=5000)  # fmt: skip

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from in_process import Outcome, TamperingGrid, losses, small
 
-from client_app.assignment import player
+from client_app.assignment import Player, player
 from client_app.memory import folder_of, recall
 from client_app.messages import pack, unpack
 from client_app.models import build
@@ -248,6 +248,18 @@ def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path
         assert digest([memory["private"]]) == digest([recall(folder_of(outcome.folder.path, number), last)["private"]])
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
     assert len(values) == 4 and len(set(values)) > 1
+
+
+def test_centralized_is_one_client_with_everything_to_the_bit(train: Train, tmp_path: Path) -> None:
+    pooled = {"partition": "pooled", "clients": 1, "rounds": 3, "alpha": 0.1, "min_samples": 10}
+    outcome = train(**pooled)
+    settings = small(tmp_path, **pooled)
+    alone = player(settings.assignment().to_json())
+    shared = copy(Player(settings.assignment()).model.state_dict())
+    for number in (1, 2, 3):
+        shared = copy(train_round(alone.client(0, number, shared, {}, {}), (), settings.training).shared)
+    assert digest([Checkpoint.load(outcome.folder.checkpoint_file).shared]) == digest([shared])
+    assert len(alone.federation.train(0)) == 200
 
 
 def test_singleset_is_the_same_on_every_local_engine(train: Train) -> None:

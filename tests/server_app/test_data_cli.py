@@ -110,6 +110,14 @@ def test_check_gives_settings_that_work(tmp_path: Path, fedskew, kind: str) -> N
     assert ("100" if kind == "npz" else "60") in told
 
 
+def test_check_warns_of_another_scale(tmp_path: Path, fedskew) -> None:
+    images, labels = np.random.default_rng(0).uniform(0, 1, (200, 6, 5)).astype(np.float32), np.arange(200) % 2
+    for scale, warned in ((1, False), (255, True)):
+        np.savez(tmp_path / "own.npz", train_images=scale * images, train_labels=labels, test_images=images,
+                 test_labels=labels)  # fmt: skip
+        assert ("taken as 0..1, and some are outside" in fedskew("check", str(tmp_path / "own.npz"))[1]) == warned
+
+
 def test_check_says_what_is_wrong(tmp_path: Path, fedskew) -> None:
     images = np.zeros((20, 6, 5), np.uint8)
     np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)

@@ -24,7 +24,8 @@ Train = Callable[..., Outcome]
 COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting",
                 "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
                 "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff",
-                "fedshift+fedbn+iwds+creff-code", "creff+creff-code+tau-norm")  # fmt: skip
+                "fedshift+fedbn+iwds+creff-code", "creff+creff-code+tau-norm",
+                "fednova+creff", "scaffold+ccvr", "fedavgm+fedshift+tau-norm")  # fmt: skip
 DEPLOYING = {"creff": ["creff"], "creff-code": ["creff-code"], "ccvr": ["ccvr"], "tau-norm": ["tau-norm"],
              "real-features": ["real-features"], "real-blocks": ["real-blocks-1", "real-blocks-2"]}  # fmt: skip
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from in_process import PLACES, Outcome, TamperingGrid, killed, losses, small
+from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losses, small
 
 import client_app.memory
 import server_app.app
 import server_app.results
 from client_app.memory import WriteFailed
-from data import SettingError
+from data import SettingError, federate
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.lock import FolderBusy
 from server_app.results import RunFolder
@@ -132,6 +133,26 @@ def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_p
             assert any("damaged" in line for line in resumed.lines), damage
         assert resumed.summary["hash"] == whole.summary["hash"], damage
         assert resumed.records == whole.records, damage
+
+
+def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
+    def own(results: str, labels: np.ndarray, **more: Any) -> Outcome:
+        images = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+        os.utime(tmp_path / "own.npz", (0, 100 * labels[0]))  # another time, as of a file that is written later
+        federate.cache_clear()
+        stated = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "2", "input-shape": "1x8x8", "alpha": 5.0}
+        return experiment(tmp_path / results, **{**stated, "rounds": 2, **more})
+
+    before, after = np.arange(200) % 2, np.arange(200) % 2
+    after[:20] = 1 - after[:20]
+    first = own("results", before)
+    with pytest.raises(SettingError, match="was begun on other data or another partition: state fresh = true"):
+        own("results", after)
+    first.folder.summary_file.unlink()
+    with pytest.raises(SettingError, match="was begun on other data"):
+        own("results", after)
+    assert own("results", after, fresh=True).hash == own("alone", after).hash != first.hash
 
 
 def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train, tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ OTHER_VALUE: dict[str, Scalar] = {
 
 
 NEEDED: dict[str, dict[str, Scalar]] = {
+    "fedbe.concentration": {"fedbe.distribution": "dirichlet"},
     "llt-form": {"partition": "llt", "clients": 20},
     "recipe": {"dataset": "digits-five"},
     "cinic-train": {"dataset": "cinic10"},
