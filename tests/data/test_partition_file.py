@@ -50,7 +50,7 @@ def test_domains_stay_with_their_clients(tmp_path):
     loaded = federate(replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0)
     assert (loaded.hash, loaded.domains) == (made.hash, (0, 1) * 3)
     assert all(np.array_equal(a, b) for a, b in zip(loaded.test_indices, made.test_indices, strict=True))
-    with pytest.raises(SettingError, match="^unseen-domain = 'usps': cannot be told by a partition file$"):
+    with pytest.raises(SettingError, match=r"^unseen-domain = 'usps': cannot be told by a partition file$"):
         save_partition(federate(replace(settings, unseen_domain="usps"), 0), tmp_path / "other.json")
 
 

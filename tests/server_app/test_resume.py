@@ -21,6 +21,7 @@ from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losse
 import client_app.memory
 import server_app.app
 import server_app.results
+from client_app.assignment import player
 from client_app.memory import WriteFailed
 from data import SettingError, federate
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
@@ -141,6 +142,7 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
         os.utime(tmp_path / "own.npz", (0, 100 * labels[0]))  # another time, as of a file that is written later
         federate.cache_clear()
+        player.cache_clear()
         stated = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "2", "input-shape": "1x8x8", "alpha": 5.0}
         return experiment(tmp_path / results, **{**stated, "rounds": 2, **more})
 
