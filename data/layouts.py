@@ -79,7 +79,7 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
 
 
 def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not public data."""
+    """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read."""
     folder = root / "office_caltech_10" / name.removeprefix("office-")
     return _halved(read_split(folder, "train", KNOWN[name].class_names, shape))
 
