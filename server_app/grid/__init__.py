@@ -113,11 +113,13 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
-    """Return what to call every run, by its id: the rows it trains, column and seed."""
+    """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
+    several = len({cell.experiment for cell in cells}) > 1
     named: dict[str, str] = {}
     for one in planned:
         own = [cell for cell in cells if cell.run.run_id == one.run_id]
+        experiments = [cell.experiment for cell in own if several][:1]
         rows = "/".join(dict.fromkeys(cell.row for cell in own)) or one.general.method
         columns = list(dict.fromkeys(cell.column for cell in own if cell.column))[:1]
-        named[one.run_id] = ", ".join([rows, *columns, f"seed {one.general.seed}"])
+        named[one.run_id] = ", ".join([*experiments, rows, *columns, f"seed {one.general.seed}"])
     return named

@@ -28,6 +28,7 @@ from server_app.lock import FolderBusy, locked
 from server_app.plan import Cell, plan, runs
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
+from server_app.tables import lines, results_table
 
 INPROCESS = Shares("inprocess", 2, 1)
 
@@ -391,6 +392,24 @@ def test_the_last_lines_and_the_exit_status_name_failed_runs(
     assert len(lines) == 3 and all(line.endswith(": no luck") for line in lines[1:])
 
 
+def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
+    first = made(tmp_path, methods=["fedavg"])
+    second = [replace(cell, experiment="two") for cell in made(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})]
+    cells = [*first, *second]
+    assert list(labels(runs(cells), cells).values()) == ["one, fedavg, seed 0", "two, fedavg, seed 0"]
+    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
+    models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
+    shown = lines(cells, runs(cells), {one.run_id: models for one in runs(cells)})
+    headings = [column.header for column in results_table(shown).columns]
+    assert headings[:2] == ["experiment", "method"]
+    assert list(results_table(shown).columns[0].cells) == ["one", "two"]
+    assert "experiment" not in [column.header for column in results_table(shown[:1]).columns]
+    again = [*first, replace(first[0], experiment="two")]
+    assert len(lines(again, runs(again), {one.run_id: models for one in runs(again)})) == 2, (
+        "a run of both is shown in both"
+    )
+
+
 def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
     one: RunSettings = small(tmp_path)
-    assert labels([one], [Cell("a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"
+    assert labels([one], [Cell("one", "a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"
