@@ -24,6 +24,7 @@ from server_app.grid import jobs as grid_jobs
 from server_app.grid.jobs import Job, Outcome, Shares, ordered, shares
 from server_app.grid.overview import Overview, duration
 from server_app.grid.queue import conduct, room
+from server_app.grid.worker import Worker
 from server_app.lock import FolderBusy, locked
 from server_app.plan import Cell, plan, runs
 from server_app.results import RunFolder
@@ -109,6 +110,55 @@ def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
     # the second kill hits the run that went on, unless it had already told of round 2
     again = conduct(jobs, replace(INPROCESS, jobs=1), Overview(Console(file=io.StringIO()), jobs, 1))
     assert [again[one.run_id].summary["hash"] for one in planned] == list(hashes.values())  # type: ignore[index]
+
+
+def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = small(tmp_path)
+    shares = replace(INPROCESS, jobs=1)
+    conduct([Job(one, "a run")], shares, Overview(Console(file=io.StringIO()), [], 1))
+    take, killed = Worker.take, []
+
+    def kill_first(self: Worker, *words: Any, **more: Any) -> None:
+        if not killed:
+            self.process.kill()
+            self.process.join()
+            killed.append(self)
+        take(self, *words, **more)
+
+    monkeypatch.setattr(Worker, "take", kill_first)
+    console = Console(file=io.StringIO(), width=200)
+    again = Job(replace(one, general=replace(one.general, fresh=True)), "a run")
+    (outcome,) = conduct([again], shares, Overview(console, [again], 1)).values()
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert outcome.summary is not None and killed
+    assert "another one goes on" in told and "round   1/2" in told and "finished earlier" not in told
+
+
+def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
+    one = small(tmp_path)
+    jobs = [Job(replace(one, general=replace(one.general, fresh=fresh)), "a run") for fresh in (False, True)]
+    rounds = []
+
+    class Watching(Overview):
+        def told(self, job: Job, line: str) -> None:
+            super().told(job, line)
+            rounds.append(self.running[job.settings.run_id].round)
+
+    for job in jobs:
+        rounds.clear()
+        conduct([job], replace(INPROCESS, jobs=1), Watching(Console(file=io.StringIO()), [job], 1))
+        assert rounds == [0, 1, 2, 2], "run folder, two rounds, finished"
+
+
+def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
+    planned = [
+        replace(one, general=replace(one.general, fresh=True)) for one in (small(tmp_path, seed=s) for s in (0, 1))
+    ]
+    with RunFolder(planned[0].folder).locked():
+        done, failed = run_all(planned, [], Console(file=io.StringIO()), "inprocess", 1)
+    assert list(done) == [planned[1].run_id]
+    assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
 
 
 def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
