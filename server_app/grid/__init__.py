@@ -34,8 +34,8 @@ def run_all(
 ) -> tuple[Summaries, dict[str, str]]:
     """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
 
-    Runs whose data are not there fail at once; where that holds for all, and for every other mistake in what is asked,
-    SettingError or DataError is raised before anything starts.
+    Runs whose data are not there fail at once; where that holds for all and none is finished, and for every other
+    mistake in what is asked, SettingError or DataError is raised before anything starts.
     """
     rule = "is for --engine ray"  # of a single run the engine itself says so
     require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
@@ -47,6 +47,8 @@ def run_all(
         return summaries, {}
     names = labels(planned, cells)
     jobs, outcomes = checked([Job(one, names[one.run_id]) for one in left])
+    if not jobs and not summaries:
+        raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
     if jobs:
         from server_app.grid.overview import Overview  # flwr takes a moment to import; mistakes should be told at once
         from server_app.grid.queue import conduct
@@ -100,8 +102,6 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
     reasons = {data: missing(data) for data in {job.settings.data for job in jobs}}
     absent = {job.settings.run_id: Outcome(reason=reasons[job.settings.data]) for job in jobs}
     ready = [job for job in jobs if not reasons[job.settings.data]]
-    if not ready:
-        raise DataError(next(iter(absent.values())).reason)
     sizes = {}
     for data, seed in {job.settings.data: job.settings.general.seed for job in reversed(ready)}.items():
         federate(data, seed)  # downloads what may be downloaded, once

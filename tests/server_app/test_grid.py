@@ -250,8 +250,15 @@ def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Pa
     assert len(done) == 1
     ((name, reason),) = failed.items()
     assert "gone" in name and "mnist is not there" in reason
-    with pytest.raises(DataError, match="mnist is not there"):
-        conducted([cell for cell in cells if cell.column == "gone"])
+    again, failed_again, _ = conducted(cells)
+    assert (again, failed_again) == (done, failed), "the same at every start, though nothing is left to conduct"
+
+
+def test_where_all_data_are_missing_every_set_is_named_once(tmp_path: Path) -> None:
+    columns = {name: {"dataset": name, "model": "small-cnn", "data-root": str(tmp_path)} for name in ("mnist", "usps")}
+    with pytest.raises(DataError, match=r"mnist is not there.*usps is not there") as raised:
+        conducted(made(tmp_path / "grid", columns=columns, methods=["fedavg"], seeds=[0, 1]))
+    assert str(raised.value).count("mnist is not there") == 1
 
 
 def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
