@@ -1,5 +1,6 @@
 """A grid of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -9,11 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from client_app.assignment import code_version
-from data import DataError, federate, require
-from data.datasets import missing
+from data import DataError, DataSettings, federate, require
 from server_app.costs.memory import memory_of, refuse_what_cannot_fit
 from server_app.costs.sizes import sizes_of
-from server_app.grid.jobs import Job, Outcome, shares
+from server_app.grid.jobs import Job, Outcome, ordered, shares
 from server_app.lock import locked
 from server_app.plan import Cell
 from server_app.results import PACKAGES, RunFolder
@@ -80,7 +80,7 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     for one in planned:
         folder = RunFolder(one.folder)
         if not one.general.fresh and (summary := folder.summary()) is not None:
-            if not missing(one.data):
+            with contextlib.suppress(DataError):  # who has the results needs the data no more
                 folder.refuse_other_data(federate(one.data, one.general.seed).hash)
             found[one.run_id] = summary
     return found
@@ -95,21 +95,25 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
 
 
 def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
-    """Return the jobs that can begin, with the memory they need, and the others' outcomes.
+    """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
 
-    Data are looked at once for all seeds. Raises SettingError or DataError for what cannot be right.
+    Every partition is dealt here, so that one that cannot be raises SettingError before anything starts.
     """
-    reasons = {data: missing(data) for data in {job.settings.data for job in jobs}}
-    absent = {job.settings.run_id: Outcome(reason=reasons[job.settings.data]) for job in jobs}
-    ready = [job for job in jobs if not reasons[job.settings.data]]
-    sizes = {}
-    for data, seed in {job.settings.data: job.settings.general.seed for job in reversed(ready)}.items():
-        federate(data, seed)  # downloads what may be downloaded, once
-        sizes[data] = sizes_of(data, seed)
-    for job in ready:
-        absent.pop(job.settings.run_id)
-        refuse_what_cannot_fit(job.settings, sizes[job.settings.data])
-    return [replace(job, memory=memory_of(job.settings, sizes[job.settings.data])) for job in ready], absent
+    ready, reasons = [], dict[DataSettings, str]()
+    for job in ordered(jobs):  # `federate` keeps the last few: each pair is dealt once
+        data, seed = job.settings.data, job.settings.general.seed
+        if data in reasons:
+            continue
+        try:
+            federate(data, seed)  # downloads what may be downloaded
+            sizes = sizes_of(data, seed)
+        except DataError as error:
+            reasons[data] = str(error)
+            continue
+        refuse_what_cannot_fit(job.settings, sizes)
+        ready.append(replace(job, memory=memory_of(job.settings, sizes)))
+    lost = (job.settings for job in jobs if job.settings.data in reasons)
+    return ready, {one.run_id: Outcome(reason=reasons[one.data]) for one in lost}
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:

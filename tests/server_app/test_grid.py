@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import SERVER_SMALL, SMALL, experiment, small
 from rich.console import Console
 
 import server_app.experiments
 import server_app.lock
-from data import DataError, SettingError
+from data import DataError, SettingError, federate
 from server_app.experiments import Experiment
 from server_app.grid import finished, labels, results_lock, run_all
 from server_app.grid import jobs as grid_jobs
@@ -259,6 +260,37 @@ def test_where_all_data_are_missing_every_set_is_named_once(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"mnist is not there.*usps is not there") as raised:
         conducted(made(tmp_path / "grid", columns=columns, methods=["fedavg"], seeds=[0, 1]))
     assert str(raised.value).count("mnist is not there") == 1
+
+
+def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(tmp_path: Path) -> None:
+    file = tmp_path / "own.npz"
+    own = {"dataset": f"npz:{file}", "classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
+    cells = made(tmp_path / "grid", columns={"there": {}, "broken": own}, methods=["fedavg"], seeds=[0, 1])
+    file.write_bytes(b"no zip at all")
+    done, failed, _ = conducted(cells)
+    assert len(done) == 2 and len(failed) == 2
+    assert all("broken" in name and "own.npz" in reason for name, reason in failed.items())
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (100, 8, 8), dtype=np.uint8), np.arange(100) % 10
+    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    assert len(conducted(cells)[0]) == 4
+    file.write_bytes(b"broken again")
+    federate.cache_clear()
+    assert len(conducted(cells)[0]) == 4, "results need no data"
+
+
+def test_a_partition_that_cannot_be_dealt_for_one_seed_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dealt(data: Any, seed: int) -> Any:
+        if seed == 1:
+            raise SettingError("min-samples", 9, "cannot be dealt")
+        return federate(data, seed)
+
+    monkeypatch.setattr("server_app.grid.federate", dealt)
+    with pytest.raises(SettingError, match="cannot be dealt"):
+        conducted(made(tmp_path / "grid", methods=["fedavg"], seeds=[0, 1]))
+    assert not (tmp_path / "grid").exists()
 
 
 def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
