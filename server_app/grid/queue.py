@@ -96,6 +96,8 @@ class Queue:
         except Exception as error:
             self.settle(job, Outcome(reason=reason(error)))
             return
+        for dead in [worker for worker in self.crew if worker.job is None and not worker.process.is_alive()]:
+            self.dismiss(dead)  # killed while it waited, which costs no run an attempt
         worker = next((worker for worker in self.crew if worker.job is None), None)
         if worker is None:
             gpus, held = self.shares.gpus, [worker.gpu for worker in self.crew]
@@ -116,14 +118,18 @@ class Queue:
             return
         worker.job = None
         if kind == "died":
-            worker.end()
-            self.crew.remove(worker)
+            self.dismiss(worker)
             if self.attempts[name] < ATTEMPTS:
                 self.overview.told(job, f"{said}; another one goes on from the last finished round")
                 self.waiting.appendleft(job)
                 return
             said = f"{said}, and so had the one before"
         self.settle(job, Outcome(said) if kind == "finished" else Outcome(reason=said))
+
+    def dismiss(self, worker: Worker) -> None:
+        """Do without a worker whose process is gone."""
+        worker.end()
+        self.crew.remove(worker)
 
     def settle(self, job: Job, outcome: Outcome) -> None:
         """Note how a job ended."""

@@ -24,7 +24,7 @@ from server_app.grid import finished, labels, results_lock, run_all
 from server_app.grid import jobs as grid_jobs
 from server_app.grid.jobs import Job, Outcome, Shares, ordered, shares
 from server_app.grid.overview import Overview, duration
-from server_app.grid.queue import conduct, room
+from server_app.grid.queue import Queue, conduct, room
 from server_app.grid.worker import Worker
 from server_app.lock import FolderBusy, locked
 from server_app.plan import Cell, plan, runs
@@ -160,6 +160,25 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatc
         done, failed = run_all(planned, [], Console(file=io.StringIO()), "inprocess", 1)
     assert list(done) == [planned[1].run_id]
     assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
+
+
+def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, 2)
+
+    class KillingIdle(Overview):
+        def ended(self, job: Job, outcome: Outcome) -> None:
+            super().ended(job, outcome)
+            (worker,) = queue.crew
+            worker.process.kill()
+            worker.process.join()
+
+    queue = Queue(jobs, replace(INPROCESS, jobs=1), KillingIdle(Console(file=io.StringIO()), jobs, 1))
+    try:
+        outcomes = queue.run()
+    finally:
+        queue.end()
+    assert all(outcome.summary is not None for outcome in outcomes.values())
+    assert list(queue.attempts.values()) == [1, 1]
 
 
 def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
