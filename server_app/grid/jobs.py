@@ -51,7 +51,7 @@ def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int
     """Return how the machine is shared; what is 0 or empty is chosen so that the last run ends soonest.
 
     That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates; where
-    there are more cores than runs, the runs divide them. On GPUs it is no more runs than their memory holds.
+    there are more cores than runs, the runs divide them. On GPUs no more in-process runs than their memory holds.
     """
     cores = os.cpu_count() or 1
     if engine == "ray":
@@ -60,7 +60,7 @@ def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int
     gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
     fitting = sum(max(1, memory // (largest(jobs) + CUDA_CONTEXT)) for memory in gpus.values()) or len(jobs)
     at_once = at_once or max(1, min(len(jobs), cores // max(1, workers), fitting))
-    workers = workers or max(1, cores // at_once)
+    workers = workers or (1 if gpus else max(1, cores // at_once))  # each would take memory of the GPU
     return Shares(engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, tuple(gpus))
 
 

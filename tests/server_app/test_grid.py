@@ -381,6 +381,7 @@ def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatc
     monkeypatch.setattr(grid_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
     share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
     assert (share.jobs, share.gpus) == (3 + 1, ("0", "3"))
+    assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
     assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
 
 
