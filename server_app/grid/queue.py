@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 import psutil
 
 from server_app.engines.processes import one_interrupt
-from server_app.grid.jobs import Job, Outcome, Shares, ordered
+from server_app.grid.jobs import Job, Outcome, Shares, emptiest, ordered
 from server_app.grid.overview import Overview
 from server_app.grid.worker import Worker, reason
 from server_app.results import RunFolder
@@ -100,8 +100,8 @@ class Queue:
             self.dismiss(dead)  # killed while it waited, which costs no run an attempt
         worker = next((worker for worker in self.crew if worker.job is None), None)
         if worker is None:
-            gpus, held = self.shares.gpus, [worker.gpu for worker in self.crew]
-            worker = Worker(self.context, self.shares, min(gpus, key=held.count) if gpus else None)
+            gpu = emptiest(self.shares.gpus, [worker.gpu for worker in self.crew])
+            worker = Worker(self.context, self.shares, gpu)
             self.crew.append(worker)
         name = job.settings.run_id
         self.attempts[name] = self.attempts.get(name, 0) + 1

@@ -380,13 +380,31 @@ def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(grid_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
     share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
-    assert (share.jobs, share.gpus) == (3 + 1, ("0", "3"))
+    assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
     assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
     assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
 
 
+def test_gpus_are_dealt_by_what_each_holds() -> None:
+    slots, held = ("0", "0", "0", "3"), []
+    for _ in slots:
+        held.append(grid_jobs.emptiest(slots, held))
+    assert held[:2] == ["0", "3"], "spread first"
+    assert sorted(held) == sorted(slots)
+    assert grid_jobs.emptiest((), [None]) is None
+
+
+def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, [N/A]\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
+    monkeypatch.setattr("torch.version.cuda", "12.4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert shares(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
+
+
 @pytest.mark.parametrize(
-    ("told", "expected"), [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", [])]
+    ("told", "expected"),
+    [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", []), ("-1", []), ("0, -1, 1", ["0"])],
 )
 def test_visible_gpus_are_those_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, told: str | None, expected: list[str]
