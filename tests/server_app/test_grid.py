@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -261,6 +262,16 @@ def test_single_runs_share_a_folder_and_a_grid_waits_for_them(tmp_path: Path, mo
         pass
     with results_lock(planned, alone=True):
         pass
+
+
+def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file may grow
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Path) -> None:
