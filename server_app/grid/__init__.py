@@ -18,6 +18,7 @@ from server_app.lock import locked
 from server_app.plan import Cell
 from server_app.results import PACKAGES, RunFolder
 from server_app.settings import RunSettings
+from server_app.tracking import draw_finished
 
 Summaries = dict[str, dict[str, Any]]
 """By run id."""
@@ -43,6 +44,9 @@ def run_all(
     left = [one for one in planned if one.run_id not in summaries]
     if summaries:
         console.print(finished_note(planned, summaries), markup=False)
+        for one in planned:
+            if one.run_id in summaries:
+                draw_finished(one, summaries[one.run_id])
     if not left:
         return summaries, {}
     names = labels(planned, cells)
