@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from data import DataError, SettingError
+from data import DataError, SettingError, require
 from server_app import data_cli, export_cli, report_cli
 from server_app.experiments import find_all, listed
 from server_app.grid import labels, results_lock, run_all
@@ -73,6 +73,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
+    require(bool(names) or not jobs, "--jobs", jobs, "is for named experiments")
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
     stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}

@@ -1,5 +1,6 @@
 """A folder's lock, which falls with the process that holds it, however that ends."""
 
+import contextlib
 import fcntl
 import os
 import time
@@ -36,9 +37,9 @@ def locked(folder: Path, file: str = "lock", shared: bool = False) -> Iterator[N
                 opened.seek(0)
                 raise FolderBusy(f"process {opened.read().strip()} is working on {folder}")
             time.sleep(0.05)
-        opened.truncate(0)
-        opened.write(str(os.getpid()))
-        opened.flush()
+        with contextlib.suppress(OSError):  # only for whom it keeps out: a full disk is told where it does harm
+            os.ftruncate(opened.fileno(), 0)
+            os.write(opened.fileno(), str(os.getpid()).encode())
         yield
 
 

@@ -19,6 +19,7 @@ TRAINING_HOOKS = ("sample_weights", "logit_offset", "loss_weights", "gradient_of
 class Cell:
     """One number of the experiment's table for one seed: a run, and which of its models."""
 
+    experiment: str
     row: str
     column: str
     seed: int
@@ -62,17 +63,17 @@ def plan(experiment: Experiment, overrides: Mapping[str, Scalar] | None = None) 
     for column, settings in experiment.columns.items():
         for seed in seeds:
             stated = {**experiment.assumed, **experiment.settings, **settings}
-            cells += planned(experiment.rows, column, int(seed), stated, {**overrides, "seed": int(seed)})
+            cells += planned(experiment, column, int(seed), stated, {**overrides, "seed": int(seed)})
     return cells
 
 
 def planned(
-    rows: Sequence[Row], column: str, seed: int, settings: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
+    experiment: Experiment, column: str, seed: int, settings: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
 ) -> list[Cell]:
     """Return the cells of one column and seed."""
     trainings: list[Training] = []
     chosen: list[tuple[Row, Training, str]] = []
-    for row in rows:
+    for row in experiment.rows:
         method, riders = split(row)
         every = {**settings, **row.settings, **overrides}
         own = used(every, compose(method).sections)
@@ -84,7 +85,10 @@ def planned(
         training.riders |= ridden
         chosen.append((row, training, row.deployed or (METHODS[riders[-1]].deploy if riders else AVERAGE)))
     runs = {id(training): training.parse() for training in trainings}
-    return [Cell(row.label, column, seed, runs[id(training)], deployed) for row, training, deployed in chosen]
+    return [
+        Cell(experiment.name, row.label, column, seed, runs[id(training)], deployed)
+        for row, training, deployed in chosen
+    ]
 
 
 def split(row: Row) -> tuple[str, tuple[str, ...]]:

@@ -52,14 +52,14 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of a finished run, or None; one that is cut short is none."""
+        """Return the summary of a finished run, or None; one that is cut short or changed is none."""
         try:
-            return dict(json.loads(self.summary_file.read_text()))
-        except (FileNotFoundError, ValueError):
+            return verified(self.summary_file.read_text())
+        except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def drop_damaged_summary(self) -> str:
-        """Delete a summary that is cut short, and return a line that says so; empty when there was none."""
+        """Delete a summary that is cut short or changed, and return a line that says so; empty when there was none."""
         if self.summary_file.exists() and self.summary() is None:
             self.summary_file.unlink()
             return f"{self.summary_file} is damaged: the run is finished once more"
@@ -94,13 +94,9 @@ class RunFolder:
         records = []
         for line in self.rounds_file.read_text(errors="replace").splitlines():
             try:
-                record = json.loads(line)
-                stated = record.pop("checksum", None)  # records of earlier versions have none
-            except (ValueError, AttributeError):
+                records.append(verified(line))
+            except (ValueError, TypeError):
                 break
-            if stated is not None and stated != checksum(record):
-                break
-            records.append(record)
         return records
 
     def add_round(self, record: Mapping[str, Any]) -> None:
@@ -119,12 +115,21 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
-        write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
+        write_text(self.summary_file, line_of(finite(summary), indent=2))
 
 
-def line_of(record: Mapping[str, Any]) -> str:
-    """Return a record as a line of rounds.jsonl, with its checksum."""
-    return json.dumps({**record, "checksum": checksum(record)}) + "\n"
+def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
+    """Return a record, or a summary, as JSON with its checksum: a line of rounds.jsonl where `indent` is None."""
+    return json.dumps({**record, "checksum": checksum(record)}, indent=indent) + "\n"
+
+
+def verified(text: str) -> dict[str, Any]:
+    """Return what `line_of` was given. Raises ValueError or TypeError for text that was cut short or changed."""
+    record = dict(json.loads(text))
+    stated = record.pop("checksum", None)  # those of earlier versions have none
+    if stated is not None and stated != checksum(record):
+        raise ValueError(f"checksum {checksum(record)}, not {stated}")
+    return record
 
 
 def checksum(record: Mapping[str, Any]) -> str:

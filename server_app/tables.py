@@ -18,6 +18,7 @@ SHOWN_CLASSES = 10
 class Line:
     """One line of the table: a model of a finished run."""
 
+    experiment: str
     row: str
     column: str
     settings: RunSettings
@@ -28,14 +29,15 @@ class Line:
 def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> list[Line]:
     """Return a line a cell of experiments, or a model of runs without any; of finished runs alone."""
     if cells:  # columns that read other numbers of the same runs are one line
-        once = {(cell.row, cell.run.run_id, cell.deployed): cell for cell in reversed(cells)}
+        once = {(cell.experiment, cell.row, cell.run.run_id, cell.deployed): cell for cell in reversed(cells)}
         return [
-            Line(cell.row, cell.column, cell.run, summaries[cell.run.run_id]["models"][cell.deployed])
+            Line(cell.experiment, cell.row, cell.column, cell.run, models[cell.deployed])
             for cell in reversed(once.values())
-            if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]
+            for models in (summaries.get(cell.run.run_id, {"models": {}})["models"],)
+            if cell.deployed in models
         ]
     return [
-        Line(summary["rows"][name], "", one, models)
+        Line("", summary["rows"][name], "", one, models)
         for one in planned
         for summary in (summaries[one.run_id],)
         for name, models in summary["models"].items()
@@ -57,9 +59,10 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
     means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
     if all(len(line.settings.data.classes.split(",")) == 2 for line in shown):
         means["auroc"] = "AUROC"
+    experiments = len({line.experiment for line in shown}) > 1
     columns = any(line.column for line in shown)
     seeds = len({line.settings.general.seed for line in shown}) > 1
-    for heading in ("method", *(["column"] * columns)):
+    for heading in (*(["experiment"] * experiments), "method", *(["column"] * columns)):
         table.add_column(heading, no_wrap=True)
     for heading in (*(["seed"] * seeds), *means.values(), *recalls):
         table.add_column(heading[:8], justify="right", no_wrap=True)
@@ -67,6 +70,7 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
         last = line.models["last"]
         shares = {**last, "best": line.models["best-test"]["balanced-accuracy"]}
         table.add_row(
+            *([line.experiment] * experiments),
             line.row,
             *([line.column] * columns),
             *([str(line.settings.general.seed)] * seeds),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from server_app.results import RunFolder
 from server_app.settings import RunSettings, Scalar
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ class Tracker:
 def tracker_of(settings: RunSettings, folder: Path) -> Tracker:
     """Return the tracker that the settings ask for."""
     return TensorBoard(folder / "tensorboard") if settings.general.tensorboard else Tracker()
+
+
+def draw_finished(settings: RunSettings, summary: Mapping[str, Any]) -> None:
+    """Let the tracker that the settings ask for take a finished run from its records."""
+    if settings.general.tensorboard:
+        folder = RunFolder(settings.folder)
+        tracker = tracker_of(settings, folder.path)
+        tracker.begin(settings.flat(), folder.rounds())
+        tracker.end(summary)
 
 
 class TensorBoard(Tracker):

@@ -14,6 +14,7 @@ from server_app.engines.local import LocalGrid
 from server_app.engines.processes import claim, one_interrupt
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
+from server_app.tracking import draw_finished
 
 ENGINES = ("inprocess", "workers", "ray")
 FOLLOW_INTERVAL = 0.1
@@ -63,6 +64,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
         tell(damage)
     if (summary := folder.summary()) is not None:
         tell(folder.finished_note())
+        draw_finished(settings, summary)
         return summary
     config = replace(settings, general=replace(settings.general, fresh=False)).flat()
     log = folder.path / "flwr.log"

@@ -1,5 +1,6 @@
 """A grid of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -9,15 +10,15 @@ from typing import Any
 from rich.console import Console
 
 from client_app.assignment import code_version
-from data import DataError, federate, require
-from data.datasets import missing
+from data import DataError, DataSettings, federate, require
 from server_app.costs.memory import memory_of, refuse_what_cannot_fit
 from server_app.costs.sizes import sizes_of
-from server_app.grid.jobs import Job, Outcome, shares
+from server_app.grid.jobs import Job, Outcome, ordered, shares
 from server_app.lock import locked
 from server_app.plan import Cell
 from server_app.results import PACKAGES, RunFolder
 from server_app.settings import RunSettings
+from server_app.tracking import draw_finished
 
 Summaries = dict[str, dict[str, Any]]
 """By run id."""
@@ -34,8 +35,8 @@ def run_all(
 ) -> tuple[Summaries, dict[str, str]]:
     """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
 
-    Runs whose data are not there fail at once; where that holds for all, and for every other mistake in what is asked,
-    SettingError or DataError is raised before anything starts.
+    Runs whose data are not there fail at once; where that holds for all and none is finished, and for every other
+    mistake in what is asked, SettingError or DataError is raised before anything starts.
     """
     rule = "is for --engine ray"  # of a single run the engine itself says so
     require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
@@ -43,10 +44,15 @@ def run_all(
     left = [one for one in planned if one.run_id not in summaries]
     if summaries:
         console.print(finished_note(planned, summaries), markup=False)
+        for one in planned:
+            if one.run_id in summaries:
+                draw_finished(one, summaries[one.run_id])
     if not left:
         return summaries, {}
     names = labels(planned, cells)
     jobs, outcomes = checked([Job(one, names[one.run_id]) for one in left])
+    if not jobs and not summaries:
+        raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
     if jobs:
         from server_app.grid.overview import Overview  # flwr takes a moment to import; mistakes should be told at once
         from server_app.grid.queue import conduct
@@ -78,7 +84,7 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     for one in planned:
         folder = RunFolder(one.folder)
         if not one.general.fresh and (summary := folder.summary()) is not None:
-            if not missing(one.data):
+            with contextlib.suppress(DataError):  # who has the results needs the data no more
                 folder.refuse_other_data(federate(one.data, one.general.seed).hash)
             found[one.run_id] = summary
     return found
@@ -93,31 +99,35 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
 
 
 def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
-    """Return the jobs that can begin, with the memory they need, and the others' outcomes.
+    """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
 
-    Data are looked at once for all seeds. Raises SettingError or DataError for what cannot be right.
+    Every partition is dealt here, so that one that cannot be raises SettingError before anything starts.
     """
-    reasons = {data: missing(data) for data in {job.settings.data for job in jobs}}
-    absent = {job.settings.run_id: Outcome(reason=reasons[job.settings.data]) for job in jobs}
-    ready = [job for job in jobs if not reasons[job.settings.data]]
-    if not ready:
-        raise DataError(next(iter(absent.values())).reason)
-    sizes = {}
-    for data, seed in {job.settings.data: job.settings.general.seed for job in reversed(ready)}.items():
-        federate(data, seed)  # downloads what may be downloaded, once
-        sizes[data] = sizes_of(data, seed)
-    for job in ready:
-        absent.pop(job.settings.run_id)
-        refuse_what_cannot_fit(job.settings, sizes[job.settings.data])
-    return [replace(job, memory=memory_of(job.settings, sizes[job.settings.data])) for job in ready], absent
+    ready, reasons = [], dict[DataSettings, str]()
+    for job in ordered(jobs):  # `federate` keeps the last few: each pair is dealt once
+        data, seed = job.settings.data, job.settings.general.seed
+        if data in reasons:
+            continue
+        try:
+            federate(data, seed)  # downloads what may be downloaded
+            sizes = sizes_of(data, seed)
+        except DataError as error:
+            reasons[data] = str(error)
+            continue
+        refuse_what_cannot_fit(job.settings, sizes)
+        ready.append(replace(job, memory=memory_of(job.settings, sizes)))
+    lost = (job.settings for job in jobs if job.settings.data in reasons)
+    return ready, {one.run_id: Outcome(reason=reasons[one.data]) for one in lost}
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
-    """Return what to call every run, by its id: the rows it trains, column and seed."""
+    """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
+    several = len({cell.experiment for cell in cells}) > 1
     named: dict[str, str] = {}
     for one in planned:
         own = [cell for cell in cells if cell.run.run_id == one.run_id]
+        experiments = [cell.experiment for cell in own if several][:1]
         rows = "/".join(dict.fromkeys(cell.row for cell in own)) or one.general.method
         columns = list(dict.fromkeys(cell.column for cell in own if cell.column))[:1]
-        named[one.run_id] = ", ".join([rows, *columns, f"seed {one.general.seed}"])
+        named[one.run_id] = ", ".join([*experiments, rows, *columns, f"seed {one.general.seed}"])
     return named

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -44,24 +45,30 @@ class Shares:
     workers: int
     """Processes of each that play clients; of no meaning in-process."""
     gpus: tuple[str, ...] = ()
-    """Dealt to the runs round robin; empty leaves everything visible."""
+    """One entry a run that a GPU's memory holds; empty leaves everything visible."""
 
 
 def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int = 0) -> Shares:
     """Return how the machine is shared; what is 0 or empty is chosen so that the last run ends soonest.
 
     That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates; where
-    there are more cores than runs, the runs divide them. On GPUs it is no more runs than their memory holds.
+    there are more cores than runs, the runs divide them. On GPUs no more in-process runs than their memory holds.
     """
     cores = os.cpu_count() or 1
     if engine == "ray":
         require(at_once <= 1, "--jobs", at_once, "must be 1 with --engine ray, which takes the machine for one run")
         return Shares(engine, 1, workers)
     gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
-    fitting = sum(max(1, memory // (largest(jobs) + CUDA_CONTEXT)) for memory in gpus.values()) or len(jobs)
-    at_once = at_once or max(1, min(len(jobs), cores // max(1, workers), fitting))
-    workers = workers or max(1, cores // at_once)
-    return Shares(engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, tuple(gpus))
+    need = largest(jobs) + CUDA_CONTEXT
+    slots = tuple(name for name, memory in gpus.items() for _ in range(max(1, memory // need)))
+    at_once = at_once or max(1, min(len(jobs), cores // max(1, workers), len(slots) or len(jobs)))
+    workers = workers or (1 if gpus else max(1, cores // at_once))  # each would take memory of the GPU
+    return Shares(engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, slots)
+
+
+def emptiest(slots: Sequence[str], held: Sequence[str | None]) -> str | None:
+    """Return the GPU of which the smallest share of slots is held; None where there are none."""
+    return min(slots, key=lambda gpu: held.count(gpu) / slots.count(gpu), default=None)
 
 
 def largest(jobs: Sequence[Job]) -> int:
@@ -70,7 +77,10 @@ def largest(jobs: Sequence[Job]) -> int:
 
 
 def visible_gpus() -> dict[str, int]:
-    """Return the GPUs that this process may use and the bytes of each one's memory, without touching any."""
+    """Return the GPUs that this process may use and the bytes of each one's memory, without touching any.
+
+    One whose memory nvidia-smi does not know ("[N/A]") counts as of none, and so takes one run.
+    """
     if torch.version.cuda is None:
         return {}
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
@@ -79,9 +89,10 @@ def visible_gpus() -> dict[str, int]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
-    memory = {name: int(row[2]) * 2**20 for row in rows for name in row[:2]}
+    memory = {name: int(row[2]) * 2**20 if row[2].isdigit() else 0 for row in rows for name in row[:2]}
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [row[0] for row in rows] if told is None else [name.strip() for name in told.split(",") if name.strip()]
+    names = [row[0] for row in rows] if told is None else [name.strip() for name in told.split(",")]
+    names = list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA sees those before the first invalid one
     return {name: memory.get(name, min(memory.values())) for name in names if memory}
 
 

@@ -4,14 +4,16 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 
 import psutil
 
 from server_app.engines.processes import one_interrupt
-from server_app.grid.jobs import Job, Outcome, Shares, ordered
+from server_app.grid.jobs import Job, Outcome, Shares, emptiest, ordered
 from server_app.grid.overview import Overview
 from server_app.grid.worker import Worker, reason
+from server_app.results import RunFolder
 
 INTERVAL = 0.5
 """Seconds between two looks at the memory and at the clock when no run says anything."""
@@ -88,15 +90,22 @@ class Queue:
 
     def begin(self, job: Job) -> None:
         """Give a job to a worker, a new one where all have theirs."""
+        self.overview.started(job)
+        try:
+            job = cleared(job)
+        except Exception as error:
+            self.settle(job, Outcome(reason=reason(error)))
+            return
+        for dead in [worker for worker in self.crew if worker.job is None and not worker.process.is_alive()]:
+            self.dismiss(dead)  # killed while it waited, which costs no run an attempt
         worker = next((worker for worker in self.crew if worker.job is None), None)
         if worker is None:
-            gpus, held = self.shares.gpus, [worker.gpu for worker in self.crew]
-            worker = Worker(self.context, self.shares, min(gpus, key=held.count) if gpus else None)
+            gpu = emptiest(self.shares.gpus, [worker.gpu for worker in self.crew])
+            worker = Worker(self.context, self.shares, gpu)
             self.crew.append(worker)
         name = job.settings.run_id
         self.attempts[name] = self.attempts.get(name, 0) + 1
-        self.overview.started(job)
-        worker.take(job, fresh=self.attempts[name] == 1)
+        worker.take(job)
 
     def heed(self, worker: Worker) -> None:
         """Take notice of what a worker says, or of its end."""
@@ -109,20 +118,42 @@ class Queue:
             return
         worker.job = None
         if kind == "died":
-            worker.end()
-            self.crew.remove(worker)
+            self.dismiss(worker)
             if self.attempts[name] < ATTEMPTS:
                 self.overview.told(job, f"{said}; another one goes on from the last finished round")
                 self.waiting.appendleft(job)
                 return
             said = f"{said}, and so had the one before"
-        self.outcomes[name] = Outcome(said) if kind == "finished" else Outcome(reason=said)
-        self.overview.ended(job, self.outcomes[name])
+        self.settle(job, Outcome(said) if kind == "finished" else Outcome(reason=said))
+
+    def dismiss(self, worker: Worker) -> None:
+        """Do without a worker whose process is gone."""
+        worker.end()
+        self.crew.remove(worker)
+
+    def settle(self, job: Job, outcome: Outcome) -> None:
+        """Note how a job ended."""
+        self.outcomes[job.settings.run_id] = outcome
+        self.overview.ended(job, outcome)
 
     def end(self) -> None:
         """End every worker."""
         for worker in self.crew:
             worker.end()
+
+
+def cleared(job: Job) -> Job:
+    """Return the job as one to go on with: what there is of a fresh one is deleted here, once for all attempts.
+
+    Raises as `RunFolder.locked` does.
+    """
+    general = job.settings.general
+    if not general.fresh:
+        return job
+    folder = RunFolder(job.settings.folder)
+    with folder.locked():
+        folder.clear()
+    return replace(job, settings=replace(job.settings, general=replace(general, fresh=False)))
 
 
 def room(need: int, busy: Sequence[Worker]) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import signal
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -30,12 +29,11 @@ class Worker:
         theirs.close()
         self.job: Job | None = None
 
-    def take(self, job: Job, fresh: bool) -> None:
-        """Conduct a job; `fresh` False goes on with what there is of it."""
+    def take(self, job: Job) -> None:
+        """Conduct a job."""
         self.job = job
-        general = replace(job.settings.general, fresh=job.settings.general.fresh and fresh)
         with contextlib.suppress(OSError):  # it died meanwhile, which `event` tells
-            self.connection.send(replace(job.settings, general=general))
+            self.connection.send(job.settings)
 
     def event(self) -> Event:
         """Return what the process says next; to be called when there is something, or the process is gone."""

@@ -110,6 +110,14 @@ def test_bad_input_is_one_sentence_and_exit_status_2(
         assert word in told
 
 
+def test_runs_at_a_time_are_for_named_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--dry-run"]):
+        assert fedskew("run", *QUICK, "--results", str(tmp_path), "--jobs", "2", *more, monkeypatch=monkeypatch) == 2
+        assert capsys.readouterr().err == "fedskew: --jobs = 2: is for named experiments\n"
+
+
 def test_a_run_that_fails_says_why_and_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,23 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process import SERVER_SMALL, SMALL, experiment, small
 from rich.console import Console
 
 import server_app.experiments
 import server_app.lock
-from data import DataError, SettingError
+from data import DataError, SettingError, federate
 from server_app.experiments import Experiment
 from server_app.grid import finished, labels, results_lock, run_all
 from server_app.grid import jobs as grid_jobs
 from server_app.grid.jobs import Job, Outcome, Shares, ordered, shares
 from server_app.grid.overview import Overview, duration
-from server_app.grid.queue import conduct, room
+from server_app.grid.queue import Queue, conduct, room
+from server_app.grid.worker import Worker
 from server_app.lock import FolderBusy, locked
 from server_app.plan import Cell, plan, runs
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
+from server_app.tables import lines, results_table
 
 INPROCESS = Shares("inprocess", 2, 1)
 
@@ -108,6 +112,74 @@ def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
     # the second kill hits the run that went on, unless it had already told of round 2
     again = conduct(jobs, replace(INPROCESS, jobs=1), Overview(Console(file=io.StringIO()), jobs, 1))
     assert [again[one.run_id].summary["hash"] for one in planned] == list(hashes.values())  # type: ignore[index]
+
+
+def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = small(tmp_path)
+    shares = replace(INPROCESS, jobs=1)
+    conduct([Job(one, "a run")], shares, Overview(Console(file=io.StringIO()), [], 1))
+    take, killed = Worker.take, []
+
+    def kill_first(self: Worker, *words: Any, **more: Any) -> None:
+        if not killed:
+            self.process.kill()
+            self.process.join()
+            killed.append(self)
+        take(self, *words, **more)
+
+    monkeypatch.setattr(Worker, "take", kill_first)
+    console = Console(file=io.StringIO(), width=200)
+    again = Job(replace(one, general=replace(one.general, fresh=True)), "a run")
+    (outcome,) = conduct([again], shares, Overview(console, [again], 1)).values()
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert outcome.summary is not None and killed
+    assert "another one goes on" in told and "round   1/2" in told and "finished earlier" not in told
+
+
+def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
+    one = small(tmp_path)
+    jobs = [Job(replace(one, general=replace(one.general, fresh=fresh)), "a run") for fresh in (False, True)]
+    rounds = []
+
+    class Watching(Overview):
+        def told(self, job: Job, line: str) -> None:
+            super().told(job, line)
+            rounds.append(self.running[job.settings.run_id].round)
+
+    for job in jobs:
+        rounds.clear()
+        conduct([job], replace(INPROCESS, jobs=1), Watching(Console(file=io.StringIO()), [job], 1))
+        assert rounds == [0, 1, 2, 2], "run folder, two rounds, finished"
+
+
+def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
+    planned = [
+        replace(one, general=replace(one.general, fresh=True)) for one in (small(tmp_path, seed=s) for s in (0, 1))
+    ]
+    with RunFolder(planned[0].folder).locked():
+        done, failed = run_all(planned, [], Console(file=io.StringIO()), "inprocess", 1)
+    assert list(done) == [planned[1].run_id]
+    assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
+
+
+def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, 2)
+
+    class KillingIdle(Overview):
+        def ended(self, job: Job, outcome: Outcome) -> None:
+            super().ended(job, outcome)
+            (worker,) = queue.crew
+            worker.process.kill()
+            worker.process.join()
+
+    queue = Queue(jobs, replace(INPROCESS, jobs=1), KillingIdle(Console(file=io.StringIO()), jobs, 1))
+    try:
+        outcomes = queue.run()
+    finally:
+        queue.end()
+    assert all(outcome.summary is not None for outcome in outcomes.values())
+    assert list(queue.attempts.values()) == [1, 1]
 
 
 def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
@@ -192,6 +264,16 @@ def test_single_runs_share_a_folder_and_a_grid_waits_for_them(tmp_path: Path, mo
         pass
 
 
+def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file may grow
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     columns = {"there": {}, "gone": {"dataset": "mnist", "model": "small-cnn", "data-root": str(tmp_path)}}
     cells = made(tmp_path / "grid", columns=columns, methods=["fedavg"])
@@ -199,8 +281,46 @@ def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Pa
     assert len(done) == 1
     ((name, reason),) = failed.items()
     assert "gone" in name and "mnist is not there" in reason
-    with pytest.raises(DataError, match="mnist is not there"):
-        conducted([cell for cell in cells if cell.column == "gone"])
+    again, failed_again, _ = conducted(cells)
+    assert (again, failed_again) == (done, failed), "the same at every start, though nothing is left to conduct"
+
+
+def test_where_all_data_are_missing_every_set_is_named_once(tmp_path: Path) -> None:
+    columns = {name: {"dataset": name, "model": "small-cnn", "data-root": str(tmp_path)} for name in ("mnist", "usps")}
+    with pytest.raises(DataError, match=r"mnist is not there.*usps is not there") as raised:
+        conducted(made(tmp_path / "grid", columns=columns, methods=["fedavg"], seeds=[0, 1]))
+    assert str(raised.value).count("mnist is not there") == 1
+
+
+def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(tmp_path: Path) -> None:
+    file = tmp_path / "own.npz"
+    own = {"dataset": f"npz:{file}", "classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
+    cells = made(tmp_path / "grid", columns={"there": {}, "broken": own}, methods=["fedavg"], seeds=[0, 1])
+    file.write_bytes(b"no zip at all")
+    done, failed, _ = conducted(cells)
+    assert len(done) == 2 and len(failed) == 2
+    assert all("broken" in name and "own.npz" in reason for name, reason in failed.items())
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (100, 8, 8), dtype=np.uint8), np.arange(100) % 10
+    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    assert len(conducted(cells)[0]) == 4
+    file.write_bytes(b"broken again")
+    federate.cache_clear()
+    assert len(conducted(cells)[0]) == 4, "results need no data"
+
+
+def test_a_partition_that_cannot_be_dealt_for_one_seed_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dealt(data: Any, seed: int) -> Any:
+        if seed == 1:
+            raise SettingError("min-samples", 9, "cannot be dealt")
+        return federate(data, seed)
+
+    monkeypatch.setattr("server_app.grid.federate", dealt)
+    with pytest.raises(SettingError, match="cannot be dealt"):
+        conducted(made(tmp_path / "grid", methods=["fedavg"], seeds=[0, 1]))
+    assert not (tmp_path / "grid").exists()
 
 
 def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
@@ -271,12 +391,31 @@ def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(grid_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
     share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
-    assert (share.jobs, share.gpus) == (3 + 1, ("0", "3"))
+    assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
+    assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
     assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
 
 
+def test_gpus_are_dealt_by_what_each_holds() -> None:
+    slots, held = ("0", "0", "0", "3"), []
+    for _ in slots:
+        held.append(grid_jobs.emptiest(slots, held))
+    assert held[:2] == ["0", "3"], "spread first"
+    assert sorted(held) == sorted(slots)
+    assert grid_jobs.emptiest((), [None]) is None
+
+
+def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, [N/A]\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
+    monkeypatch.setattr("torch.version.cuda", "12.4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert shares(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
+
+
 @pytest.mark.parametrize(
-    ("told", "expected"), [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", [])]
+    ("told", "expected"),
+    [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", []), ("-1", []), ("0, -1, 1", ["0"])],
 )
 def test_visible_gpus_are_those_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, told: str | None, expected: list[str]
@@ -391,6 +530,24 @@ def test_the_last_lines_and_the_exit_status_name_failed_runs(
     assert len(lines) == 3 and all(line.endswith(": no luck") for line in lines[1:])
 
 
+def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
+    first = made(tmp_path, methods=["fedavg"])
+    second = [replace(cell, experiment="two") for cell in made(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})]
+    cells = [*first, *second]
+    assert list(labels(runs(cells), cells).values()) == ["one, fedavg, seed 0", "two, fedavg, seed 0"]
+    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
+    models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
+    shown = lines(cells, runs(cells), {one.run_id: models for one in runs(cells)})
+    headings = [column.header for column in results_table(shown).columns]
+    assert headings[:2] == ["experiment", "method"]
+    assert list(results_table(shown).columns[0].cells) == ["one", "two"]
+    assert "experiment" not in [column.header for column in results_table(shown[:1]).columns]
+    again = [*first, replace(first[0], experiment="two")]
+    assert len(lines(again, runs(again), {one.run_id: models for one in runs(again)})) == 2, (
+        "a run of both is shown in both"
+    )
+
+
 def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
     one: RunSettings = small(tmp_path)
-    assert labels([one], [Cell("a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"
+    assert labels([one], [Cell("one", "a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"

@@ -170,9 +170,27 @@ def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train
     assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
 
 
-def test_a_damaged_summary_is_written_once_more(train: Train) -> None:
+def test_records_and_summaries_of_earlier_versions_have_no_checksum(train: Train) -> None:
+    folder = train().folder
+    summary, records = folder.summary(), folder.rounds()
+    assert summary is not None and "checksum" not in summary
+    folder.summary_file.write_text(json.dumps(summary))
+    folder.rounds_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert (folder.summary(), folder.rounds()) == (summary, records)
+    folder.summary_file.write_text("[1]")
+    folder.rounds_file.write_text("[1]")
+    assert (folder.summary(), folder.rounds()) == (None, [])
+
+
+def change_a_digit(file: Path) -> None:
+    """Make another number of the first 0. of a file, which stays JSON."""
+    file.write_text(file.read_text().replace("0.", "1.", 1))
+
+
+@pytest.mark.parametrize("damage", [lambda file: cut(file, 7), change_a_digit], ids=["cut", "changed"])
+def test_a_damaged_summary_is_written_once_more(train: Train, damage: Callable[[Path], None]) -> None:
     first = train(method="creff")
-    cut(first.folder.summary_file, 7)
+    damage(first.folder.summary_file)
     again = train(method="creff", grid=(grid := TamperingGrid()))
     assert grid.asked == []
     assert any("summary.json is damaged" in line for line in again.lines)

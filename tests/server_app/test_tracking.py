@@ -1,5 +1,6 @@
 """TensorBoard's event files hold what rounds.jsonl holds, once, however often the run was stopped."""
 
+import io
 import math
 import sys
 from collections.abc import Callable
@@ -7,10 +8,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from in_process import PLACES, Outcome, killed
+from in_process import PLACES, Outcome, killed, small
+from rich.console import Console
 
 from server_app import settings as settings_module
 from server_app.cli import main
+from server_app.engines import execute
+from server_app.grid import run_all
 from server_app.results import RunFolder
 from server_app.settings import parse
 from server_app.tracking import Tracker, scalars
@@ -81,6 +85,16 @@ def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train:
     for changes in ({}, {}, {"fresh": True}):
         outcome = train(tensorboard=True, **changes)
         assert_equal(curves(outcome.folder), recorded(outcome.folder))
+
+
+@pytest.mark.parametrize("way", ["a grid", "ray"])
+def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path: Path, way: str) -> None:
+    outcome, one = train(), small(tmp_path / "results", tensorboard=True)
+    if way == "ray":
+        execute(one, "ray", print)
+    else:
+        run_all([one], [], Console(file=io.StringIO()))
+    assert_equal(curves(outcome.folder), recorded(outcome.folder))
 
 
 def test_the_command_has_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
