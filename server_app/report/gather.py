@@ -1,6 +1,5 @@
 """From an experiment to the records of its runs, and what is wrong with them."""
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,11 +57,7 @@ class Run:
     def read(settings: RunSettings) -> "Run":
         """Return what is in the folder of a run, which need not be there."""
         folder = RunFolder(settings.folder)
-        try:
-            told = dict(json.loads(folder.settings_file.read_text()))
-        except (OSError, ValueError):
-            told = {}
-        return Run(settings, told, folder.rounds(), folder.summary())
+        return Run(settings, folder.told(), folder.rounds(), folder.summary())
 
     @property
     def name(self) -> str:
@@ -181,6 +176,9 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
         different = sorted(key for key in planned.keys() | found.keys() if planned.get(key) != found.get(key))
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
             told.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
+        made_with = [run.told.get("versions", {}), *run.told.get("earlier-versions", ())]
+        if changed := [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]:
+            told.append(f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json.")
     paired: dict[tuple[str, int], dict[str, Run]] = {}
     for cell in cells:
         if cell.run.run_id in finished:

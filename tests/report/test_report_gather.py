@@ -69,6 +69,16 @@ def test_runs_of_other_versions_are_told_by_name(name: str, tmp_path: Path) -> N
     assert f"different {name}" in warning and f"another in {folder(one, tmp_path).name}" in warning
 
 
+def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> None:
+    one = frozen(tmp_path)
+    for run in tmp_path.iterdir():  # all of them: they do not differ from each other
+        told = json.loads((run / "settings.json").read_text())
+        told["earlier-versions"] = [{**told["versions"], "torch": "1", "commit": "earlier"}]
+        (run / "settings.json").write_text(json.dumps(told))
+    warnings = [warning for warning in again(one, tmp_path).warnings if "missing" not in warning]
+    assert len(warnings) == 10 and all("begun and finished with different torch," in warning for warning in warnings)
+
+
 def test_rows_of_one_seed_on_other_partitions_are_told(tmp_path: Path) -> None:
     one = frozen(tmp_path)
     change(folder(one, tmp_path) / "settings.json", "partition-hash")

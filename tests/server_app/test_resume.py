@@ -277,6 +277,19 @@ def test_run_killed_before_its_summary_only_writes_it(train: Train) -> None:
     assert {key: again.summary[key] for key in told} == {key: first.summary[key] for key in told}
 
 
+def test_other_versions_that_made_rounds_of_a_run_stay_on_record(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    for torch, earlier in (("1", None), ("2", ["1"]), ("2", ["1"]), ("1", ["2"]), ("3", ["2", "1"])):
+        monkeypatch.setattr(server_app.results, "versions", lambda torch=torch: {"torch": torch})
+        folder = train().folder
+        folder.summary_file.unlink()
+        told = folder.told()
+        assert told["versions"] == {"torch": torch}
+        assert [one["torch"] for one in told.get("earlier-versions", [])] == (earlier or [])
+    folder.checkpoint_file.unlink()
+    folder.previous_file.unlink()
+    assert "earlier-versions" not in train().folder.told(), "all rounds are made anew"
+
+
 def test_lock_refuses_a_second_process(train: Train, tmp_path: Path) -> None:
     settings = small(tmp_path / "results")
     hold = (
