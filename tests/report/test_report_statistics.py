@@ -23,6 +23,7 @@ from server_app.report.statistics import (
     signed_rank,
     strata,
 )
+from server_app.report.table import words_and_unit
 from server_app.results import summarize
 
 
@@ -55,6 +56,25 @@ def test_numbers_of_a_record_by_their_names() -> None:
     assert [one.number(name) for name in names] == [0.4, 0.3, 0.5]
     for absent in ("client-accuracy.values.1", "client-accuracy.values.7", "loss", "recall", "nothing", "round.deep"):
         assert one.number(absent) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "words", "shown"),
+    [
+        ("client-accuracy.worst", "client accuracy (worst) in percent", 50.0),
+        ("loss", "loss in nats", 0.5),
+        ("matching-loss-few", "matching loss few", 0.5),
+        ("feature-dissimilarity-many", "feature dissimilarity many", 0.5),
+    ],
+)
+def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
+    metric: str, words: str, shown: float, tmp_path: Path
+) -> None:
+    one = gathered(tmp_path).of("creff", "LDA 0.5")[0]
+    record = {"round": 1, "loss": 0.5, "matching-loss-few": 0.5, "feature-dissimilarity-many": 0.5}
+    points = (Point({"client-accuracy": {"worst": 0.5}}, record),)
+    assert words_and_unit(metric) == words
+    assert measure(replace(one, points=points), "last", metric) == shown
 
 
 @pytest.mark.parametrize("metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"])
