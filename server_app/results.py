@@ -197,7 +197,7 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
     """Return, for every deployed model, the numbers of the last round, of the best ones, and means of the last rounds.
 
     best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where the data have
-    a validation set, the test numbers of the round that was best on that.
+    a validation set, the test numbers of the round that was best on that, by `on_validation`.
     """
     evaluated = [record for record in records if record.get("models")]
     result: dict[str, dict[str, Any]] = {}
@@ -221,6 +221,16 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
 
 
 def chosen(rounds: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    """Return the numbers of the round with the highest balanced accuracy on the validation set."""
-    number, numbers = max(rounds, key=lambda item: item[1]["validation"]["balanced-accuracy"])
+    """Return the numbers of the round that was best on the validation set."""
+    number, numbers = max(rounds, key=lambda item: on_validation(item[1]))
     return {"round": number, **numbers}
+
+
+def on_validation(numbers: Mapping[str, Any]) -> float:
+    """Return what the best round on the validation set is chosen by; 0 where it is NaN.
+
+    The mean accuracy over the clients where these measured, as in the code of FedBN's authors, else balanced accuracy.
+    """
+    found = numbers["validation"]
+    measured = found["client-accuracy"]["mean"] if "client-accuracy" in found else found["balanced-accuracy"]
+    return float(measured or 0.0)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from server_app.evaluation import shot_groups
 from server_app.report.gather import Measured, Point
+from server_app.results import on_validation
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
@@ -32,7 +33,7 @@ def select(points: Sequence[Point], selection: str) -> Sequence[Point]:
         return [max(points, key=lambda point: point.number("balanced-accuracy") or 0.0)]
     if selection == "best-validation":
         validated = [point for point in points if "validation" in point.numbers]
-        return [max(validated, key=lambda p: p.number("validation.balanced-accuracy") or 0.0)] if validated else []
+        return [max(validated, key=lambda point: on_validation(point.numbers))] if validated else []
     return points[-1:]
 
 

@@ -46,6 +46,18 @@ def test_selections_are_those_of_the_summary(selection: str) -> None:
     assert np.mean([one.number("balanced-accuracy") for one in select(points, selection)]) == pytest.approx(expected)
 
 
+def test_the_best_validation_round_is_that_of_the_mean_over_clients_where_they_measured() -> None:
+    """As FedBN's authors choose it; the pooled balanced accuracy, here another round's, is for the server's numbers."""
+    means = [0.6, 0.9, None, 0.7]
+    for by_clients, best in ((True, 2), (False, 4)):
+        numbers = [{"balanced-accuracy": k / 10, "client-accuracy": {"mean": mean}} for k, mean in enumerate(means, 1)]
+        shown = ["balanced-accuracy", "client-accuracy"][: 1 + by_clients]
+        points = [point(k, 0.5, validation={key: one[key] for key in shown}) for k, one in enumerate(numbers, 1)]
+        (found,) = select(points, "best-validation")
+        summary = summarize([dict(one.record) for one in points])["average"]["best-validation"]
+        assert found.round == summary["round"] == best
+
+
 def test_a_mean_over_more_rounds_than_there_are_is_none() -> None:
     assert len(select([point(1, 0.5)] * 4, "mean-of-last-5")) == 0
 
