@@ -34,6 +34,17 @@ def test_every_grid_point_of_every_shipped_experiment_parses(one: Experiment, tm
     assert len(runs(cells)) <= len(cells)
 
 
+@pytest.mark.parametrize("one", load_experiments().values(), ids=lambda one: one.name)
+def test_rows_are_compared_on_the_same_data_clients_and_model(one: Experiment) -> None:
+    """No shipped experiment has rows that are about data, model, participation or rounds: columns are."""
+    compared: dict[tuple[str, int], Cell] = {}
+    for cell in plan(one):
+        first = compared.setdefault((cell.column, cell.seed), cell).run
+        assert cell.run.data == first.data, cell.row
+        for key in ("seed", "model", "participation", "rounds"):
+            assert getattr(cell.run.general, key) == getattr(first.general, key), (cell.row, key)
+
+
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
