@@ -127,10 +127,29 @@ def ids(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("part", "whole"), [("fedshift-table2", "fedshift-table1"), ("fedbn-convergence", "fedbn-digits")]
+    ("part", "whole"),
+    [
+        ("fedshift-table2", "fedshift-table1"),
+        ("fedshift-figure1", "fedshift-table1"),
+        ("fedbn-convergence", "fedbn-digits"),
+    ],
 )
 def test_tables_of_the_same_runs_train_them_once(part: str, whole: str) -> None:
     assert ids(part) < ids(whole)
+
+
+def test_rounds_that_no_paper_states_are_assumed() -> None:
+    """CReFF's paper and IWDS's poster name none; the latter's Figures 1 and 3 are about the first round."""
+    for name, one in load_experiments().items():
+        if name.startswith(("creff-", "iwds-")) and name not in ("iwds-figure1", "iwds-figure3"):
+            assert "rounds" in one.assumed and "rounds" not in one.settings, name
+
+
+def test_the_classifier_is_claimed_to_help_more_than_every_other_component() -> None:
+    one = load_experiments()["creff-figure2"]
+    assert [claim.than for claim in one.claims if claim.better == "classifier"] == [
+        row.label for row in one.rows if row.method == "real-blocks"
+    ]
 
 
 def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:
