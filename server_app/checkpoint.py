@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_app.memory import Damaged, read, write_atomically
+from client_app.memory import Damaged, MemoryLost, folder_of, read, recall, write_atomically
 from client_app.state import State, split_prefix, with_prefix
 from server_app.results import RunFolder
 
@@ -74,7 +74,8 @@ class Checkpoint:
 
 
 def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
-    """Return a run's newest whole checkpoint whose rounds are all on record, or None; tell what cannot be used.
+    """Return a run's newest checkpoint that is whole, with all its rounds and its clients' memory, or None; tell what
+    cannot be used.
 
     What cannot be used is deleted: it would take the place of the previous checkpoint. Raises OtherFormat.
     """
@@ -82,9 +83,10 @@ def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
     for file in filter(Path.exists, (folder.checkpoint_file, folder.previous_file)):
         try:
             checkpoint = Checkpoint.load(file)
+            check_memory(folder, checkpoint)
         except OtherFormat:
             raise
-        except BrokenCheckpoint as error:
+        except (BrokenCheckpoint, Damaged, MemoryLost) as error:
             tell(str(error))
         else:
             if checkpoint.round <= recorded:
@@ -92,3 +94,11 @@ def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
             tell(f"{folder.rounds_file} is damaged: of {checkpoint.round} rounds it holds {recorded}")
         file.unlink()
     return None
+
+
+def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Raise Damaged or MemoryLost for a memory file that the checkpoint names; a client whose folder is not here keeps
+    its memory elsewhere and checks it itself."""
+    for client, round in checkpoint.memory_rounds.items():
+        if (place := folder_of(folder.path, client)).exists():
+            recall(place, round)

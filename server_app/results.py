@@ -65,13 +65,16 @@ class RunFolder:
             return f"{self.summary_file} is damaged: the run is finished once more"
         return ""
 
+    def told(self) -> dict[str, Any]:
+        """Return what settings.json tells of the run; nothing where it is missing or damaged."""
+        try:
+            return dict(json.loads(self.settings_file.read_text()))
+        except (FileNotFoundError, ValueError):
+            return {}
+
     def refuse_other_data(self, partition_hash: str) -> None:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
-        try:
-            begun_on = json.loads(self.settings_file.read_text())["partition-hash"]
-        except (FileNotFoundError, ValueError, LookupError):
-            return
-        if begun_on != partition_hash:
+        if self.told().get("partition-hash", partition_hash) != partition_hash:
             rule = "was begun on other data or another partition: state fresh = true to start again"
             raise SettingError("results", str(self.path), rule)
 
@@ -81,10 +84,7 @@ class RunFolder:
 
     def other_code(self) -> str:
         """Return a remark when other code than the present one began the run; empty when it was the same."""
-        try:
-            made_by = json.loads(self.settings_file.read_text())["versions"]["code"]
-        except (FileNotFoundError, ValueError, LookupError):
-            made_by = "unknown"
+        made_by = self.told().get("versions", {}).get("code")
         return "" if made_by == code_version(*PACKAGES) else ", begun by another version of the code"
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -110,8 +110,12 @@ class RunFolder:
         write_text(self.rounds_file, "".join(map(line_of, kept)))
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
-        """Write what was run, and with what."""
-        write_text(self.settings_file, json.dumps({**settings, "versions": versions()}, indent=2) + "\n")
+        """Write what was run, and with what; other versions that made rounds of it stay, as `earlier-versions`."""
+        told, now = self.told(), versions()
+        before = [*told.get("earlier-versions", []), told.get("versions", now)]
+        other = [one for place, one in enumerate(before) if one != now and one not in before[:place]]
+        earlier = {"earlier-versions": other} if other else {}
+        write_text(self.settings_file, json.dumps({**settings, "versions": now, **earlier}, indent=2) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
@@ -193,7 +197,7 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
     """Return, for every deployed model, the numbers of the last round, of the best ones, and means of the last rounds.
 
     best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where the data have
-    a validation set, the test numbers of the round that was best on that.
+    a validation set, the test numbers of the round that was best on that, by `on_validation`.
     """
     evaluated = [record for record in records if record.get("models")]
     result: dict[str, dict[str, Any]] = {}
@@ -217,6 +221,16 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
 
 
 def chosen(rounds: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    """Return the numbers of the round with the highest balanced accuracy on the validation set."""
-    number, numbers = max(rounds, key=lambda item: item[1]["validation"]["balanced-accuracy"])
+    """Return the numbers of the round that was best on the validation set."""
+    number, numbers = max(rounds, key=lambda item: on_validation(item[1]))
     return {"round": number, **numbers}
+
+
+def on_validation(numbers: Mapping[str, Any]) -> float:
+    """Return what the best round on the validation set is chosen by; 0 where it is NaN.
+
+    The mean accuracy over the clients where these measured, as in the code of FedBN's authors, else balanced accuracy.
+    """
+    found = numbers["validation"]
+    measured = found["client-accuracy"]["mean"] if "client-accuracy" in found else found["balanced-accuracy"]
+    return float(measured or 0.0)

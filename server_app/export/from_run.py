@@ -126,14 +126,18 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
 
 
 def make_room(output: Path) -> None:
-    """Create the folder, or delete the earlier export that it holds. Raises SettingError for anything else."""
+    """Create the folder, or delete the earlier export that it holds. Raises SettingError for anything else.
+
+    The model's file stays until the new one replaces it, as it says that the folder holds an export; a hidden file is
+    what a killed export has left. So one that is killed at any time can be repeated.
+    """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        present = sorted(output.iterdir())
+        present = sorted(file for file in output.iterdir() if not file.name.startswith("."))
         if present and "fedskew-format" not in read(output / MODEL_FILE)[1]:
             raise DataError(f"{output / MODEL_FILE}: is not one of `fedskew export`")
         for file in present:
-            if file.suffix in (".safetensors", ".onnx"):
+            if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
                 file.unlink()
     except DataError:
         raise SettingError("--output", str(output), "must be empty, new, or hold an earlier export") from None

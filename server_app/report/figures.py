@@ -9,7 +9,7 @@ from server_app.report.claims import Verdict
 from server_app.report.gather import Gathered, Measured
 from server_app.report.statistics import Floats, in_percent
 from server_app.report.svg import COLORS, INK, Figure, Style, drawn
-from server_app.report.table import plain, unit, words
+from server_app.report.table import plain, words_and_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     """Return what curves come to, the highest first."""
     order = sorted((row for row in ends if not np.isnan(ends[row])), key=lambda row: -ends[row])
     told = ", ".join(f"{row} {plain(ends[row], metric)}" for row in order)
-    return f"{words(metric).capitalize()} {unit(metric)} by round; in round {round}: {told or 'nothing finite'}."
+    return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {told or 'nothing finite'}."
 
 
 def matrix(one: Measured, column: str, name: str) -> Figure | None:

@@ -1,6 +1,5 @@
 """From an experiment to the records of its runs, and what is wrong with them."""
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,21 +57,22 @@ class Run:
     def read(settings: RunSettings) -> "Run":
         """Return what is in the folder of a run, which need not be there."""
         folder = RunFolder(settings.folder)
-        try:
-            told = dict(json.loads(folder.settings_file.read_text()))
-        except (OSError, ValueError):
-            told = {}
-        return Run(settings, told, folder.rounds(), folder.summary())
+        return Run(settings, folder.told(), folder.rounds(), folder.summary())
 
     @property
     def name(self) -> str:
         return self.settings.run_id
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has a summary and all rounds that it is made of; else another round would seem its last."""
+        return self.summary is not None and len(self.records) == self.settings.general.rounds
+
+    @property
     def state(self) -> str:
-        """finished, missing, or how far it is."""
+        """finished, damaged, missing, or how far it is."""
         if self.summary is not None:
-            return "finished"
+            return "finished" if self.finished else "damaged"
         rounds = self.settings.general.rounds
         return f"round {self.records[-1]['round']} of {rounds}" if self.records else "missing"
 
@@ -119,7 +119,7 @@ class Gathered:
 
     @property
     def finished(self) -> list[Run]:
-        return [run for run in self.runs.values() if run.summary is not None]
+        return [run for run in self.runs.values() if run.finished]
 
     def of(self, row: str, column: str) -> tuple[Measured, ...]:
         """Return the finished runs of a row in a column; none is an empty tuple."""
@@ -134,7 +134,7 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
     without: list[str] = []
     for cell in cells:
         run = runs[cell.run.run_id]
-        if run.summary is None:
+        if not run.finished:
             continue
         if points := run.points(cell.deployed):
             measured[cell.row, cell.column] = (
@@ -148,14 +148,17 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
 
 
 def state_warnings(runs: Iterable[Run]) -> list[str]:
-    """Return a sentence for runs that are missing, that are not finished, and that left clients out."""
+    """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
     missing = [run for run in runs if run.state == "missing"]
     told = (
         [f"{len(missing)} of {len(runs)} runs are missing: {listed(run.name for run in missing)}."] if missing else []
     )
     for run in runs:
-        if run.state not in ("missing", "finished"):
+        if run.state == "damaged":
+            rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
+            told.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; fresh = true repeats it.")
+        elif run.state not in ("missing", "finished"):
             told.append(f"Unfinished and left out: {run.name}, {run.state}.")
     failed = {run.name: int(run.summary.get("failures", 0)) for run in runs if run.summary}
     for name, failures in failed.items():
@@ -166,13 +169,16 @@ def state_warnings(runs: Iterable[Run]) -> list[str]:
 
 def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     """Return a sentence for every difference between runs that stand beside each other or are averaged."""
-    finished = {name: run for name, run in runs.items() if run.summary is not None}
+    finished = {name: run for name, run in runs.items() if run.finished}
     told = []
     for run in finished.values():
         planned, found = run.settings.flat(), run.told.get("settings", {})
         different = sorted(key for key in planned.keys() | found.keys() if planned.get(key) != found.get(key))
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
             told.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
+        made_with = [run.told.get("versions", {}), *run.told.get("earlier-versions", ())]
+        if changed := [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]:
+            told.append(f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json.")
     paired: dict[tuple[str, int], dict[str, Run]] = {}
     for cell in cells:
         if cell.run.run_id in finished:

@@ -17,8 +17,8 @@ from server_app.report.table import (
     seeds_of,
     signed,
     spread_words,
-    unit,
     words,
+    words_and_unit,
 )
 
 
@@ -36,7 +36,7 @@ def main_table(gathered: Gathered) -> Table:
             cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
         rows.append([Cell(row.label + marks.get(row.label, "")), *cells])
     selected, metrics = SELECTION_WORDS[experiment.selection], set(map(experiment.metric_of, columns))
-    what = f"{words(experiment.metric)} {unit(experiment.metric)}" if len(metrics) == 1 else "each column's number"
+    what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
     if experiment.reaches:
         what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
     over = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
@@ -135,7 +135,7 @@ def selection_tables(gathered: Gathered) -> list[Table]:
 
     return per_column(
         gathered,
-        lambda column: f"{words(metric_of(column))} {unit(metric_of(column))}, by which round is read.",
+        lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
         lambda column: [heading for heading in keys if any(found(row, column, heading) for row in rows)],
         lambda row, column, heading: Cell(spread_words(found(row, column, heading), metric_of(column))),
     )

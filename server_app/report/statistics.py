@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 
 from server_app.evaluation import shot_groups
 from server_app.report.gather import Measured, Point
+from server_app.results import on_validation
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
 LEAST_SEEDS = 6
 """Fewer seeds than these cannot give a two-sided p-value below 0.05 in a signed-rank test: 2 / 2^5 is 0.0625."""
+DISTANCES = ("matching-loss", "feature-dissimilarity")
+"""How the names of CReFF's cosine distances begin; they have no unit."""
 
 
 def in_percent(metric: str) -> bool:
-    """Return whether a number of a record is shown in percent; all are shares but the losses, in nats."""
-    return "loss" not in metric
+    """Return whether a number of a record is shown in percent; all are shares but losses and distances."""
+    return "loss" not in metric and not metric.startswith(DISTANCES)
 
 
 def select(points: Sequence[Point], selection: str) -> Sequence[Point]:
@@ -30,12 +33,12 @@ def select(points: Sequence[Point], selection: str) -> Sequence[Point]:
         return [max(points, key=lambda point: point.number("balanced-accuracy") or 0.0)]
     if selection == "best-validation":
         validated = [point for point in points if "validation" in point.numbers]
-        return [max(validated, key=lambda p: p.number("validation.balanced-accuracy") or 0.0)] if validated else []
+        return [max(validated, key=lambda point: on_validation(point.numbers))] if validated else []
     return points[-1:]
 
 
 def measure(one: Measured, selection: str, metric: str) -> float | None:
-    """Return a number of one run, in percent unless it is a loss: the mean over the rounds selected."""
+    """Return a number of one run, in percent where it is a share: the mean over the rounds selected."""
     found = [point.number(metric) for point in select(one.points, selection)]
     known = [number for number in found if number is not None]
     if not known or len(known) < len(found):  # nothing, or a round that diverged

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from server_app.report.gather import Gathered
-from server_app.report.statistics import Summary, in_percent, summarize_seeds
+from server_app.report.statistics import DISTANCES, Summary, in_percent, summarize_seeds
 
 SELECTION_WORDS = {
     "last": "last round",
@@ -45,8 +45,10 @@ def words(metric: str) -> str:
     return f"{name} ({part})" if part else name
 
 
-def unit(metric: str) -> str:
-    return "in percent" if in_percent(metric) else "in nats"
+def words_and_unit(metric: str) -> str:
+    """Return a metric's key as words, with its unit where it has one."""
+    unit = " in percent" if in_percent(metric) else "" if metric.startswith(DISTANCES) else " in nats"
+    return words(metric) + unit
 
 
 def plain(number: float | None, metric: str = "") -> str:

@@ -60,6 +60,7 @@ def write(run: RunSettings, found: Mapping[str, Any], **versions: str) -> None:
     """Write a finished run's files, but for its checkpoint."""
     folder = RunFolder(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
+    folder.clear()
     told = {"settings": run.flat(), "partition-hash": found["partition-hash"], "samples": found["samples"]}
     folder.settings_file.write_text(json.dumps({**told, "versions": {**VERSIONS, **versions}}))
     for record in found["rounds"]:

@@ -49,12 +49,34 @@ def test_an_unfinished_run_is_told_and_left_out(tmp_path: Path) -> None:
     assert [each.cell.seed for each in found.of("fedshift", "LDA 0.5")] == [0]
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_finished_run_without_all_its_rounds_is_told_and_left_out(rounds: int, tmp_path: Path) -> None:
+    one = frozen(tmp_path)
+    run = folder(one, tmp_path)
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text("".join(lines[:rounds]) + lines[rounds][:-9])
+    found = again(one, tmp_path)
+    assert any(f"{run.name}: rounds.jsonl is damaged, {rounds} of 2 rounds" in warning for warning in found.warnings)
+    assert [each.cell.seed for each in found.of("fedshift", "LDA 0.5")] == [0]
+    assert len(found.finished) == 9
+
+
 @pytest.mark.parametrize("name", ["code", "torch", "flwr"])
 def test_runs_of_other_versions_are_told_by_name(name: str, tmp_path: Path) -> None:
     one = frozen(tmp_path)
     change(folder(one, tmp_path) / "settings.json", "versions", **{name: "another"})
     (warning,) = [warning for warning in again(one, tmp_path).warnings if "missing" not in warning]
     assert f"different {name}" in warning and f"another in {folder(one, tmp_path).name}" in warning
+
+
+def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> None:
+    one = frozen(tmp_path)
+    for run in tmp_path.iterdir():  # all of them: they do not differ from each other
+        told = json.loads((run / "settings.json").read_text())
+        told["earlier-versions"] = [{**told["versions"], "torch": "1", "commit": "earlier"}]
+        (run / "settings.json").write_text(json.dumps(told))
+    warnings = [warning for warning in again(one, tmp_path).warnings if "missing" not in warning]
+    assert len(warnings) == 10 and all("begun and finished with different torch," in warning for warning in warnings)
 
 
 def test_rows_of_one_seed_on_other_partitions_are_told(tmp_path: Path) -> None:

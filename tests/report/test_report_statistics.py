@@ -23,6 +23,7 @@ from server_app.report.statistics import (
     signed_rank,
     strata,
 )
+from server_app.report.table import words_and_unit
 from server_app.results import summarize
 
 
@@ -45,6 +46,18 @@ def test_selections_are_those_of_the_summary(selection: str) -> None:
     assert np.mean([one.number("balanced-accuracy") for one in select(points, selection)]) == pytest.approx(expected)
 
 
+def test_the_best_validation_round_is_that_of_the_mean_over_clients_where_they_measured() -> None:
+    """As FedBN's authors choose it; the pooled balanced accuracy, here another round's, is for the server's numbers."""
+    means = [0.6, 0.9, None, 0.7]
+    for by_clients, best in ((True, 2), (False, 4)):
+        numbers = [{"balanced-accuracy": k / 10, "client-accuracy": {"mean": mean}} for k, mean in enumerate(means, 1)]
+        shown = ["balanced-accuracy", "client-accuracy"][: 1 + by_clients]
+        points = [point(k, 0.5, validation={key: one[key] for key in shown}) for k, one in enumerate(numbers, 1)]
+        (found,) = select(points, "best-validation")
+        summary = summarize([dict(one.record) for one in points])["average"]["best-validation"]
+        assert found.round == summary["round"] == best
+
+
 def test_a_mean_over_more_rounds_than_there_are_is_none() -> None:
     assert len(select([point(1, 0.5)] * 4, "mean-of-last-5")) == 0
 
@@ -55,6 +68,25 @@ def test_numbers_of_a_record_by_their_names() -> None:
     assert [one.number(name) for name in names] == [0.4, 0.3, 0.5]
     for absent in ("client-accuracy.values.1", "client-accuracy.values.7", "loss", "recall", "nothing", "round.deep"):
         assert one.number(absent) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "words", "shown"),
+    [
+        ("client-accuracy.worst", "client accuracy (worst) in percent", 50.0),
+        ("loss", "loss in nats", 0.5),
+        ("matching-loss-few", "matching loss few", 0.5),
+        ("feature-dissimilarity-many", "feature dissimilarity many", 0.5),
+    ],
+)
+def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
+    metric: str, words: str, shown: float, tmp_path: Path
+) -> None:
+    one = gathered(tmp_path).of("creff", "LDA 0.5")[0]
+    record = {"round": 1, "loss": 0.5, "matching-loss-few": 0.5, "feature-dissimilarity-many": 0.5}
+    points = (Point({"client-accuracy": {"worst": 0.5}}, record),)
+    assert words_and_unit(metric) == words
+    assert measure(replace(one, points=points), "last", metric) == shown
 
 
 @pytest.mark.parametrize("metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"])

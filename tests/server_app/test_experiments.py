@@ -34,6 +34,17 @@ def test_every_grid_point_of_every_shipped_experiment_parses(one: Experiment, tm
     assert len(runs(cells)) <= len(cells)
 
 
+@pytest.mark.parametrize("one", load_experiments().values(), ids=lambda one: one.name)
+def test_rows_are_compared_on_the_same_data_clients_and_model(one: Experiment) -> None:
+    """No shipped experiment has rows that are about data, model, participation or rounds: columns are."""
+    compared: dict[tuple[str, int], Cell] = {}
+    for cell in plan(one):
+        first = compared.setdefault((cell.column, cell.seed), cell).run
+        assert cell.run.data == first.data, cell.row
+        for key in ("seed", "model", "participation", "rounds"):
+            assert getattr(cell.run.general, key) == getattr(first.general, key), (cell.row, key)
+
+
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
@@ -116,10 +127,36 @@ def ids(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("part", "whole"), [("fedshift-table2", "fedshift-table1"), ("fedbn-convergence", "fedbn-digits")]
+    ("part", "whole"),
+    [
+        ("fedshift-table2", "fedshift-table1"),
+        ("fedshift-figure1", "fedshift-table1"),
+        ("fedbn-convergence", "fedbn-digits"),
+    ],
 )
 def test_tables_of_the_same_runs_train_them_once(part: str, whole: str) -> None:
     assert ids(part) < ids(whole)
+
+
+def test_rounds_that_no_paper_states_are_assumed() -> None:
+    """CReFF's paper and IWDS's poster name none; the latter's Figures 1 and 3 are about the first round."""
+    for name, one in load_experiments().items():
+        if name.startswith(("creff-", "iwds-")) and name not in ("iwds-figure1", "iwds-figure3"):
+            assert "rounds" in one.assumed and "rounds" not in one.settings, name
+
+
+def test_the_classifier_is_claimed_to_help_more_than_every_other_component() -> None:
+    one = load_experiments()["creff-figure2"]
+    assert [claim.than for claim in one.claims if claim.better == "classifier"] == [
+        row.label for row in one.rows if row.method == "real-blocks"
+    ]
+
+
+def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() -> None:
+    one = load_experiments()["fedshift-table2"]
+    rounds = [settings["rounds"] for settings in one.columns.values()]
+    assert list(one.cells[one.reaches]) == rounds and one.selection == "best-test"
+    assert "all its rounds in the paper" in one.notes[one.reaches]
 
 
 def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:

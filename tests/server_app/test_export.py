@@ -1,6 +1,7 @@
 """`fedskew export`: the files, the card, which model, what is refused; ONNX gives the model's own outputs."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,6 +135,31 @@ def test_an_earlier_export_is_replaced_and_nothing_else(creff: RunFolder, fedbn:
         with pytest.raises(SettingError, match="--output"):
             exported(creff, taken)
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "five years"
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_export_that_was_killed_can_be_repeated(
+    fedbn: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, earlier: bool
+) -> None:
+    """Killed when it is about to put its file number `place` in its place."""
+    folder, real, replaced = tmp_path / "model", Path.replace, list[Path]()
+    if earlier:
+        exported(fedbn, folder)
+
+    def replace(partial: Path, target: Path) -> Path:
+        if len(replaced) == place:
+            shutil.copy(partial, partial.with_name(partial.name + "0"))  # the partial file of a process that is gone
+            raise KeyboardInterrupt
+        replaced.append(target)
+        return real(partial, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            exported(fedbn, folder)
+    exported(fedbn, folder)
+    assert list(ModelFolder(folder).sites) == ["bright", "dark"]
 
 
 def test_onnx_without_its_packages_is_one_sentence(

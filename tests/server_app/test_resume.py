@@ -80,13 +80,12 @@ def test_resume_keeps_the_memory_of_a_refused_client(train: Train, tmp_path: Pat
     assert checkpoint.memory_rounds == {0: 3, 1: 2, 2: 3, 3: 3}
 
 
-def test_lost_memory_names_the_file(train: Train, tmp_path: Path) -> None:
+def test_memory_that_is_not_where_the_server_looks_is_missed_by_the_client(train: Train, tmp_path: Path) -> None:
     plan = {3: ("nan", 1)}
     with pytest.raises(TooFewReplies):
         train(method="fedbn", rounds=3, grid=TamperingGrid(losses(plan)))
     folder = small(tmp_path / "results", method="fedbn", rounds=3).folder
-    lost = folder / "memory" / "client-00001" / "round-000002.safetensors"
-    lost.unlink()
+    shutil.rmtree(folder / "memory" / "client-00001")
     with pytest.raises(TooFewReplies, match=r"client 1: MemoryLost.*round-000002"):
         train(method="fedbn", rounds=3)
 
@@ -100,13 +99,22 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "last record cut": lambda folder: cut(folder / "rounds.jsonl", 7),
     "a number of the last record": lambda folder: flip(folder / "rounds.jsonl", -120),
     "first record": lambda folder: flip(folder / "rounds.jsonl", 12),
+    "a bit of a memory file": lambda folder: flip(memory_files(folder)[-1], -1),
+    "a memory file gone": lambda folder: memory_files(folder)[-1].unlink(),
+    "every memory file": lambda folder: [cut(file, 7) for file in memory_files(folder)] and None,
     "both checkpoints": lambda folder: [flip(file, 90) for file in folder.glob("*.safetensors")] and None,
 }
 SAID = {
     "nothing": "resuming after round 3",
     "first record": "starting again from round 1",
+    "every memory file": "starting again from round 1",
     "both checkpoints": "starting again from round 1",
 }
+
+
+def memory_files(folder: Path) -> list[Path]:
+    """Return the clients' memory files, those of the last round last."""
+    return sorted(folder.glob("memory/*/round-*.safetensors"), key=lambda file: file.name)
 
 
 def cut(file: Path, length: int) -> None:
@@ -130,7 +138,7 @@ def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_p
         harm(small(tmp_path / damage, **changes).folder)
         resumed = train(damage, **changes)
         assert any(SAID.get(damage, "resuming after round 2") in line for line in resumed.lines), damage
-        if damage not in ("nothing", "checkpoint gone"):
+        if damage not in ("nothing", "checkpoint gone", "a memory file gone"):
             assert any("damaged" in line for line in resumed.lines), damage
         assert resumed.summary["hash"] == whole.summary["hash"], damage
         assert resumed.records == whole.records, damage
@@ -195,15 +203,6 @@ def test_a_damaged_summary_is_written_once_more(train: Train, damage: Callable[[
     assert grid.asked == []
     assert any("summary.json is damaged" in line for line in again.lines)
     assert again.summary["hash"] == first.summary["hash"]
-
-
-def test_a_damaged_memory_file_is_named(train: Train, tmp_path: Path) -> None:
-    with pytest.raises(TooFewReplies):
-        train(method="fedbn", rounds=3, grid=TamperingGrid(losses({3: ("nan", 1)})))
-    folder = small(tmp_path / "results", method="fedbn", rounds=3).folder
-    flip(folder / "memory" / "client-00001" / "round-000002.safetensors", -1)
-    with pytest.raises(TooFewReplies, match=r"client 1: Damaged.*round-000002.*checksum"):
-        train(method="fedbn", rounds=3)
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"])
@@ -275,6 +274,19 @@ def test_run_killed_before_its_summary_only_writes_it(train: Train) -> None:
     assert grid.asked == []
     told = ("hash", "models", "rows", "failures")
     assert {key: again.summary[key] for key in told} == {key: first.summary[key] for key in told}
+
+
+def test_other_versions_that_made_rounds_of_a_run_stay_on_record(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    for torch, earlier in (("1", None), ("2", ["1"]), ("2", ["1"]), ("1", ["2"]), ("3", ["2", "1"])):
+        monkeypatch.setattr(server_app.results, "versions", lambda torch=torch: {"torch": torch})
+        folder = train().folder
+        folder.summary_file.unlink()
+        told = folder.told()
+        assert told["versions"] == {"torch": torch}
+        assert [one["torch"] for one in told.get("earlier-versions", [])] == (earlier or [])
+    folder.checkpoint_file.unlink()
+    folder.previous_file.unlink()
+    assert "earlier-versions" not in train().folder.told(), "all rounds are made anew"
 
 
 def test_lock_refuses_a_second_process(train: Train, tmp_path: Path) -> None:
