@@ -42,7 +42,7 @@ class Table:
 def words(metric: str) -> str:
     """Return a metric's key as words."""
     name, _, part = metric.replace("-", " ").partition(".")
-    return f"{name} ({part})" if part else name
+    return f"{name} ({part.replace('values.', 'client ')})" if part else name
 
 
 def words_and_unit(metric: str) -> str:
