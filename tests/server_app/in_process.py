@@ -10,10 +10,13 @@ from typing import Any
 from flwr.app import Message, RecordDict
 
 import client_app.app
+import server_app.experiments
 from client_app.client import Client, Report
 from client_app.messages import pack, unpack
 from server_app.app import Run, run
 from server_app.engines.local import LocalGrid
+from server_app.grid.jobs import Job
+from server_app.plan import Cell, plan
 from server_app.results import RunFolder
 from server_app.settings import RunSettings, parse
 from strategies.base import Strategy
@@ -115,6 +118,19 @@ def small(results: Path, **changes: Any) -> RunSettings:
         needed |= SERVER_SMALL.get(name, {})
     stated = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
     return parse({**SMALL, **needed, "results": str(results), **stated})
+
+
+def made(results: Path, **entry: Any) -> list[Cell]:
+    """Return the cells of a small experiment on digits."""
+    settings = {key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"}
+    entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
+    entry["settings"] = {**settings, **entry.get("settings", {})}
+    one = server_app.experiments.experiment("one", entry)
+    return plan(one)
+
+
+def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:
+    return [Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)]
 
 
 def experiment(results: Path, grid: LocalGrid | None = None, **changes: Any) -> Outcome:

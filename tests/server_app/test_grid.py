@@ -7,42 +7,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from in_process import SERVER_SMALL, SMALL, experiment, small
+from in_process import experiment, jobs_of, made, small
 from rich.console import Console
 
 import server_app.experiments
 import server_app.lock
 from data import DataError, SettingError, federate
-from server_app.experiments import Experiment
-from server_app.grid import finished, labels, results_lock, run_all
-from server_app.grid import jobs as grid_jobs
-from server_app.grid.jobs import Job, Outcome, Shares, ordered, shares
-from server_app.grid.overview import Overview, duration
-from server_app.grid.queue import Queue, conduct, room
+from server_app.grid import finished, results_lock, run_all
+from server_app.grid.jobs import Job, Outcome, Shares
+from server_app.grid.overview import Overview
+from server_app.grid.queue import Queue, conduct
 from server_app.grid.worker import Worker
 from server_app.lock import FolderBusy, locked
-from server_app.plan import Cell, plan, runs
+from server_app.plan import Cell, runs
 from server_app.results import RunFolder
-from server_app.settings import RunSettings
-from server_app.tables import lines, results_table
 
 INPROCESS = Shares("inprocess", 2, 1)
-
-
-def made(results: Path, **entry: Any) -> list[Cell]:
-    """Return the cells of a small experiment on digits."""
-    settings = {key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"}
-    entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
-    entry["settings"] = {**settings, **entry.get("settings", {})}
-    one: Experiment = server_app.experiments.experiment("one", entry)
-    return plan(one)
 
 
 def conducted(cells: list[Cell], at_once: int = 2) -> tuple[dict[str, dict[str, Any]], dict[str, str], str]:
@@ -340,185 +327,6 @@ def test_a_grid_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pyte
     assert finished(fresh) == {}
 
 
-def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
-    cells = made(tmp_path, methods=["fedavg", "creff", "fedshift"], columns={"a": {}}, settings=SERVER_SMALL["creff"])
-    assert list(labels(runs(cells), cells).values()) == ["fedavg/creff, a, seed 0", "fedshift, a, seed 0"]
-    one = small(tmp_path, seed=3)
-    assert labels([one], []) == {one.run_id: "fedavg, seed 3"}
-
-
-# ---- who gets what ---------------------------------------------------------------------------------------------------
-
-
-def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:
-    return [Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)]
-
-
-@pytest.mark.parametrize(
-    ("cores", "number", "asked", "expected"),
-    [
-        (2, 4, {}, ("inprocess", 2, 1)),
-        (16, 4, {}, ("workers", 4, 4)),
-        (16, 3, {}, ("workers", 3, 5)),
-        (1, 4, {}, ("inprocess", 1, 1)),
-        (8, 40, {}, ("inprocess", 8, 1)),
-        (8, 40, {"at_once": 2}, ("workers", 2, 4)),
-        (8, 40, {"at_once": 20}, ("inprocess", 20, 1)),
-        (8, 40, {"engine": "inprocess"}, ("inprocess", 8, 1)),
-        (8, 40, {"engine": "workers", "workers": 4}, ("workers", 2, 4)),
-        (8, 40, {"engine": "ray"}, ("ray", 1, 0)),
-    ],
-)
-def test_cores_are_shared_without_idle_ones(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cores: int,
-    number: int,
-    asked: Mapping[str, Any],
-    expected: tuple[str, int, int],
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    share = shares(jobs_of(tmp_path, number), **asked)
-    assert (share.engine, share.jobs, share.workers) == expected
-
-
-def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"--jobs = 2.*ray"):
-        shares(jobs_of(tmp_path), "ray", at_once=2)
-
-
-def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(grid_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
-    share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
-    assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
-    assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
-    assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
-
-
-def test_gpus_are_dealt_by_what_each_holds() -> None:
-    slots, held = ("0", "0", "0", "3"), []
-    for _ in slots:
-        held.append(grid_jobs.emptiest(slots, held))
-    assert held[:2] == ["0", "3"], "spread first"
-    assert sorted(held) == sorted(slots)
-    assert grid_jobs.emptiest((), [None]) is None
-
-
-def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, [N/A]\n")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
-    monkeypatch.setattr("torch.version.cuda", "12.4")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert shares(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", []), ("-1", []), ("0, -1, 1", ["0"])],
-)
-def test_visible_gpus_are_those_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, expected: list[str]
-) -> None:
-    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, 1000\n1, GPU-b, 2000\n")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
-    monkeypatch.setattr("torch.version.cuda", "12.4")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if told is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    found = grid_jobs.visible_gpus()
-    assert list(found) == expected
-    assert all(found[name] == (1000 if name == "0" else 2000) * 2**20 for name in found)
-
-
-def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
-    jobs = [
-        Job(small(tmp_path, seed=seed, method=method), f"{method} {seed}")
-        for method in ("fedavg", "fedshift")
-        for seed in (0, 1)
-    ]
-    assert [job.label for job in ordered(jobs)] == ["fedavg 0", "fedshift 0", "fedavg 1", "fedshift 1"]
-
-
-class Busy:
-    """A worker whose process has taken some memory."""
-
-    def __init__(self, job: Job, taken: int) -> None:
-        self.job, self.taken = job, taken
-
-    def memory(self) -> int:
-        return self.taken
-
-
-@pytest.mark.parametrize(("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)])
-def test_the_queue_waits_for_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: int, fits: bool
-) -> None:
-    """A run of 4 GB is under way and has taken a part of it; another one needs 8, a third of 10 would do alone."""
-
-    class Memory:
-        available = free
-
-    monkeypatch.setattr("psutil.virtual_memory", Memory)
-    busy: Any = [Busy(Job(small(tmp_path), "", 4 + 2), taken)]
-    assert room(8, busy) is fits
-    assert room(100, []), "alone it may always begin"
-
-
-# ---- what is seen ----------------------------------------------------------------------------------------------------
-
-
-def record(round: int, seconds: float, accuracy: float | None = 0.5) -> dict[str, Any]:
-    return {"round": round, "models": {"average": {"balanced-accuracy": accuracy}}, "seconds": {"round": seconds}}
-
-
-def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
-    jobs = jobs_of(tmp_path, 3, rounds=10)
-    overview = Overview(Console(file=io.StringIO(), width=120), jobs, at_once=2, finished=1)
-    assert overview.time_left() is None
-    folders = [RunFolder(job.settings.folder) for job in jobs]
-    for job, folder in zip(jobs[:2], folders, strict=False):
-        folder.path.mkdir(parents=True)
-        overview.started(job)
-    assert overview.counts() == "1 of 4 done, 2 running, 1 waiting"
-    folders[0].add_round(record(1, 3.0))
-    overview.told(jobs[0], "round 1")
-    folders[1].add_round(record(1, 5.0, None))
-    overview.told(jobs[1], "round 1")
-    assert overview.time_left() == pytest.approx((9 * 3 + 9 * 5 + 10 * 4) / 2)
-    assert "fedavg 50.0" in overview.running[jobs[0].settings.run_id].numbers
-    assert "fedavg -" in overview.running[jobs[1].settings.run_id].numbers
-    overview.ended(jobs[0], Outcome(reason="out of luck"))
-    assert overview.counts().startswith("1 of 4 done, 1 running, 1 waiting, 1 failed, about ")
-    drawn = Console(file=io.StringIO(), width=120)
-    drawn.print(overview.table())
-    text = drawn.file.getvalue()  # type: ignore[attr-defined]
-    assert "seed 1" in text and "round 1/10" in text and "left" in text and "seed 0" not in text
-
-
-def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> None:
-    (job,) = jobs_of(tmp_path, 1)
-    file = io.StringIO()
-    with Overview(Console(file=file, force_terminal=True, width=120, highlight=False), [job], 1) as overview:
-        overview.started(job)
-        RunFolder(job.settings.folder).path.mkdir(parents=True)
-        RunFolder(job.settings.folder).add_round(record(1, 1.0))
-        overview.told(job, "round   1/2  loss 1.000")
-        overview.live.refresh()
-        overview.told(job, "client 3 left out")
-        overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
-    told = file.getvalue()
-    assert "loss 1.000" not in told
-    assert "client 3 left out" in told and "finished  fedavg 25.0" in told and "0 of 1 done, 1 running" in told
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h"), (864_000, "10.0 days")]
-)
-def test_durations_have_a_unit_that_suits(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
 def test_the_last_lines_and_the_exit_status_name_failed_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -528,26 +336,3 @@ def test_the_last_lines_and_the_exit_status_name_failed_runs(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "fedskew: 2 of 2 runs failed"
     assert len(lines) == 3 and all(line.endswith(": no luck") for line in lines[1:])
-
-
-def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
-    first = made(tmp_path, methods=["fedavg"])
-    second = [replace(cell, experiment="two") for cell in made(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})]
-    cells = [*first, *second]
-    assert list(labels(runs(cells), cells).values()) == ["one, fedavg, seed 0", "two, fedavg, seed 0"]
-    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
-    models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
-    shown = lines(cells, runs(cells), {one.run_id: models for one in runs(cells)})
-    headings = [column.header for column in results_table(shown).columns]
-    assert headings[:2] == ["experiment", "method"]
-    assert list(results_table(shown).columns[0].cells) == ["one", "two"]
-    assert "experiment" not in [column.header for column in results_table(shown[:1]).columns]
-    again = [*first, replace(first[0], experiment="two")]
-    assert len(lines(again, runs(again), {one.run_id: models for one in runs(again)})) == 2, (
-        "a run of both is shown in both"
-    )
-
-
-def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
-    one: RunSettings = small(tmp_path)
-    assert labels([one], [Cell("one", "a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"
