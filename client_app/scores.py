@@ -19,6 +19,9 @@ from data import Samples
 BINS = 15
 """Confidence bins of the calibration error, equally wide, as usual since Guo et al. (2017)."""
 
+BATCH_SIZES = {"cpu": 64}
+"""Samples of a batch in evaluation, by device: the layers' outputs should stay in a core's cache."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -109,22 +112,24 @@ def ordered_pairs(log_probabilities_N2: Tensor, labels_N: Tensor) -> Tensor:
     return torch.tensor([len(positive) * len(negative), ordered], dtype=torch.float64)
 
 
-def measure(model: Classifier, samples: Samples, batch_size: int = 512) -> Scores:
+def measure(model: Classifier, samples: Samples, batch_size: int = 0) -> Scores:
     """Return the scores of `model` as it is on all of `samples`, in eval mode; the last batch counts like any other."""
     return measure_all(model, {"": model.state_dict()}, samples, batch_size)[""]
 
 
 @torch.no_grad()
 def measure_all(
-    model: Classifier, states: Mapping[str, State], samples: Samples, batch_size: int = 512
+    model: Classifier, states: Mapping[str, State], samples: Samples, batch_size: int = 0
 ) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states`, by name.
 
     States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
     features, which is where the time goes. Scores of groups and of pairs need all samples at once, others a batch.
+    `batch_size` 0 is what suits the device.
     """
     model.eval()
     device = samples.labels_N.device
+    batch_size = batch_size or BATCH_SIZES.get(device.type, 512)
     together = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
