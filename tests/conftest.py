@@ -1,6 +1,7 @@
 """What holds for every test: one thread, and nobody's real cache."""
 
 import multiprocessing
+import signal
 import warnings
 from collections.abc import Iterator
 
@@ -16,6 +17,13 @@ with warnings.catch_warnings():
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def children_take_an_interrupt() -> None:
+    """A shell's background job ignores Ctrl-C, and so would the processes that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
