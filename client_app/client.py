@@ -59,7 +59,7 @@ class Client:
         """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
         return self.counts_C / len(self.samples) if self.effective_prior is None else self.effective_prior
 
-    def features(self, batch_size: int = 512) -> Tensor:
+    def features(self, batch_size: int = 0) -> Tensor:
         """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
         mode = self.model.training
         self.model.eval()

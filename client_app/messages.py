@@ -13,11 +13,11 @@ _in_one_process: ContextVar[bool] = ContextVar("in_one_process", default=False)
 
 
 class TensorRecord(ArrayRecord):
-    """A record that hands its tensors over, on the CPU as in a message: within one process nothing needs bytes."""
+    """A record that hands its tensors over, on the CPU and laid out as in a message, which takes no bytes."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.state = {name: tensor.cpu() for name, tensor in state.items()}
+        self.state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def pack(state: State) -> ArrayRecord:
     """Return the state as a record for a message."""
     if _in_one_process.get():
         return TensorRecord(state)
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in state.items()})
+    return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in state.items()})
 
 
 def unpack(record: ArrayRecord) -> dict[str, torch.Tensor]:

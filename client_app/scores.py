@@ -12,15 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from client_app.models import Classifier
+from client_app.models.classifier import INFERENCE_BATCH, Classifier
 from client_app.state import State
 from data import Samples
 
 BINS = 15
 """Confidence bins of the calibration error, equally wide, as usual since Guo et al. (2017)."""
-
-BATCH_SIZES = {"cpu": 64}
-"""Samples of a batch in evaluation, by device: the layers' outputs should stay in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def measure_all(
     """
     model.eval()
     device = samples.labels_N.device
-    batch_size = batch_size or BATCH_SIZES.get(device.type, 512)
+    batch_size = batch_size or INFERENCE_BATCH[device.type]
     together = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):

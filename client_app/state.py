@@ -46,8 +46,8 @@ def difference(left: State, right: State) -> dict[str, Tensor]:
 
 
 def copy(state: State) -> dict[str, Tensor]:
-    """Return a copy that shares no memory with `state` and carries no gradient."""
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
+    """Return a copy that shares no memory with `state`, carries no gradient and is laid out as its shape says."""
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
 
 
 def with_prefix(prefix: str, state: State) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ def cosine(rate: float, step: int, steps: int) -> float:
     return rate * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def logits_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> Tensor:
+def logits_of(model: Classifier, state: State, samples: Samples, batch_size: int = 0) -> Tensor:
     """Return (N, C) logits of all samples under `state`, in eval mode."""
     model.load_state_dict(state)
     model.eval()

@@ -11,7 +11,7 @@ from client_app.state import State
 from data import Samples
 
 
-def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 512) -> Tensor:
+def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 0) -> Tensor:
     """Return (N, D) features of all samples under `state`, in eval mode."""
     model.load_state_dict(state)
     model.eval()

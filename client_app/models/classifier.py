@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from data import Samples
 
+INFERENCE_BATCH = {"cpu": 64, "cuda": 512}
+"""Samples of a batch without gradient, by device: on a CPU the layers' outputs should stay in a core's cache."""
+
 
 class Classifier(nn.Module):
     """`head(features(x))`, the head with a bias.
@@ -41,7 +44,11 @@ def batch_norm_names(model: nn.Module) -> frozenset[str]:
 
 
 @torch.no_grad()
-def in_batches(function: Callable[[Tensor], Tensor], samples: Samples, batch_size: int) -> Tensor:
-    """Return what `function` makes of all samples' inputs, batch by batch, without gradient."""
-    indices_N = torch.arange(len(samples), device=samples.labels_N.device)
-    return torch.cat([function(samples.batch(part_B)) for part_B in torch.split(indices_N, batch_size)])
+def in_batches(function: Callable[[Tensor], Tensor], samples: Samples, batch_size: int = 0) -> Tensor:
+    """Return what `function` makes of all samples' inputs, batch by batch, without gradient.
+
+    `batch_size` 0 is what suits the device.
+    """
+    device = samples.labels_N.device
+    parts = torch.split(torch.arange(len(samples), device=device), batch_size or INFERENCE_BATCH[device.type])
+    return torch.cat([function(samples.batch(part_B)) for part_B in parts])

@@ -9,6 +9,7 @@ import torch
 from client_app.client import Variant
 from client_app.messages import size
 from client_app.models import Classifier, build
+from client_app.models.classifier import INFERENCE_BATCH
 from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.control_variates import ControlVariates
@@ -22,8 +23,6 @@ PROCESS = 100 * 2**20
 """Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""
 MODELS = 8
 """Copies of the model that server and client hold at a time: shared, start, scratchpad, gradients, momentum, ..."""
-EVALUATED = 512
-"""Samples of a batch in evaluation."""
 ALIVE = 3
 """Layers' outputs that are there at a time in evaluation; in training all are."""
 
@@ -36,7 +35,8 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     model, shape = model_of(settings), shape_of(settings)
     largest, every = output_bytes(settings.general.model, shape, classes_of(settings))
     own = size(model.state_dict())
-    need = PROCESS + MODELS * own + max(EVALUATED * ALIVE * largest, settings.training.batch_size * every)
+    evaluated = INFERENCE_BATCH["cpu" if settings.general.device == "cpu" else "cuda"]  # auto may find a GPU
+    need = PROCESS + MODELS * own + max(evaluated * ALIVE * largest, settings.training.batch_size * every)
     if sizes is None:
         return need
     one = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]

@@ -37,9 +37,7 @@ class Prediction:
     """The true class, where it is known."""
 
 
-def predict(
-    folder: ModelFolder, inputs: Inputs, site: str = "", batch_size: int = 512
-) -> tuple[list[Prediction], dict[str, Any] | None]:
+def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[Prediction], dict[str, Any] | None]:
     """Return the predictions in the inputs' order and, with labels, the numbers that a run records.
 
     Raises SettingError for a site that is missing or unknown, DataError for inputs that the model makes nothing of.
@@ -48,7 +46,7 @@ def predict(
     folder.model.to(samples.labels_N.device)
     folder.model.load_state_dict(state_at(folder, inputs, site))
     folder.model.eval()
-    logits_NC = in_batches(folder.model, samples, batch_size)
+    logits_NC = in_batches(folder.model, samples)
     if not torch.isfinite(logits_NC).all():
         raise DataError(f"{inputs.where}: the model's outputs are not finite")
     probability_N, predicted_N = F.softmax(logits_NC.double().cpu(), dim=1).max(1)

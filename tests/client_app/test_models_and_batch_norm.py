@@ -84,10 +84,19 @@ def test_the_imagenet_stem_computes_what_torchvision_s_network_does() -> None:
     import torchvision.models
 
     ours = build("resnet-18-imagenet", (3, 64, 64), 10, 0).eval()
-    theirs = torchvision.models.resnet18(num_classes=10).eval()
+    theirs = torchvision.models.resnet18(num_classes=10).eval().to(memory_format=torch.channels_last)
     theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
     inputs_B = torch.randn(2, 3, 64, 64)
     assert torch.equal(ours(inputs_B), theirs(inputs_B))
+
+
+def test_channels_last_in_memory_stays_in_the_model() -> None:
+    model = build("small-cnn", (3, 16, 16), 4, 0).eval()
+    images_B, convolution = torch.randn(2, 3, 16, 16), "features.0.weight"
+    assert not model.state_dict()[convolution].is_contiguous()
+    assert all(tensor.is_contiguous() for tensor in copy(model.state_dict()).values())
+    outputs = model(images_B)
+    torch.testing.assert_close(model.to(memory_format=torch.contiguous_format)(images_B), outputs)
 
 
 def test_layers_are_found_by_type_not_by_name() -> None:
