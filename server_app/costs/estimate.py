@@ -62,6 +62,14 @@ def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1)
     )
 
 
+def work_of(settings: RunSettings, sizes: Sizes) -> float:
+    """Return roughly how many samples train a whole model in the rounds that are left, at clients and at the server."""
+    training = participants(settings) * sum(steps(settings, samples) for samples in sizes.train) / len(sizes.train)
+    parts = (settings.combine, *settings.monitors, *settings.deploys)
+    server = sum(getattr(part, "steps", 0) * getattr(part, "batch_size", 0) for part in parts)
+    return rounds_left(settings) * (training * settings.training.batch_size + server)
+
+
 def steps(settings: RunSettings, samples: int) -> float:
     """Return a client's training steps of a round in units of one whole mini-batch; a part of one counts as more."""
     training = settings.training

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from client_app.assignment import code_version
 from data import DataError, DataSettings, federate, require
+from server_app.costs.estimate import work_of
 from server_app.costs.memory import memory_of, refuse_what_cannot_fit
 from server_app.costs.sizes import sizes_of
 from server_app.grid.jobs import Job, Outcome, ordered, shares
@@ -115,7 +116,8 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
             reasons[data] = str(error)
             continue
         refuse_what_cannot_fit(job.settings, sizes)
-        ready.append(replace(job, memory=memory_of(job.settings, sizes)))
+        work = 0.0 if sizes is None else work_of(job.settings, sizes)
+        ready.append(replace(job, memory=memory_of(job.settings, sizes), work=work))
     lost = (job.settings for job in jobs if job.settings.data in reasons)
     return ready, {one.run_id: Outcome(reason=reasons[one.data]) for one in lost}
 

@@ -25,6 +25,8 @@ class Job:
     """What the user calls it: method, column, seed."""
     memory: int = 0
     """Bytes that it is expected to need."""
+    work: float = 0.0
+    """How long it takes beside other runs of the same data, in no unit."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,14 @@ def visible_gpus() -> dict[str, int]:
 
 
 def ordered(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs with those of the same data and partition one after the other: a process then loads them once."""
+    """Return the jobs with those of the same data and partition one after the other: a process then loads them once.
+
+    Of those the one with most work comes first, so that it is not left for the end while other cores have none.
+    """
     first: dict[object, int] = {}
     for job in jobs:
         first.setdefault(same_data(job.settings), len(first))
-    return sorted(jobs, key=lambda job: first[same_data(job.settings)])
+    return sorted(jobs, key=lambda job: (first[same_data(job.settings)], -job.work))
 
 
 def same_data(settings: RunSettings) -> object:

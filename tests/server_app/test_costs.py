@@ -19,7 +19,7 @@ from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from data import DataSettings, SettingError, resolve
 from server_app.costs import dry_run, sizes
-from server_app.costs.estimate import Cost, cost_of, evaluations, steps
+from server_app.costs.estimate import Cost, cost_of, evaluations, steps, work_of
 from server_app.costs.memory import in_bytes, memory_of, output_bytes, refuse_what_cannot_fit, upload_of
 from server_app.costs.rehearsal import Rates, Stage, repeated, shortened
 from server_app.costs.sizes import Sizes, sizes_of
@@ -259,6 +259,17 @@ def test_a_plan_names_runs_costs_missing_data_and_refusals(tmp_path: Path) -> No
     for words in ("run 0", "cannot fit", "missing data, 1 run:", "4 runs, 1 of them finished"):
         assert words in text
     assert [entry["label"] for entry in dry_run.as_json(plan)] == list(names.values())
+
+
+def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
+    """2 of 4 clients of 30 samples, 3 epochs, 5 rounds; a server that distills adds its steps, a head is next to none."""
+    shape = {"rounds": 5, "clients": 4, "participation": 0.5, "batch_size": 10, "local_epochs": 3}
+    held = Sizes(train=(30,) * 4, held=(10,) * 4, test=10, own_tests=False, holdout=0)
+    expected = {"fedavg": 0, "ccvr": 0, "fedavgm": 0, "feddf": 7 * 16}
+    more = {"feddf": {"feddf__steps": 7, "feddf__batch_size": 16}}
+    for method, server in expected.items():
+        one = small(tmp_path, **shape, method=method, **more.get(method, {}))
+        assert work_of(one, held) == 5 * (2 * 3 * 30 + server), method
 
 
 def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

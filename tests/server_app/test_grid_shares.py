@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
         for seed in (0, 1)
     ]
     assert [job.label for job in ordered(jobs)] == ["fedavg 0", "fedshift 0", "fedavg 1", "fedshift 1"]
+    heavy = [replace(job, work=1.0) if job.label == "fedshift 0" else job for job in jobs]
+    assert [job.label for job in ordered(heavy)] == ["fedshift 0", "fedavg 0", "fedavg 1", "fedshift 1"]
 
 
 class Busy:
