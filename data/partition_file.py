@@ -70,7 +70,8 @@ def read(setting: str) -> Dealt:
             raise DataError(f"{path}: version {content['fedskew-partition']} of partition files is not known")
         train = tuple(np.array(part, np.int64) for part in content["train"])
         domains = None if content["domains"] is None else tuple(map(int, content["domains"]))
-        test, holdout = (np.array(content.get(key, ()), np.int64) for key in ("test", "holdout"))
+        test = np.array(content["test"], np.int64)
+        holdout = np.array(content.get("holdout", ()), np.int64)  # files from before there were hold-outs have none
         dealt = Dealt(str(content["data"]), train, test, domains, holdout)
     except DataError:
         raise

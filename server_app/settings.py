@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -120,9 +120,12 @@ class RunSettings:
             result |= {f"{part.name}.{name.replace('_', '-')}": value for name, value in asdict(part).items()}
         return result
 
-    @property
+    @cached_property
     def run_id(self) -> str:
-        """A name for everything that can change the run's numbers: what it is, and a hash of the settings."""
+        """A name for everything that can change the run's numbers: what it is, and a hash of the settings.
+
+        Made once, so that a run keeps its name when its own model's file is changed while it goes on.
+        """
         told = {key: value for key, value in self.flat().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
         if is_own_model(self.general.model):
             told["model's file"] = source_hash(self.general.model)

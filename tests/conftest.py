@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from command_line import fedskew  # noqa: F401
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates

@@ -45,10 +45,10 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     held, every_round = max(sizes.held), [one for one in settings.variants if not isinstance(one, ClassStatistics)]
     answers = participants(settings) * (own + upload_of(every_round, model, held))
     statistics = settings.data.clients * upload_of(set(settings.variants) - set(every_round), model, held)
-    displacements = 8 * classes_of(settings) * model.head.weight.numel()  # Ratio Loss: of every head on each class
-    return (
-        need + 2 * max(answers, statistics) + displacements * any(isinstance(m, RatioLoss) for m in settings.monitors)
-    )
+    replies = max(answers, statistics)
+    displacements = 8 * classes_of(settings) * model.head.weight.numel()  # of every head on each class
+    monitors = displacements if any(isinstance(monitor, RatioLoss) for monitor in settings.monitors) else 0
+    return need + 2 * replies + monitors
 
 
 def participants(settings: RunSettings) -> int:

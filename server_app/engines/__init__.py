@@ -51,9 +51,8 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     folder = RunFolder(settings.folder)
     claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
-    federation = federate(
-        settings.data, settings.general.seed
-    )  # what is wrong with the data is said here, before Ray starts
+    # What is wrong with the data is said here, before Ray starts.
+    federation = federate(settings.data, settings.general.seed)
     with folder.locked():
         if settings.general.fresh:
             folder.clear()

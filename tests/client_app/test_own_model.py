@@ -1,6 +1,7 @@
 """A user's own model by MODULE:FUNCTION, and one sentence for everything that is wrong with it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from client_app.models import Classifier, build
 from data import SettingError
-from server_app.settings import parse
+from server_app.settings import RunSettings, parse
 
 MODULE = """
 from torch import nn
@@ -58,15 +59,17 @@ def test_it_is_built_from_the_seed_and_runs() -> None:
     assert settings.run_id != parse({"method": "fedavg"}).run_id
 
 
-def test_another_file_is_another_run(tmp_path: Path) -> None:
-    def run_id() -> str:
-        return parse({"model": "own_changing:good", "method": "fedavg"}).run_id
+def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -> None:
+    def settings() -> RunSettings:
+        return parse({"model": "own_changing:good", "method": "fedavg"})
 
     (tmp_path / "own_changing.py").write_text(MODULE)
-    before = run_id()
-    assert run_id() == before
+    first = settings()
+    before = first.run_id
+    assert settings().run_id == before
     (tmp_path / "own_changing.py").write_text(MODULE + "# changed\n")
-    assert run_id() != before
+    assert settings().run_id != before
+    assert replace(first).run_id != before == first.run_id
 
 
 @pytest.mark.parametrize(

@@ -122,11 +122,25 @@ def test_cifar100_has_100_classes_in_alphabetical_order():
     assert list(names) == sorted(names)
 
 
-def test_normalization_constants():
-    assert KNOWN["cifar10"].mean == KNOWN["cifar100"].mean == (0.4914, 0.4822, 0.4465)
-    assert KNOWN["cifar10"].std == KNOWN["cifar100"].std == (0.2023, 0.1994, 0.2010)
-    assert resolve(DataSettings("domains:mnist,usps")).mean == "0.5,0.5,0.5"
-    assert resolve(DataSettings("domains:mnist,usps")).std == "0.5,0.5,0.5"
+@pytest.mark.parametrize(
+    ("dataset", "mean", "std"),
+    [
+        ("cifar10", "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"),
+        ("cifar100", "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"),
+        ("cinic10", "0.4789,0.4723,0.4305", "0.2421,0.2383,0.2587"),
+        ("imagenet-lt", "0.485,0.456,0.406", "0.229,0.224,0.225"),
+        ("svhn", "0.5,0.5,0.5", "0.5,0.5,0.5"),
+        ("digits-five", "0.5,0.5,0.5", "0.5,0.5,0.5"),
+        ("domains:mnist,usps", "0.5,0.5,0.5", "0.5,0.5,0.5"),
+        ("office-dslr", "0.0,0.0,0.0", "1.0,1.0,1.0"),
+        ("office-caltech10", "0.0,0.0,0.0", "1.0,1.0,1.0"),
+        ("domainnet", "0.0,0.0,0.0", "1.0,1.0,1.0"),
+        ("abide", "0.0", "1.0"),
+    ],
+)
+def test_normalization_constants(dataset, mean, std):
+    resolved = resolve(DataSettings(dataset))
+    assert (resolved.mean, resolved.std) == (mean, std)
 
 
 def test_domains(tmp_path):

@@ -88,6 +88,7 @@ def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
         (lambda content: {**content, "train": [[0, 5000]]}, "its samples must be 0..1436, at least one"),
         (lambda content: {**content, "test": [-1]}, "its samples must be 0..359, at least one"),
         (lambda content: {**content, "fedskew-partition": 9}, "version 9 of partition files is not known"),
+        (lambda content: {key: content[key] for key in content if key != "test"}, "is no partition file as `fedskew"),
         (lambda content: {"train": []}, "is no partition file as `fedskew data save-partition` writes it"),
         (lambda content: [1], "is no partition file as `fedskew data save-partition` writes it"),
     ],

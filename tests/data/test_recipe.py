@@ -1,4 +1,4 @@
-"""Digits by FedBN's recipe: pooled, split anew, cut to the smallest domain."""
+"""FedBN's recipe: digits pooled, split anew and cut to the smallest domain; the first and the last images of others."""
 
 from dataclasses import replace
 
@@ -50,3 +50,31 @@ def test_the_split_is_that_of_fedbn_s_code(digits):
 def test_ten_parts_of_the_recipe(digits):
     made = federate(replace(digits, recipe="fedbn", parts_per_domain=10), 0)
     assert made.clients == 20 and made.counts_KC.sum(axis=1).tolist() == [8] * 20
+
+
+@pytest.mark.parametrize(
+    ("names", "smallest", "train", "val"),
+    [
+        (("office-dslr", "office-webcam"), 125, 62, 50),
+        (("domainnet-infograph", "domainnet-real"), 2100, 105, 105),
+        (("domainnet-infograph", "domainnet-real"), 2119, 105, 105),
+    ],
+)
+def test_sizes_of_office_and_domainnet(tmp_path, names, smallest, train, val):
+    written = {}
+    for name, number in zip(names, (smallest, 2 * smallest), strict=True):
+        draws = np.random.default_rng(number)
+        written[name] = {key: draws.integers(0, 256, (count, 4, 4, 3), np.uint8)
+                         for key, count in (("train", number), ("test", 20))}  # fmt: skip
+        arrays = {f"{key}_images": pixels for key, pixels in written[name].items()}
+        arrays |= {f"{key}_labels": np.arange(len(pixels)) % 10 for key, pixels in written[name].items()}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    fedbn = load(DataSettings(f"domains:{','.join(names)}", str(tmp_path), input_shape="3x4x4", recipe="fedbn"))
+    assert train + val <= smallest, "no image is for both"
+    for domain, arrays in enumerate(written.values()):
+        for inputs, domains, expected in (
+            (fedbn.train_inputs, fedbn.train_domains, arrays["train"][:train]),
+            (fedbn.val_inputs, fedbn.val_domains, arrays["train"][-val:]),
+            (fedbn.test_inputs, fedbn.test_domains, arrays["test"]),
+        ):
+            assert np.array_equal(inputs[domains == domain], expected.transpose(0, 3, 1, 2))

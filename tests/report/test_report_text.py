@@ -3,14 +3,13 @@
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import FedSkew
 from frozen import HERE, frozen, gathered, golden
 
 from server_app import report_cli
-from server_app.cli import main
 from server_app.report.document import document
 from server_app.report.text import as_json, csv_text, markdown
 
@@ -70,21 +69,9 @@ def test_without_claims_the_headline_says_who_is_first(tmp_path: Path) -> None:
     assert "In LDA 0.1 fedshift is first with 69.6 percent balanced accuracy, 7.5 points above creff." in one.headline
 
 
-def fedskew(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the command line in this process and return its exit status."""
-    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
-    try:
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
-def test_no_run_is_one_sentence_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fedskew("report", "demo", "--results", str(tmp_path), monkeypatch=monkeypatch) == 1
-    told = capsys.readouterr().err
+def test_no_run_is_one_sentence_with_the_command(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, _, told = fedskew("report", "demo", "--results", tmp_path)
+    assert status == 1
     assert "no finished run of demo" in told and f"fedskew run demo --results {tmp_path}" in told
     assert "Traceback" not in told
 
@@ -97,30 +84,24 @@ def test_no_run_is_one_sentence_with_the_command(
         (["demo", "--set", "alhpa=1"], "alhpa"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fedskew("report", *words, monkeypatch=monkeypatch) == 2
-    assert told in capsys.readouterr().err
+def test_bad_input_is_one_sentence(words: list[str], told: str, fedskew: FedSkew) -> None:
+    status, _, errors = fedskew("report", *words)
+    assert status == 2 and told in errors
 
 
-def test_the_command_line_writes_every_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_writes_every_form(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "results"
     monkeypatch.setattr(report_cli, "load_experiments", lambda: {"frozen": None})
     made = frozen(results)
     monkeypatch.setattr(report_cli, "find_all", lambda names: [made])
-    at = ["--results", str(results)]
-    assert fedskew("report", *at, monkeypatch=monkeypatch) == 0
-    told = capsys.readouterr().out
+    at = ["--results", results]
+    status, told, _ = fedskew("report", *at)
+    assert status == 0
     assert "CReFF beats FedAvg: holds in part, 2 of 3 seeds" in told and "paper 70.1" in told
     for option, start in (("--markdown", "## FedAvg, CReFF"), ("--csv", "experiment,column"), ("--json", "[")):
-        assert fedskew("report", "frozen", option, *at, monkeypatch=monkeypatch) == 0
-        assert capsys.readouterr().out.startswith(start)
+        status, told, _ = fedskew("report", "frozen", option, *at)
+        assert status == 0 and told.startswith(start)
     page = tmp_path / "report.html"
-    assert fedskew("report", "frozen", "--html", str(page), *at, monkeypatch=monkeypatch) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "" and str(page) in captured.err and page.stat().st_size > 50_000
-    unwritable = str(tmp_path / "nowhere" / "report.html")
-    assert fedskew("report", "frozen", "--html", unwritable, *at, monkeypatch=monkeypatch) == 2
+    status, told, errors = fedskew("report", "frozen", "--html", page, *at)
+    assert status == 0 and told == "" and str(page) in errors and page.stat().st_size > 50_000
+    assert fedskew("report", "frozen", "--html", tmp_path / "nowhere" / "report.html", *at)[0] == 2

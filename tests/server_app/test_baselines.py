@@ -1,7 +1,9 @@
 """The baselines through whole runs: what they share, what they keep, and which of them compose."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from in_process import Outcome, TamperingGrid, losses, small
 
 from client_app.assignment import Player, player
+from client_app.client import Client, Report
 from client_app.memory import folder_of, recall
 from client_app.messages import pack, unpack
 from client_app.models import build
@@ -221,7 +224,7 @@ def test_silobn_sends_the_parameters_alone() -> None:
 
 
 def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
-    """Zero steps are not to be had; but what a client kept is what it starts from, and is never averaged."""
+    """What a client kept is what it starts from, and is never averaged."""
     outcome = train(method="silobn", participation=0.5, rounds=4)
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert not any("running" in name or "batches" in name for name in checkpoint.shared)
@@ -229,6 +232,26 @@ def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
     assert len({digest([state]) for state in private}) == len(private) > 1
     for state in private:
         assert all("running" in name or "batches" in name for name in state)
+
+
+def test_silobn_without_steps_stays_where_it_is(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states(outcome: Outcome) -> list[State]:
+        checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
+        kept = [recall(folder_of(outcome.folder.path, k), r)["private"] for k, r in checkpoint.memory_rounds.items()]
+        return [checkpoint.shared, *kept]
+
+    def steps_until_round_2(client: Client, *rest: Any) -> Report:
+        received = copy(client.model.state_dict())
+        report = train_round(client, *rest)
+        if client.round <= 2:
+            return report
+        private = {name: received[name] for name in report.memory["private"]}
+        return replace(report, shared={name: received[name] for name in report.shared}, memory={"private": private})
+
+    monkeypatch.setattr("client_app.app.train_round", steps_until_round_2)
+    once, more = (states(train(f"{rounds} rounds", method="silobn", rounds=rounds)) for rounds in (2, 4))
+    assert len({digest([state]) for state in once}) == len(once) == 5
+    assert [digest([state]) for state in more] == [digest([state]) for state in once]
 
 
 @pytest.mark.parametrize("method", ["singleset", "singleset+iwds+fed-focal"])

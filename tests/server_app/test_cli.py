@@ -10,27 +10,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-
-from server_app.cli import main
+from command_line import FedSkew
 
 QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
 
 
-def fedskew(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the command line in this process and return its exit status."""
-    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
-    try:
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
-def test_a_run_prints_rounds_table_and_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fedskew("run", *QUICK, "--set", "method=creff", "--results", str(tmp_path), monkeypatch=monkeypatch) == 0
-    told = capsys.readouterr().out
+def test_a_run_prints_rounds_table_and_folder(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, told, _ = fedskew("run", *QUICK, "--set", "method=creff", "--results", tmp_path)
+    assert status == 0
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     for words in ("round   1/2", "round   2/2", "fedavg", "creff", "balanced", str(folder)):
         assert words in told
@@ -38,23 +25,21 @@ def test_a_run_prints_rounds_table_and_folder(
     assert {"settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"} <= left
 
 
-def test_json_is_all_that_stdout_gets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fedskew("run", *QUICK, "--json", "--results", str(tmp_path), "--seed", "3", monkeypatch=monkeypatch) == 0
-    summary = json.loads(capsys.readouterr().out)
+def test_json_is_all_that_stdout_gets(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, told, _ = fedskew("run", *QUICK, "--json", "--results", tmp_path, "--seed", "3")
+    assert status == 0
+    summary = json.loads(told)
     assert summary["rounds"] == 2
     assert "seed3" in summary["run"]
 
 
-def test_a_finished_run_is_not_repeated_unless_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_is_not_repeated_unless_asked(tmp_path: Path, fedskew: FedSkew) -> None:
     told = []
     for more in ([], [], ["--fresh"]):
-        assert fedskew("run", *QUICK, "--results", str(tmp_path), *more, monkeypatch=monkeypatch) == 0
-        told.append(capsys.readouterr().out)
-    assert ["finished earlier" in words for words in told] == [False, True, False]
+        status, words, _ = fedskew("run", *QUICK, "--results", tmp_path, *more)
+        assert status == 0
+        told.append("finished earlier" in words)
+    assert told == [False, True, False]
 
 
 @pytest.fixture
@@ -93,8 +78,8 @@ OWN = ["classes=10", "input-shape=1x8x8"]
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
 def test_bad_input_is_one_sentence_and_exit_status_2(
     own_data: Path,
+    fedskew: FedSkew,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     settings: list[str],
     words: list[str],
     engine: str,
@@ -102,39 +87,30 @@ def test_bad_input_is_one_sentence_and_exit_status_2(
     """Also for Ray: what is wrong is said before Ray starts."""
     monkeypatch.chdir(own_data)
     pairs = [word for setting in settings for word in ("--set", setting)]
-    assert fedskew("run", "--engine", engine, *pairs, monkeypatch=monkeypatch) == 2
-    told = capsys.readouterr().err
+    status, _, told = fedskew("run", "--engine", engine, *pairs)
+    assert status == 2
     assert told.count("\n") == 1
     assert told.startswith("fedskew: ")
     for word in words:
         assert word in told
 
 
-def test_runs_at_a_time_are_for_named_experiments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSkew) -> None:
     for more in ([], ["--dry-run"]):
-        assert fedskew("run", *QUICK, "--results", str(tmp_path), "--jobs", "2", *more, monkeypatch=monkeypatch) == 2
-        assert capsys.readouterr().err == "fedskew: --jobs = 2: is for named experiments\n"
+        status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--jobs", "2", *more)
+        assert status == 2 and told == "fedskew: --jobs = 2: is for named experiments\n"
 
 
-def test_a_run_that_fails_says_why_and_exits_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--results", str(tmp_path), "--set", "learning-rate=1e30"]
-    assert fedskew("run", *QUICK, *words, monkeypatch=monkeypatch) == 1
-    assert "not finite" in capsys.readouterr().err
+def test_a_run_that_fails_says_why_and_exits_with_1(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--set", "learning-rate=1e30")
+    assert status == 1 and "not finite" in told
 
 
 @pytest.mark.parametrize("topic", ["methods", "settings", "models", "experiments"])
-def test_lists_are_whole_in_both_forms(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], topic: str
-) -> None:
-    assert fedskew("list", topic, "--json", monkeypatch=monkeypatch) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert fedskew("list", topic, monkeypatch=monkeypatch) == 0
-    table = capsys.readouterr().out
-    assert rows
+def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
+    (as_json, told, _), (as_table, table, _) = fedskew("list", topic, "--json"), fedskew("list", topic)
+    rows = json.loads(told)
+    assert as_json == as_table == 0 and rows
     for row in rows:
         assert all(value != "" or key == "default" for key, value in row.items())
         assert str(next(iter(row.values()))) in table

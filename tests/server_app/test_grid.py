@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import FedSkew
 from in_process import experiment, jobs_of, made, small
 from rich.console import Console
 
@@ -218,25 +219,15 @@ def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_th
             assert whole is not None and ended is not None and whole["hash"] == ended["hash"]
 
 
-def fedskew(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the command line in this process and return its exit status."""
-    from server_app.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
 def test_a_second_launcher_leaves_the_folder_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     with locked(tmp_path, ".lock"):
         before = sorted(tmp_path.iterdir())
         for words in (["demo"], ["--set", "rounds=1"]):
-            assert fedskew("run", *words, "--results", str(tmp_path), monkeypatch=monkeypatch) == 1
-            told = capsys.readouterr().err
+            status, _, told = fedskew("run", *words, "--results", tmp_path)
+            assert status == 1
             assert f"process {os.getpid()} is working on {tmp_path}" in told and told.count("\n") == 1
         assert sorted(tmp_path.iterdir()) == before
 
@@ -328,11 +319,12 @@ def test_a_grid_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_last_lines_and_the_exit_status_name_failed_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing: Callable[..., Any] = lambda planned, *rest: ({}, {one.run_id: "no luck" for one in planned})  # noqa: E731
     monkeypatch.setattr("server_app.cli.run_all", failing)
-    assert fedskew("run", "demo", "--results", str(tmp_path), monkeypatch=monkeypatch) == 1
-    lines = capsys.readouterr().err.splitlines()
+    status, _, told = fedskew("run", "demo", "--results", tmp_path)
+    lines = told.splitlines()
+    assert status == 1
     assert lines[0] == "fedskew: 2 of 2 runs failed"
     assert len(lines) == 3 and all(line.endswith(": no luck") for line in lines[1:])

@@ -3,13 +3,13 @@
 import csv
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from command_line import FedSkew
 from exported_models import exported, trained_on_digits, trained_on_domains, write_inputs, write_test_set
 from PIL import Image
 from safetensors import safe_open
@@ -17,13 +17,10 @@ from safetensors.torch import save_file
 
 from client_app.models import batch_norm_names
 from data import DataSettings, Samples, load
-from server_app.cli import main
 from server_app.export.inputs import read_inputs
 from server_app.export.model_folder import ModelFolder
 from server_app.export.predict import state_at
 from server_app.results import RunFolder
-
-FedSkew = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +45,6 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_inputs(root, domain)
     (root / "run.txt").write_text(str(folder.path))
     return root
-
-
-@pytest.fixture
-def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FedSkew:
-    """Return a function that runs `fedskew WORDS` and returns exit status, stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedskew", *map(str, words)])
-        status = 0
-        try:
-            main()
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return run
 
 
 def last_round(root: Path) -> dict[str, dict[str, object]]:

@@ -2,17 +2,16 @@
 
 import io
 import math
-import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from command_line import FedSkew
 from in_process import PLACES, Outcome, killed, small
 from rich.console import Console
 
 from server_app import settings as settings_module
-from server_app.cli import main
 from server_app.engines import execute
 from server_app.grid import run_all
 from server_app.results import RunFolder
@@ -97,11 +96,9 @@ def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path:
     assert_equal(curves(outcome.folder), recorded(outcome.folder))
 
 
-def test_the_command_has_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["run", "--engine", "inprocess", "--tensorboard", "--results", str(tmp_path), "--set", "rounds=1"]
-    monkeypatch.setattr(sys, "argv", ["fedskew", *words])
-    with pytest.raises(SystemExit, match="0"):
-        main()
+def test_the_command_has_the_option(tmp_path: Path, fedskew: FedSkew) -> None:
+    words = ("--engine", "inprocess", "--tensorboard", "--results", tmp_path, "--set", "rounds=1")
+    assert fedskew("run", *words)[0] == 0
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert_equal(curves(RunFolder(folder)), recorded(RunFolder(folder)))
 

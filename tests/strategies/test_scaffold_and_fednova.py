@@ -89,6 +89,27 @@ def test_fednova_never_shortens_a_common_displacement() -> None:
             torch.testing.assert_close(shared[name], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fednova_s_step_is_proportional_to_the_clients_rate(momentum: float) -> None:
+    """Under constant slopes g_i the step is rate tau_eff sum p_i g_i: the norms know nothing of the rate."""
+    slopes, steps, examples = (1.0, -3.0, 0.5), (1, 5, 20), (10, 30, 20)
+    norms = [coefficient_sum(count, momentum) for count in steps]
+    effective = sum(n / 60 * norm for n, norm in zip(examples, norms, strict=True))
+    slope = sum(n / 60 * g for n, g in zip(examples, slopes, strict=True))
+    server = server_of({"x": torch.zeros(1, dtype=torch.float64)}, frozenset({"x"}))
+    for rate in (0.01, 0.5):
+        updates = []
+        for k, (g, count, norm) in enumerate(zip(slopes, steps, norms, strict=True)):
+            x = server.start["x"].clone()
+            optimizer = SGD([x], rate, momentum, 0.0)
+            for _ in range(count):
+                optimizer.step([torch.full_like(x, g)])
+            metrics = {"steps": count, "coefficient-sum": norm}
+            updates.append(Update(k, {"x": x}, examples[k], metrics=metrics))
+        moved = FedNova().combine(server, {}, updates)[0]["x"].item()
+        assert moved == pytest.approx(-rate * effective * slope, rel=1e-12)
+
+
 def test_fednova_where_nothing_is_a_shared_parameter() -> None:
     server, updates = server_of(random_state(0), frozenset()), updates_of([3, 9], [1, 4])
     assert digest([FedNova().combine(server, {}, updates)[0]]) == digest([FedAvg().combine(server, {}, updates)[0]])
