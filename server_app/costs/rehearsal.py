@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from client_app.assignment import player
+from client_app.assignment import choose_device, player
+from client_app.models.classifier import INFERENCE_BATCH
 from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate, resolve
 from server_app.app import Run
@@ -25,10 +26,10 @@ from strategies.server import ServerMethod
 
 FEW, MORE = 1, 3
 """Steps of two rehearsals, whose difference is measured."""
-TESTED, TESTED_VALUES = 1024, 2**26
-"""Test samples, or so many that they have that many values."""
-HOLDOUT = 512
-"""Images of the server's own; what it does with all of them once is scaled to their true number."""
+TESTED, TESTED_VALUES = 4, 2**26
+"""Batches of test samples, or so many samples that they have that many values."""
+HOLDOUT = 128
+"""Images of the server's own, or a batch; what it does with all of them once is scaled to their true number."""
 CLIENTS, SAMPLES = 20, 2
 """Clients at most, and each one's samples, where the server is measured; with more clients its work is scaled."""
 
@@ -87,7 +88,8 @@ class Stage:
     def client_rates(self, settings: RunSettings) -> tuple[float, float, float]:
         """Return the seconds of a step, of a client with one step and all its samples, and of a test sample."""
         samples = MORE * settings.training.batch_size
-        tests = max(1, min(TESTED, TESTED_VALUES // math.prod(shape_of(settings))))
+        batch = INFERENCE_BATCH[choose_device(settings.general.device)]
+        tests = max(1, min(TESTED * batch, TESTED_VALUES // math.prod(shape_of(settings))))
         parts = [settings.combine, *settings.deploys]
         self.perform(settings, 1, samples, 2, FEW, parts)  # a process is slow when it does something first
         few = self.perform(settings, 1, samples, tests, FEW, parts).record["seconds"]
@@ -148,7 +150,9 @@ class Stage:
 
     def holdout(self, settings: RunSettings) -> int:
         """Return the rehearsal's images of a class at the server."""
-        return min(settings.data.holdout_per_class, math.ceil(HOLDOUT / classes_of(settings)))
+        parts = (settings.combine, *settings.monitors, *settings.deploys)
+        least = max(HOLDOUT, *(getattr(part, "batch_size", 0) for part in parts))
+        return min(settings.data.holdout_per_class, math.ceil(least / classes_of(settings)))
 
     def perform(
         self,

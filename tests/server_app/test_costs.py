@@ -1,7 +1,8 @@
 """What runs cost: bytes against what real runs send and write, sizes against real partitions, and what cannot fit."""
 
 import io
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.class_statistics import ClassStatistics, class_statistics
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
-from data import DataSettings, SettingError, resolve
+from data import DataSettings, Samples, SettingError, resolve
 from server_app.costs import dry_run, sizes
 from server_app.costs.estimate import Cost, cost_of, evaluations, steps, work_of
 from server_app.costs.memory import in_bytes, memory_of, output_bytes, refuse_what_cannot_fit, upload_of
@@ -262,7 +263,7 @@ def test_a_plan_names_runs_costs_missing_data_and_refusals(tmp_path: Path) -> No
 
 
 def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
-    """2 of 4 clients of 30 samples, 3 epochs, 5 rounds; a server that distills adds its steps, a head is next to none."""
+    """2 of 4 clients of 30 samples, 3 epochs, 5 rounds; distilling adds its steps, a head is next to none."""
     shape = {"rounds": 5, "clients": 4, "participation": 0.5, "batch_size": 10, "local_epochs": 3}
     held = Sizes(train=(30,) * 4, held=(10,) * 4, test=10, own_tests=False, holdout=0)
     expected = {"fedavg": 0, "ccvr": 0, "fedavgm": 0, "feddf": 7 * 16}
@@ -286,9 +287,28 @@ def test_free_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert dry_run.free_disk(tmp_path / "a" / "b") == pytest.approx(dry_run.free_disk(tmp_path), rel=0.1)
 
 
-def test_a_rehearsal_measures_every_kind_of_work(tmp_path: Path) -> None:
-    """Head steps, features and the final statistics: each takes time, and more steps take more."""
-    settings = small(tmp_path, method="creff+ccvr", ccvr__head_steps=100, creff__head_steps=200)
-    rates = Stage(tmp_path / "stage").measure(settings)
-    assert min(rates.step, rates.tested, rates.client, rates.server, rates.once) > 0
+def test_a_rehearsal_measures_every_kind_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that a batch, a gradient and a softmax move by a second each, and nothing else."""
+    clock = [0.0]
+    for owner, name in ((Samples, "batch"), (torch.autograd, "grad"), (torch, "softmax")):
+        monkeypatch.setattr(owner, name, ticking(getattr(owner, name), clock))
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    stage = Stage(tmp_path / "stage")
+    rates = stage.measure(small(tmp_path, method="creff+ccvr", ccvr__head_steps=100, creff__head_steps=200))
+    assert rates.step == 2, "a batch and its gradient"
+    assert rates.tested == 1 / 64, "a batch"
+    assert rates.client == rates.step + 2, "its features and their softmax"
+    assert rates.server == 200 + 3 * 2 + 1, "steps of the head, steps of the federated features, once for all"
+    assert rates.once == 100, "CCVR's head"
     assert rates.memory == 0 and rates.checkpoint > 0 and rates.record > 0
+    assert stage.measure(small(tmp_path, method="feddf")).server == 4 + 1 + 4 * 2, "teachers, their mean, steps"
+
+
+def ticking(function: Callable[..., Any], clock: list[float]) -> Callable[..., Any]:
+    """Return the function, which moves the clock when it is called."""
+
+    def called(*inputs: Any, **named: Any) -> Any:
+        clock[0] += 1
+        return function(*inputs, **named)
+
+    return called
