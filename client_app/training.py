@@ -50,7 +50,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     if len(client.samples) == 1:
         freeze_statistics(client.model)  # one example has no variance to normalize by
     optimizer = SGD(parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay)
-    steps, total = 0, 0.0
+    steps, total = 0, torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
     draws = client.generator("augmentation")  # in training steps alone: no hook sees an augmented image
     for indices_B in batches(client, weights_N, settings):
         value = loss(indices_B, draws=draws)
@@ -60,7 +60,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
                 terms = [variant.gradient_offset(client, name, weight) for name, weight in parameters.items()]
                 gradients = tuple(g if term is None else g + term for g, term in zip(gradients, terms, strict=True))
         optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
-        steps, total = steps + 1, total + value.item()
+        steps, total = steps + 1, total + value.detach()  # left on the device: nothing waits for a number here
 
     norm = coefficient_sum(steps, settings.momentum, total_pull(variants) * optimizer.rate)
     trained = Trained(steps, norm, optimizer.rate, copy(client.model.state_dict()))
@@ -68,7 +68,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     private = private_names(client.model, variants)
     return Report(
         examples=len(client.samples),
-        loss=total / steps,
+        loss=total.item() / steps,
         trained=trained,
         shared={name: tensor for name, tensor in trained.state.items() if name not in private},
         uploads=merged("upload", before, after),

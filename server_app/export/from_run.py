@@ -44,13 +44,16 @@ class TrainedRun:
         if not folder.checkpoint_file.exists():
             raise DataError(f"{folder.path}: no round of the run is finished")
         self.checkpoint, rounds = Checkpoint.load(folder.checkpoint_file), self.settings["rounds"]
-        self.finished = folder.summary() is not None
+        records = [one for one in folder.rounds() if one["round"] <= self.checkpoint.round]
+        whole = len(records) == self.checkpoint.round
+        self.finished = whole and folder.summary() is not None
         if not self.finished and not unfinished:
-            done = f"round {self.checkpoint.round} of {rounds}"
-            rule = "the run's own command finishes it, --unfinished exports it as it is"
-            raise DataError(f"{folder.path}: is not finished ({done}): {rule}")
+            state = "is not finished" if whole else f"rounds.jsonl is damaged after round {len(records)}"
+            remedy = "the run's own command finishes it" if whole else "fresh = true repeats it"
+            done = f"{state} (round {self.checkpoint.round} of {rounds})"
+            raise DataError(f"{folder.path}: {done}: {remedy}, --unfinished exports it as it is")
         self.model = chosen(list(self.checkpoint.deployed), model)
-        self.models = summarize([one for one in folder.rounds() if one["round"] <= self.checkpoint.round])
+        self.models = summarize(records)
 
     @property
     def description(self) -> Description:

@@ -110,6 +110,16 @@ def test_which_model_is_a_question_only_where_there_are_several() -> None:
             chosen(deployed, model)
 
 
+def test_damaged_records_are_no_finished_run_s(tmp_path: Path) -> None:
+    folder = trained_on_digits(tmp_path)[1]
+    first, second = folder.rounds_file.read_text().splitlines()
+    folder.rounds_file.write_text(f"{first}\n{second[:-9]}\n")
+    with pytest.raises(DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): fresh = true.*"):
+        TrainedRun(folder)
+    export(TrainedRun(folder, unfinished=True), tmp_path / "model")
+    assert "The run was not finished" in (tmp_path / "model" / "README.md").read_text()
+
+
 def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(tmp_path: Path) -> None:
     folder = trained_on_digits(tmp_path, "fedavg")[1]
     folder.summary_file.unlink()
