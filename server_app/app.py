@@ -231,11 +231,15 @@ class Run:
             words.append(f"left out: {', '.join(f'client {client}' for client in record['failures'])}")
         return "  ".join(words)
 
-    def hashes(self) -> dict[str, str]:
-        """Return the run's hashes: one for shared, deployed and client memory together, and one for each."""
-        memory: dict[str, Tensor] = {}
-        for client, round in sorted(self.strategy.memory_rounds.items()):
-            for part, state in recall(folder_of(self.folder.path, client), round).items():
+    def hashes(self) -> dict[str, str | None]:
+        """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
+
+        None for memory, and so for all together, where a client keeps its memory on another machine.
+        """
+        places = {client: folder_of(self.folder.path, client) for client in sorted(self.strategy.memory_rounds)}
+        here, memory = all(place.exists() for place in places.values()), dict[str, Tensor]()
+        for client, place in places.items() if here else ():
+            for part, state in recall(place, self.strategy.memory_rounds[client]).items():
                 memory |= with_prefix(f"{client}/{part}", state)
         deployed = {name: state for name, state in self.strategy.deployed.items() if name != AVERAGE}
         states: dict[str, list[State]] = {
@@ -243,7 +247,9 @@ class Run:
             "deployed": [with_prefix(name, state) for name, state in sorted(deployed.items())],
             "memory": [memory],
         }
-        return {"all": digest(chain(*states.values())), **{name: digest(part) for name, part in states.items()}}
+        everything = chain(*states.values())
+        told = {"all": digest(everything), **{name: digest(part) for name, part in states.items()}}
+        return {name: code if here or name not in ("all", "memory") else None for name, code in told.items()}
 
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:

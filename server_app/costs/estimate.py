@@ -1,12 +1,11 @@
 """From a run's sizes and rates to what it will take: seconds, disk, bytes, memory."""
 
-import math
 from dataclasses import dataclass
 
 from client_app.training import private_names
 from server_app.costs.memory import memory_of, model_of, participants, upload_of
 from server_app.costs.rehearsal import Rates
-from server_app.costs.sizes import Sizes
+from server_app.costs.sizes import Sizes, steps
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
 
@@ -43,7 +42,7 @@ def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1)
     """Return a run's cost, its clients played by so many processes."""
     general, model = settings.general, model_of(settings)
     left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
-    mean_steps = sum(steps(settings, samples) for samples in sizes.train) / len(sizes.train)
+    mean_steps = sum(steps(settings.training, samples) for samples in sizes.train) / len(sizes.train)
     mean_samples = sum(sizes.train) / len(sizes.train)
     one = rates.client + mean_steps * rates.step + mean_samples * rates.sample
     private = bool(private_names(model, settings.variants))
@@ -63,21 +62,15 @@ def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1)
 
 
 def work_of(settings: RunSettings, sizes: Sizes) -> float:
-    """Return roughly how many samples train a whole model in the rounds that are left, at clients and at the server."""
-    training = participants(settings) * sum(steps(settings, samples) for samples in sizes.train) / len(sizes.train)
-    parts = (settings.combine, *settings.monitors, *settings.deploys)
-    server = sum(getattr(part, "steps", 0) * getattr(part, "batch_size", 0) for part in parts)
-    return rounds_left(settings) * (training * settings.training.batch_size + server)
+    """Return the samples of all training steps that are left, of clients and of a server that distills.
 
-
-def steps(settings: RunSettings, samples: int) -> float:
-    """Return a client's training steps of a round in units of one whole mini-batch; a part of one counts as more."""
-    training = settings.training
-    if training.local_steps:
-        return training.local_steps
-    whole = samples / training.batch_size
-    epoch = (whole + math.ceil(whole)) / 2
-    return training.local_epochs * min(epoch, training.batch_limit or epoch)
+    That is enough to tell a long run from a short one of the same data, before anything is measured.
+    """
+    a_client = sum(steps(settings.training, samples) for samples in sizes.train) / len(sizes.train)
+    server = sum(
+        getattr(one, "steps", 0) * getattr(one, "batch_size", 0) for one in (settings.combine, *settings.deploys)
+    )
+    return rounds_left(settings) * (participants(settings) * a_client * settings.training.batch_size + server)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:

@@ -35,7 +35,7 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     model, shape = model_of(settings), shape_of(settings)
     largest, every = output_bytes(settings.general.model, shape, classes_of(settings))
     own = size(model.state_dict())
-    evaluated = INFERENCE_BATCH["cpu" if settings.general.device == "cpu" else "cuda"]  # auto may find a GPU
+    evaluated = INFERENCE_BATCH["cuda" if settings.general.device != "cpu" and torch.cuda.is_available() else "cpu"]
     need = PROCESS + MODELS * own + max(evaluated * ALIVE * largest, settings.training.batch_size * every)
     if sizes is None:
         return need

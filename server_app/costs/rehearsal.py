@@ -18,6 +18,7 @@ from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate, resolve
 from server_app.app import Run
 from server_app.costs.memory import classes_of, participants, shape_of, upload_of
+from server_app.costs.sizes import steps
 from server_app.engines.local import LocalGrid
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
@@ -76,9 +77,10 @@ class Stage:
         """Return a run's rates; what it has in common with another one is measured once."""
         general, data = settings.general, settings.data
         common = (general.model, data.input_shape, classes_of(settings), general.device, data.augmentation)
-        clients = (*common, quick(settings.training, 0), settings.variants)
+        clients = (*common, quick(settings.training), settings.variants)
         parts = (settings.combine, settings.monitors, settings.deploys)
-        server = (clients, parts, participants(settings), data.holdout_per_class)
+        watched = settings.training if settings.monitors else None
+        server = (clients, parts, participants(settings), data.holdout_per_class, watched)
         if clients not in self.clients:
             self.clients[clients] = self.client_rates(settings)
         if server not in self.rates:
@@ -89,25 +91,25 @@ class Stage:
         """Return the seconds of a step, of a client with one step and all its samples, and of a test sample."""
         samples = MORE * settings.training.batch_size
         batch = INFERENCE_BATCH[choose_device(settings.general.device)]
-        tests = max(1, min(TESTED * batch, TESTED_VALUES // math.prod(shape_of(settings))))
+        tests = max(3, min(TESTED * batch, TESTED_VALUES // math.prod(shape_of(settings))))
         parts = [settings.combine, *settings.deploys]
-        self.perform(settings, 1, samples, 2, FEW, parts)  # a process is slow when it does something first
-        few = self.perform(settings, 1, samples, tests, FEW, parts).record["seconds"]
-        more = self.perform(settings, 1, samples, 2, MORE, parts).record["seconds"]
+        self.perform(settings, 1, samples, 2, parts)  # a process is slow when it does something first
+        few = self.perform(settings, 1, samples, tests, parts).record["seconds"]
+        more = self.perform(settings, 1, samples, 2, parts, batches=MORE).record["seconds"]
         step = max(0.0, more["client-work"] - few["client-work"]) / (MORE - FEW)
-        return step, few["client-work"], few["evaluation"] / tests
+        return step, few["client-work"], max(0.0, few["evaluation"] - more["evaluation"]) / (tests - 2)
 
     def all_rates(self, settings: RunSettings, step: float, one_step: float, tested: float) -> Rates:
         """Return the run's rates, given its clients'."""
         clients = min(CLIENTS, participants(settings))
         every = [settings.combine, *(part for part in settings.deploys if not part.final_question)]
         final = [part for part in settings.deploys if part.final_question]
-        played = self.perform(settings, clients, SAMPLES, 2, FEW, every)
+        played = self.perform(settings, clients, SAMPLES, 2, every)
         seconds, record = played.record["seconds"], played.record
         server = self.seconds_of_server(settings, clients, every, every, seconds["server"])
         once = 0.0
         if final:
-            both = self.perform(settings, clients, SAMPLES, 2, FEW, [*every, *final]).record["seconds"]["server"]
+            both = self.perform(settings, clients, SAMPLES, 2, [*every, *final]).record["seconds"]["server"]
             once = self.seconds_of_server(settings, clients, [*every, *final], final, both) - seconds["server"]
         beside = one_step - step - seconds["client-work"] / clients
         held = played.run.federation.counts_KC > 0
@@ -136,17 +138,25 @@ class Stage:
         stepping: Sequence[ServerMethod],
         few: float,
     ) -> float:
-        """Return what the server takes with all steps of the parts `stepping`, given what it takes with one of each."""
-        holdout = settings.data.holdout_per_class
-        whole = any(part.needs_holdout for part in (*parts, *settings.monitors)) and holdout > 0
-        total = few * (holdout / self.holdout(settings) if whole else 1.0)
+        """Return what the server takes with all steps of the parts `stepping`, given what it takes with one of each.
+
+        What is neither a step nor a monitor's training is what it does once with every image of its own.
+        """
+        holdout, here = settings.data.holdout_per_class, self.holdout(settings)
+        once, total = few, 0.0
         for part in stepping:
             for name in repeated(part):
-                steps = getattr(part, name)
-                if steps > FEW:
-                    more = self.perform(settings, clients, SAMPLES, 2, FEW, parts, (part.name, name))
-                    total += (steps - FEW) * max(0.0, more.record["seconds"]["server"] - few) / (MORE - FEW)
-        return total
+                if (repeats := getattr(part, name)) > FEW:
+                    more = self.perform(settings, clients, SAMPLES, 2, parts, longer=(part.name, name))
+                    each = max(0.0, more.record["seconds"]["server"] - few) / (MORE - FEW)
+                    once, total = once - FEW * each, total + repeats * each
+        if settings.monitors:  # they train as clients do
+            more = self.perform(settings, clients, SAMPLES, 2, parts, epochs=MORE)
+            epoch = max(0.0, more.record["seconds"]["server"] - few) / (MORE - FEW)
+            passes = steps(settings.training, holdout) / steps(quick(settings.training), here)
+            once, total = once - FEW * epoch, total + passes * epoch
+        images = any(part.needs_holdout for part in parts) and here > 0
+        return max(0.0, once) * (holdout / here if images else 1.0) + total
 
     def holdout(self, settings: RunSettings) -> int:
         """Return the rehearsal's images of a class at the server."""
@@ -160,19 +170,24 @@ class Stage:
         clients: int,
         samples: int,
         tests: int,
-        batches: int,
         parts: Sequence[ServerMethod],
-        more: tuple[str, str] = ("", ""),
+        *,
+        batches: int = FEW,
+        epochs: int = FEW,
+        longer: tuple[str, str] = ("", ""),
     ) -> "Played":
-        """Rehearse a run with so many clients of so many samples; `more` names the field that takes more steps."""
-        short = [shortened(part, more[1] if part.name == more[0] else "") for part in parts]
+        """Rehearse a run with so many clients of so many samples; `longer` names a part and its field with more steps.
+
+        `batches` are those of an epoch.
+        """
+        short = [shortened(part, longer[1] if part.name == longer[0] else "") for part in parts]
         made = replace(
             settings,
             general=replace(
                 settings.general, rounds=2, participation=1.0, evaluate_every=0, results=str(self.folder), fresh=True
             ),
             data=self.made_up(settings, clients, samples, tests),
-            training=quick(settings.training, batches),
+            training=quick(settings.training, batches, epochs),
             exchange=ExchangeSettings(),
             combine=short[0],
             deploys=tuple(short[1:]),
@@ -227,11 +242,11 @@ class Played:
     record: dict[str, Any]
 
 
-def quick(training: TrainingSettings, batches: int) -> TrainingSettings:
+def quick(training: TrainingSettings, batches: int = FEW, epochs: int = FEW) -> TrainingSettings:
     """Return settings of so many steps, which move next to nothing."""
     same = ("batch_size", "momentum", "weight_decay", "clip_norm", "precision")
     kept = {name: getattr(training, name) for name in same}
-    return TrainingSettings(local_epochs=1, batch_limit=batches, learning_rate=1e-6, **kept)
+    return TrainingSettings(local_epochs=epochs, batch_limit=batches, learning_rate=1e-6, **kept)
 
 
 def shortened(part: ServerMethod, more: str) -> ServerMethod:

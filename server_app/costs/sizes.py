@@ -1,7 +1,12 @@
-"""How many samples a run's clients hold: counted where the data are there, else from what is known of the data set."""
+"""How many samples a run's clients hold, and the steps they take on them.
 
+Samples are counted where the data are there, else they follow from what is known of the data set.
+"""
+
+import math
 from dataclasses import dataclass, replace
 
+from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate
 from data.catalog import FAMILIES, KNOWN, has_domains, members
 from data.datasets import missing
@@ -74,3 +79,12 @@ def pooled(data: DataSettings, names: tuple[str, ...]) -> tuple[int, int]:
         smallest = min(train for train, _ in pools)
         return int(smallest * family.train_share) * len(names), sum(test for _, test in pools)
     return sum(train for train, _ in sizes), sum(test for _, test in sizes)
+
+
+def steps(training: TrainingSettings, samples: int) -> float:
+    """Return the training steps of a round in units of one whole mini-batch; a part of one counts as more."""
+    if training.local_steps:
+        return training.local_steps
+    whole = samples / training.batch_size
+    epoch = (whole + math.ceil(whole)) / 2
+    return training.local_epochs * min(epoch, training.batch_limit or epoch)

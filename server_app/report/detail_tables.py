@@ -122,7 +122,7 @@ def runs_table(gathered: Gathered) -> Table:
     for run in gathered.runs.values():
         made = run.versions if run.told else {}
         partition = str(run.told.get("partition-hash", NONE))[:12]
-        model = str((run.summary or {}).get("hash", {}).get("all", NONE))[:12]
+        model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]
         told = [made.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
         rows.append([Cell(run.name), Cell(run.state), *map(Cell, (*told, partition, model))])
     headings = ("run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash")

@@ -20,10 +20,10 @@ from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from data import DataSettings, Samples, SettingError, resolve
 from server_app.costs import dry_run, sizes
-from server_app.costs.estimate import Cost, cost_of, evaluations, steps, work_of
+from server_app.costs.estimate import Cost, cost_of, evaluations, work_of
 from server_app.costs.memory import in_bytes, memory_of, output_bytes, refuse_what_cannot_fit, upload_of
 from server_app.costs.rehearsal import Rates, Stage, repeated, shortened
-from server_app.costs.sizes import Sizes, sizes_of
+from server_app.costs.sizes import Sizes, sizes_of, steps
 from server_app.grid.jobs import Shares
 from server_app.settings import RunSettings, parse
 from strategies.creff import CReFF
@@ -143,7 +143,7 @@ def timed(**changes: Any) -> RunSettings:
     ],
 )
 def test_steps_are_counted_in_whole_batches(changes: Mapping[str, Any], expected: Mapping[int, float]) -> None:
-    assert {samples: steps(timed(**changes), samples) for samples in expected} == pytest.approx(expected)
+    assert {samples: steps(timed(**changes).training, samples) for samples in expected} == pytest.approx(expected)
 
 
 def test_seconds_are_the_sum_of_what_a_run_does() -> None:
@@ -296,12 +296,15 @@ def test_a_rehearsal_measures_every_kind_of_work(tmp_path: Path, monkeypatch: py
     stage = Stage(tmp_path / "stage")
     rates = stage.measure(small(tmp_path, method="creff+ccvr", ccvr__head_steps=100, creff__head_steps=200))
     assert rates.step == 2, "a batch and its gradient"
-    assert rates.tested == 1 / 64, "a batch"
+    assert rates.tested == (4 - 1) / (4 * 64 - 2), "batches"
     assert rates.client == rates.step + 2, "its features and their softmax"
     assert rates.server == 200 + 3 * 2 + 1, "steps of the head, steps of the federated features, once for all"
     assert rates.once == 100, "CCVR's head"
     assert rates.memory == 0 and rates.checkpoint > 0 and rates.record > 0
     assert stage.measure(small(tmp_path, method="feddf")).server == 4 + 1 + 4 * 2, "teachers, their mean, steps"
+    for epochs in (1, 4):
+        ratio = stage.measure(small(tmp_path, method="ratio-loss", local_epochs=epochs))
+        assert ratio.server == pytest.approx(10 * 2 * epochs), "a step for each class"
 
 
 def ticking(function: Callable[..., Any], clock: list[float]) -> Callable[..., Any]:

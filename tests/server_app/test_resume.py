@@ -90,6 +90,13 @@ def test_memory_that_is_not_where_the_server_looks_is_missed_by_the_client(train
         train(method="fedbn", rounds=3)
 
 
+def test_memory_on_other_machines_has_no_hash(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = train("here", method="fedbn", rounds=2).summary["hash"]
+    monkeypatch.setattr(server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client))
+    told = train("there", method="fedbn", rounds=2).summary["hash"]
+    assert told == {**here, "all": None, "memory": None} and here["memory"] is not None
+
+
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "nothing": lambda folder: None,
     "checkpoint cut": lambda folder: cut(folder / "checkpoint.safetensors", 7),
