@@ -59,11 +59,11 @@ class Client:
         """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
         return self.counts_C / len(self.samples) if self.effective_prior is None else self.effective_prior
 
-    def features(self, batch_size: int = 0) -> Tensor:
+    def features(self) -> Tensor:
         """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
         mode = self.model.training
         self.model.eval()
-        features_ND = in_batches(self.model.features, self.samples, batch_size)
+        features_ND = in_batches(self.model.features, self.samples)
         self.model.train(mode)
         return features_ND
 

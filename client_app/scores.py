@@ -109,16 +109,11 @@ def ordered_pairs(log_probabilities_N2: Tensor, labels_N: Tensor) -> Tensor:
     return torch.tensor([len(positive) * len(negative), ordered], dtype=torch.float64)
 
 
-def measure(model: Classifier, samples: Samples, batch_size: int = 0) -> Scores:
-    """Return the scores of `model` as it is on all of `samples`, in eval mode; the last batch counts like any other."""
-    return measure_all(model, {"": model.state_dict()}, samples, batch_size)[""]
-
-
 @torch.no_grad()
 def measure_all(
     model: Classifier, states: Mapping[str, State], samples: Samples, batch_size: int = 0
 ) -> dict[str, Scores]:
-    """Return the scores of `model` with each of the `states`, by name.
+    """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
     States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
     features, which is where the time goes. Scores of groups and of pairs need all samples at once, others a batch.

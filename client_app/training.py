@@ -1,4 +1,4 @@
-"""The one training loop: what every method runs on a client, and how a model is measured there."""
+"""The one training loop: what every method runs on a client."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -191,9 +191,10 @@ def _from_file(settings: DataSettings, data: Dataset) -> Federation:
     for part, size in ((trained, len(data.train_labels)), (dealt.test, len(data.test_labels))):
         if not len(part) or part.min() < 0 or part.max() >= size:
             raise DataError(f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one")
-    held_out, per_class = len(dealt.holdout), settings.holdout_per_class
-    rule = f"must be the partition file's: its hold-out has {held_out} samples of {data.num_classes} classes"
-    require(per_class * data.num_classes == held_out, "holdout-per-class", per_class, rule)
+    held_C = np.bincount(data.train_labels[dealt.holdout], minlength=data.num_classes)
+    rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
+    each = settings.holdout_per_class * max(1, len(data.domain_names))  # it is drawn from every domain
+    require(bool((held_C == each).all()), "holdout-per-class", settings.holdout_per_class, rule)
     return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout)
 
 

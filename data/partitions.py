@@ -29,11 +29,10 @@ def lda(
     alpha: float,
     generator: np.random.Generator,
     min_samples: int = 10,
-    balance: bool = True,
 ) -> list[Indices]:
     """Each class split by shares from a Dirichlet(alpha), drawn anew until every client holds `min_samples`.
 
-    With `balance`, a client that already holds N / clients samples or more takes no share of the next class
+    A client that already holds N / clients samples or more takes no share of the next class
     (Wang et al., FedMA, 2020; the same code deals out the data of FedShift, IWDS and FedNova).
 
     Raises:
@@ -44,7 +43,7 @@ def lda(
     sizes_C = np.bincount(labels_N)
     for _ in range(DRAWS):
         # Only the counts decide whether a draw is kept, so the samples are shuffled once, after it.
-        counts_KC = _lda_counts(sizes_C, clients, alpha, generator, balance)
+        counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
         if counts_KC.sum(axis=1).min() >= min_samples:
             return _deal(labels_N, counts_KC, generator)
     raise SettingError(
@@ -76,7 +75,7 @@ def feddf(labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np
     for group, size in zip(np.split(shuffled, starts[1:] * total // clients), members.tolist(), strict=True):
         sizes_C, labels_G = np.bincount(labels_N[group]), labels_N[group]
         for _ in range(DRAWS):
-            counts_KC = _lda_counts(sizes_C, size, alpha, generator, balance=True)
+            counts_KC = _lda_counts(sizes_C, size, alpha, generator)
             if counts_KC.sum(axis=1).min() >= len(group) // 2 // size:
                 break
         else:
@@ -180,20 +179,18 @@ def _enough(total: int, clients: int, min_samples: int) -> None:
 
 
 def _lda_counts(
-    sizes_C: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator, balance: bool
+    sizes_C: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
 ) -> NDArray[np.int64]:
     """(clients, classes) samples of one draw."""
     counts_KC = np.zeros((clients, len(sizes_C)), np.int64)
     target = sizes_C.sum() / clients
     for label, size in enumerate(sizes_C.tolist()):
-        shares_K = generator.dirichlet(np.full(clients, alpha))
-        if balance:
-            shares_K = shares_K * (counts_KC.sum(axis=1) < target)
+        open_K = counts_KC.sum(axis=1) < target
+        shares_K = generator.dirichlet(np.full(clients, alpha)) * open_K
         if not shares_K.sum() > 0:
             # Every share is 0 (or NaN, for a minute alpha): one open client takes the class, the limit alpha -> 0.
-            open_K = np.flatnonzero(counts_KC.sum(axis=1) < target) if balance else np.arange(clients)
             shares_K = np.zeros(clients)
-            shares_K[generator.choice(open_K if len(open_K) else clients)] = 1
+            shares_K[generator.choice(np.flatnonzero(open_K) if open_K.any() else clients)] = 1
         counts_KC[:, label] = _cut(shares_K / shares_K.sum(), size)
     return counts_KC
 

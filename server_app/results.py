@@ -193,7 +193,7 @@ def commit() -> str:
         return "unknown"
 
 
-def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict[str, Any]]:
+def summarize(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return, for every deployed model, the numbers of the last round, of the best ones, and means of the last rounds.
 
     best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where the data have
@@ -214,7 +214,7 @@ def summarize(records: list[dict[str, Any]], window: int = 10) -> dict[str, dict
                 f"mean-of-last-{count}": {
                     key: mean([numbers[key] for _, numbers in rounds[-count:]]) for key in scalars
                 }
-                for count in (5, window)
+                for count in (5, 10)
             },
         }
     return result

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from client_app.state import State
 from data import require
-from strategies.checks import Refused, differences
+from strategies.checks import Refused, check_classes, differences
 from strategies.head import head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
@@ -57,8 +57,7 @@ class CCVR(ServerMethod):
         }
         if reason := differences(upload, expected):
             raise Refused(reason)
-        if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
-            raise Refused(f"classes are {held.tolist()}, not ascending numbers below {classes}")
+        check_classes(held, classes)
         if (upload["counts"] < 1).any():
             raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
         if not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):

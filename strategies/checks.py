@@ -45,6 +45,12 @@ def checked_update(
     return Update(client, shared, int(examples), uploads, answer.metrics)
 
 
+def check_classes(held: torch.Tensor, classes: int) -> None:
+    """Raise Refused unless `held` are classes, each at most once, in ascending order."""
+    if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
+        raise Refused(f"classes are {held.tolist()}, not ascending numbers below {classes}")
+
+
 def check_uploads(uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]) -> None:
     """Raise Refused unless every part finds the upload it needs, as it needs it, and no upload is left over."""
     consuming = [part for part in parts if part.consumes]

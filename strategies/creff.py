@@ -11,7 +11,7 @@ from torch import Tensor
 
 from client_app.state import State
 from data import require
-from strategies.checks import Refused, differences
+from strategies.checks import Refused, check_classes, differences
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
@@ -61,8 +61,7 @@ class FederatedFeatures(ServerMethod):
         }
         if reason := differences(upload, expected):
             raise Refused(reason)
-        if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
-            raise Refused(f"classes are {held.tolist()}, not ascending numbers below {classes}")
+        check_classes(held, classes)
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         if self.features_per_class == 0:

@@ -43,11 +43,11 @@ def cosine(rate: float, step: int, steps: int) -> float:
     return rate * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def logits_of(model: Classifier, state: State, samples: Samples, batch_size: int = 0) -> Tensor:
+def logits_of(model: Classifier, state: State, samples: Samples) -> Tensor:
     """Return (N, C) logits of all samples under `state`, in eval mode."""
     model.load_state_dict(state)
     model.eval()
-    return in_batches(model, samples, batch_size)
+    return in_batches(model, samples)
 
 
 def divergence(student_BC: Tensor, teacher_BC: Tensor) -> Tensor:

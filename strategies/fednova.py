@@ -30,13 +30,6 @@ class FedNova(ServerMethod):
         effective = math.fsum(p_i * length for p_i, length in zip(p, lengths, strict=True))  # tau_eff
         scales = [effective * p_i / norm for p_i, norm in zip(p, norms, strict=True)]
         shared = [update.shared for update in updates]
-        averaged = weighted_mean(shared, p)
-        moved = (
-            weighted_sum(
-                [{name: s[name] for name in sorted(server.parameters)} for s in (server.start, *shared)],
-                [1 - math.fsum(scales), *scales],
-            )
-            if server.parameters
-            else {}
-        )  # w - tau_eff sum p_i (w - w_i) / ||a_i||_1
-        return {name: moved.get(name, tensor) for name, tensor in averaged.items()}, state
+        parameters = [{name: s[name] for name in sorted(server.parameters)} for s in (server.start, *shared)]
+        moved = weighted_sum(parameters, [1 - math.fsum(scales), *scales])  # w - tau_eff sum p_i (w - w_i) / ||a_i||_1
+        return {**weighted_mean(shared, p), **moved}, state

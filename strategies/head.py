@@ -11,11 +11,11 @@ from client_app.state import State
 from data import Samples
 
 
-def features_of(model: Classifier, state: State, samples: Samples, batch_size: int = 0) -> Tensor:
+def features_of(model: Classifier, state: State, samples: Samples) -> Tensor:
     """Return (N, D) features of all samples under `state`, in eval mode."""
     model.load_state_dict(state)
     model.eval()
-    return in_batches(model.features, samples, batch_size)
+    return in_batches(model.features, samples)
 
 
 def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:

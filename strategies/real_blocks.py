@@ -54,7 +54,9 @@ class RealBlocks(ServerMethod):
                 indices_B = indices.to(samples.labels_N.device)
                 loss = F.cross_entropy(model(samples.batch(indices_B)), samples.labels_N[indices_B])
                 optimizer.step(torch.autograd.grad(loss, parameters))
-            models[f"{self.name}-{number}"] = on_cpu(model)
+            ids, trained = set(map(id, parameters)), on_cpu(model)
+            moved = {name: trained[name] for name, parameter in model.named_parameters() if id(parameter) in ids}
+            models[f"{self.name}-{number}"] = {**shared, **moved}
         return Deployment(models, state)
 
 

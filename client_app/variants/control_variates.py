@@ -1,5 +1,6 @@
 """SCAFFOLD's client side: control variates that take the client's drift out of its steps (Karimireddy et al. 2020)."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,9 @@ from torch import Tensor, nn
 from client_app.client import Client, Contribution, Loss, Trained, Variant
 from client_app.state import State
 from data import require
+
+FULL_BATCH = 512
+"""Samples at most in a part of the full gradient."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class ControlVariates(Variant):
         return Contribution(upload=upload, memory=memory)
 
 
-def full_gradient(client: Client, loss: Loss, batch_size: int = 512) -> dict[str, Tensor]:
+def full_gradient(client: Client, loss: Loss) -> dict[str, Tensor]:
     """Return the gradient of the loss expected over what training draws, at the model as received.
 
     Batch norm normalizes by the batch as in training, but its running statistics stay; a client with one example keeps
@@ -85,7 +89,7 @@ def full_gradient(client: Client, loss: Loss, batch_size: int = 512) -> dict[str
     labels_N, size = client.labels_N, len(client.samples)
     weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(labels_N.device)[labels_N]
     total = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
-    count = max(1, round(size / batch_size))  # equal parts: batch norm cannot train on a part of one
+    count = math.ceil(size / FULL_BATCH)  # equal parts: batch norm cannot train on a part of one
     for indices_B in torch.chunk(torch.arange(size, device=labels_N.device), count):
         value = loss(indices_B, weights_N[indices_B])
         for name, part in zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True):

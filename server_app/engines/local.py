@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -62,12 +63,12 @@ class LocalGrid(Grid):
         if self.pool is None:
             yield from (self.play_here(message) for message in asked)
             return
-        done = 0
+        done, late = 0, None if timeout is None else time.monotonic() + timeout
         for _ in range(2):
             try:  # submitting raises as well, when a worker died between two rounds
                 for future in [self.pool.submit(play, message) for message in asked[done:]]:
                     try:
-                        yield future.result(timeout)
+                        yield future.result(None if late is None else max(0.0, late - time.monotonic()))
                     except TimeoutError:
                         log.warning("no reply after %g s", timeout)
                     done += 1

@@ -98,10 +98,9 @@ def per_column(
     return tables
 
 
-def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str], selection: str = "") -> list[Table]:
+def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str]) -> list[Table]:
     """Return a table a column with the given metrics, by heading, where they are recorded."""
-    selection = selection or gathered.experiment.selection
-    rows = [row.label for row in gathered.experiment.rows]
+    rows, selection = [row.label for row in gathered.experiment.rows], gathered.experiment.selection
 
     def found(row: str, column: str, heading: str) -> Summary | None:
         return summarize_seeds(gathered.of(row, column), selection, metrics[heading])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from client_app.client import Client, Report, Variant
 from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
+from client_app.scores import Scores, measure_all
 from client_app.state import State, copy, weighted_mean
 from client_app.training import train_round
 from client_app.variants import VARIANTS
@@ -110,6 +111,11 @@ def play(
         memories = [report.memory for report in reports]
         shared = weighted_mean([report.shared for report in reports], [report.examples for report in reports])
     return dict(shared), reports
+
+
+def measure(model: Classifier, samples: Samples, batch_size: int = 0) -> Scores:
+    """Return the scores of the model as it is."""
+    return measure_all(model, {"": model.state_dict()}, samples, batch_size)[""]
 
 
 def same(left: State, right: State) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from client_builders import same
+from client_builders import measure, same
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from client_app.assignment import Assignment, Player, code_version, initial_seed, player
@@ -16,7 +16,7 @@ from client_app.memory import file_of, folder_of, recall
 from client_app.messages import pack, unpack
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.scores import Scores, measure
+from client_app.scores import Scores
 from client_app.state import State, copy
 from client_app.training import train_round
 from client_app.variants.feature_gradients import FeatureGradients

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT, samples_of
+from client_builders import FLOAT, measure, samples_of
 from sklearn.metrics import roc_auc_score
 from test_scores import case, echo, equal
 from torch import Tensor
 
-from client_app.scores import Scores, measure, measure_all
+from client_app.scores import Scores, measure_all
 from data import Samples
 from server_app.evaluation import metrics, of_clients, of_server
 

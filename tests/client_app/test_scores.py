@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT, samples_of, small_client
+from client_builders import FLOAT, measure, samples_of, small_client
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, log_loss
 from torch import Tensor, nn
 
 from client_app.models import Classifier
-from client_app.scores import BINS, Scores, measure, measure_all
+from client_app.scores import BINS, Scores, measure_all
 from server_app.evaluation import calibration_error, metrics
 
 

@@ -284,21 +284,25 @@ def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision():
 
 RACE = """
 import sys, time
+from pathlib import Path
 from data import DataSettings, load
 from data import cache
 write = cache.write
 def late(folder, arrays):
-    time.sleep(0.3)
+    Path(sys.argv[1]).touch()  # both have found no copy before either writes one
+    while not all(map(Path.exists, map(Path, sys.argv[1:]))):
+        time.sleep(0.01)
     write(folder, arrays)
 cache.write = late
 print(load(DataSettings()).content)
 """
 
 
-def test_two_processes_race_for_the_cache(own_cache):
+def test_two_processes_race_for_the_cache(own_cache, tmp_path):
+    marks = [str(tmp_path / name) for name in ("first", "second")]
     racers = [
-        subprocess.Popen([sys.executable, "-c", RACE], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", RACE, *order], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        for order in (marks, marks[::-1])
     ]
     outputs = [racer.communicate()[0].strip() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0]

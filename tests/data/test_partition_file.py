@@ -31,7 +31,9 @@ def test_the_hold_out_stays_at_the_server(tmp_path):
     assert loaded.hash == made.hash and len(loaded.holdout()) == 50
     assert np.array_equal(loaded.holdout_indices, made.holdout_indices)
     for other in (0, 4):
-        with pytest.raises(SettingError, match=rf"^holdout-per-class = {other}: must be the partition file's: .* 50 "):
+        with pytest.raises(
+            SettingError, match=rf"^holdout-per-class = {other}: must be the partition file's: .* 5, 5 "
+        ):
             federate(DataSettings(partition_file=str(file), holdout_per_class=other), 0)
     told = json.loads(file.read_text())
     file.write_text(json.dumps({**told, "holdout": told["train"][0][:1]}))
@@ -44,8 +46,9 @@ def test_domains_stay_with_their_clients(tmp_path):
         pixels, labels = np.random.default_rng(len(name)).integers(0, 256, (60, 16, 16), np.uint8), np.arange(60) % 10
         arrays = {"train_images": pixels, "train_labels": labels, "test_images": pixels, "test_labels": labels}
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    settings = DataSettings("domains:mnist,usps", str(tmp_path), parts_per_domain=3)
+    settings = DataSettings("domains:mnist,usps", str(tmp_path), parts_per_domain=3, holdout_per_class=1)
     made = federate(settings, 0)
+    assert len(made.holdout()) == 2 * 10, "of every domain"
     save_partition(made, tmp_path / "dealt.json")
     loaded = federate(replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0)
     assert (loaded.hash, loaded.domains) == (made.hash, (0, 1) * 3)

@@ -205,7 +205,7 @@ def test_features_are_those_of_the_state_in_eval_mode(server: Server) -> None:
     samples, model = samples_of(), model_of(1)
     expected = model.eval().features(samples.inputs_N).detach()
     scratch = model_of(2).train()
-    torch.testing.assert_close(features_of(scratch, state_of(1), samples, batch_size=7), expected)
+    torch.testing.assert_close(features_of(scratch, state_of(1), samples), expected)
     assert digest([scratch.state_dict()]) == digest([state_of(1)])  # running statistics did not move
 
 
