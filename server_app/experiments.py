@@ -81,6 +81,8 @@ class Experiment:
     series: tuple[str, ...] = ()
     """Numbers of a round's record that the figure shows over the rounds, beside the metric."""
     claims: tuple[Claim, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    """What the paper says besides and no claim can express; the report lists it as not judged."""
 
     def __post_init__(self) -> None:
         where = f"experiments.yaml: {self.name}"
@@ -160,7 +162,7 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     entry = dict(entry)
     rows = tuple(row(name, method) for method in entry.pop("methods"))
     claims = tuple(checked(Claim, f"{name}: claims", claim) for claim in entry.pop("claims", ()))
-    for key, kind in (("seeds", tuple), ("series", tuple)):
+    for key, kind in (("seeds", tuple), ("series", tuple), ("unjudged", tuple)):
         if key in entry:
             entry[key] = kind(entry[key])
     if "columns" in entry:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from data import SettingError
+from data import SettingError, require
 from server_app.experiments import find_all, load_experiments
 from server_app.settings import GeneralSettings, Scalar, parse_text
-from server_app.terminal import console
+from server_app.terminal import console, to_stdout
 
 
 def report(
@@ -29,16 +29,19 @@ def report(
         raise SettingError("report", "--markdown --csv --json", "must be one of them")
     from server_app.report import text  # what draws and tests takes a moment to import
     from server_app.report.document import document
-    from server_app.report.gather import gather
+    from server_app.report.gather import command, gather
 
+    errors = console(stderr=True)
     overrides: dict[str, Scalar] = dict(parse_text(assignment) for assignment in settings or [])
     overrides |= {"results": results} if results is not None else {}
-    folder = overrides.get("results", GeneralSettings().results)
+    folder = str(overrides.get("results", GeneralSettings().results))
+    require(folder != "", "--results", folder, "must name a folder")
+    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
     everything = [gather(one, overrides) for one in find_all(names or list(load_experiments()))]
     found = [one for one in everything if one.finished]
     if not found:
         what = f"of {', '.join(names)}" if names else "of any experiment"
-        how = everything[0].command if names else f"fedskew run NAME --results {folder}"
+        how = command(names, overrides) if names else f"fedskew run NAME --results {folder}"
         raise RuntimeError(f"no finished run {what} in {folder}; make them with `{how}`")
     documents = [document(one) for one in (everything if names else found)]
     if html is not None:
@@ -48,12 +51,17 @@ def report(
             html.write_text(page(documents))
         except OSError as error:
             raise SettingError("--html", str(html), f"cannot be written: {error.strerror}") from error
-        console(stderr=True).print(f"written: {html}", markup=False)
-    if markdown:
-        sys.stdout.write(text.markdown(documents))
-    elif csv:
-        sys.stdout.write(text.csv_text(documents))
-    elif as_json:
-        print(json.dumps(text.as_json(documents), indent=2))
-    elif html is None:
-        text.show(documents, console())
+        errors.print(f"written: {html}", markup=False)
+    if csv or (html is not None and not markdown and not as_json):  # the other forms say them themselves
+        for one in documents:
+            for warning in one.gathered.warnings:
+                errors.print(f"{one.gathered.experiment.name}: {warning}", markup=False)
+    with to_stdout():
+        if markdown:
+            sys.stdout.write(text.markdown(documents))
+        elif csv:
+            sys.stdout.write(text.csv_text(documents))
+        elif as_json:
+            print(json.dumps(text.as_json(documents), indent=2))
+        elif html is None:
+            text.show(documents, console())

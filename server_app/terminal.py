@@ -1,7 +1,14 @@
 """Where the command line prints."""
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rich.console import Console
 from rich.table import Table
+
+from data import DataError
 
 UNBOUNDED = 200
 """Columns of a file or a pipe, which has no edge to cut tables at."""
@@ -13,6 +20,21 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = UNBOUNDED
     return made
+
+
+@contextmanager
+def to_stdout() -> Iterator[None]:
+    """Within this context print what the command is for; at its end all of it is out.
+
+    Raises DataError where stdout takes no more, as on a full disk; what is left of it is then dropped, or Python would
+    try it, and fail, once more when it ends.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise DataError(f"stdout cannot be written: {error.strerror}") from error
 
 
 def fits(table: Table, console: Console) -> bool:

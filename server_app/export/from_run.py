@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_app.memory import folder_of, recall, write_atomically
+from client_app.memory import Damaged, MemoryLost, folder_of, recall, write_atomically, writing
 from client_app.state import State
 from data import DataError, SettingError, require
-from server_app.checkpoint import Checkpoint
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
 from server_app.export.model_card import model_card
-from server_app.export.model_folder import MODEL_FILE, Description, ModelFolder, read, site_file
-from server_app.export.onnx_file import require_onnx, write_onnx
+from server_app.export.model_folder import MODEL_FILE, Description, Metadata, ModelFolder, read, site_file
+from server_app.export.onnx_file import onnx_files, require_onnx
 from server_app.results import RunFolder, summarize, write_text
 from strategies.base import AVERAGE
+
+REPEAT = "fresh = true repeats the run"
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,18 @@ class TrainedRun:
         except (OSError, ValueError):
             raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken") from None
         self.settings: dict[str, Any] = self.told["settings"]
-        if not folder.checkpoint_file.exists():
-            raise DataError(f"{folder.path}: no round of the run is finished")
-        self.checkpoint, rounds = Checkpoint.load(folder.checkpoint_file), self.settings["rounds"]
-        records = [one for one in folder.rounds() if one["round"] <= self.checkpoint.round]
+        try:
+            records, summary = folder.rounds(), folder.summary()
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        self.checkpoint = checkpoint(folder, summary is not None)
+        rounds = self.settings["rounds"]
+        records = [one for one in records if one["round"] <= self.checkpoint.round]
         whole = len(records) == self.checkpoint.round
-        self.finished = whole and folder.summary() is not None
+        self.finished = whole and summary is not None
         if not self.finished and not unfinished:
-            state = "is not finished" if whole else f"rounds.jsonl is damaged after round {len(records)}"
+            damage = f"is damaged after round {len(records)}" if folder.rounds_file.exists() else "is missing"
+            state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
             remedy = "the run's own command finishes it" if whole else "fresh = true repeats it"
             done = f"{state} (round {self.checkpoint.round} of {rounds})"
             raise DataError(f"{folder.path}: {done}: {remedy}, --unfinished exports it as it is")
@@ -90,11 +96,25 @@ class TrainedRun:
         return made
 
     def kept(self) -> Iterator[tuple[Site, State]]:
-        """Yield what each site keeps of the model; nothing where the method keeps none."""
+        """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
         for site in self.sites():
-            memory = recall(folder_of(self.folder.path, site.client), site.round)
+            try:
+                memory = recall(folder_of(self.folder.path, site.client), site.round)
+            except (Damaged, MemoryLost) as error:
+                raise DataError(f"{error}: {REPEAT}") from None
             if "private" in memory:
                 yield site, memory["private"]
+
+
+def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
+    """Return the run's last checkpoint. Raises DataError where there is none that can be used."""
+    if not folder.checkpoint_file.is_file():
+        lost = f"{folder.checkpoint_file.name} is missing: {REPEAT}"
+        raise DataError(f"{folder.path}: {lost if finished else 'no round of the run is finished'}")
+    try:
+        return Checkpoint.load(folder.checkpoint_file)
+    except BrokenCheckpoint as error:
+        raise DataError(str(error) if isinstance(error, OtherFormat) else f"{error}: {REPEAT}") from error
 
 
 def chosen(deployed: list[str], model: str) -> str:
@@ -108,24 +128,31 @@ def chosen(deployed: list[str], model: str) -> str:
 def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     """Write the model's folder and return its files, the model first; an earlier export there is replaced.
 
-    Raises SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
+    Everything is there and checked before the first file is written. Raises DataError for a run of which something is
+    lost or damaged, SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
     """
     if onnx:
         require_onnx()
-    make_room(output)
-    metadata = run.description.metadata()
-    files = [output / MODEL_FILE]
-    write_atomically(files[0], run.shared, metadata)
-    sites = []
+    metadata, sites = run.description.metadata(), []
+    tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
     for site, state in run.kept():
-        files.append(site_file(output, site.name))
         own = {"site": site.name, "client": str(site.client), "samples": str(site.samples)}
-        write_atomically(files[-1], state, {**metadata, **own})
+        tensors[site_file(output, site.name)] = state, {**metadata, **own}
         sites.append(site.name)
-    files.append(output / "README.md")
-    write_text(files[-1], model_card(run.description, run.told, run.models, sites, run.finished))
-    written = ModelFolder(output)  # reads everything again: what predict would refuse is noticed here
-    return files + (write_onnx(written) if onnx else [])
+    try:
+        model = ModelFolder(output, tensors)
+    except DataError as error:
+        raise DataError(f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}") from None
+    card = model_card(run.description, run.told, run.models, sites, run.finished)
+    graphs = onnx_files(model) if onnx else {}
+    make_room(output)
+    for file, (state, told) in tensors.items():
+        write_atomically(file, state, told)
+    write_text(output / "README.md", card)
+    for file, graph in graphs.items():
+        with writing(file):
+            file.write_bytes(graph)
+    return [*tensors, output / "README.md", *graphs]
 
 
 def make_room(output: Path) -> None:

@@ -16,6 +16,8 @@ from strategies.checks import differences, expected_of, not_finite
 FORMAT = "1"
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
+Files = Mapping[Path, tuple[State, Metadata]]
+"""Tensors and metadata of a model's files."""
 
 
 def site_file(folder: Path, site: str) -> Path:
@@ -91,11 +93,14 @@ class Description:
 class ModelFolder:
     """An exported model, checked. Raises DataError naming the file that is missing, broken, or of something else."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        """Read the folder; given `files`, the model's first, check what is going to be written there."""
         self.path, file = path, path / MODEL_FILE
-        if not file.is_file():
-            raise DataError(f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}")
-        self.shared, metadata = read(file)
+        if files is None:
+            if not file.is_file():
+                raise DataError(f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}")
+            files = {one: read(one) for one in (file, *sorted(path.glob(site_file(Path(), "*").name)))}
+        self.shared, metadata = files[file]
         self.description = Description.of(metadata, file)
         about = self.description
         self.model = build(about.architecture, about.shape, len(about.class_names), 0)
@@ -104,8 +109,9 @@ class ModelFolder:
         check(self.shared, {name: spec for name, spec in expected.items() if name not in self.private}, file)
         self.sites: dict[str, State] = {}
         self.samples: dict[str, int] = {}
-        for other in sorted(path.glob(site_file(Path(), "*").name)):
-            tensors, told = read(other)
+        for other, (tensors, told) in files.items():
+            if other == file:
+                continue
             check(tensors, {name: expected[name] for name in self.private}, other)
             if (told.get("run"), told.get("round")) != (about.run, about.round):
                 raise DataError(f"{other}: is of run {told.get('run')}, round {told.get('round')}, unlike {MODEL_FILE}")

@@ -39,28 +39,27 @@ class FromPixels(nn.Module):
         return logits_BC
 
 
-def write_onnx(folder: ModelFolder) -> list[Path]:
-    """Write model.onnx, or site-NAME.onnx for the whole model of each site, and return the files.
+def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
+    """Return model.onnx, or site-NAME.onnx for the whole model of each site, with what is to be written there.
 
     The input `pixels` is (B, *shape), float32; the output `logits` (B, C).
     """
-    about, files = folder.description, []
+    about, files = folder.description, dict[Path, bytes]()
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     mean, std = (torch.tensor(values).view(shape) for values in (about.means, about.stds))
     example = torch.zeros(2, *about.shape)
     for name, own in (folder.sites or {"": {}}).items():
         folder.model.load_state_dict({**folder.shared, **own})
-        file = folder.path / (f"site-{name}.onnx" if name else "model.onnx")
-        torch.onnx.export(
+        program = torch.onnx.export(
             FromPixels(folder.model, mean, std).eval(),
             (example,),
-            file,
             input_names=["pixels"],
             output_names=["logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
-        files.append(file)
+        assert program is not None  # as dynamo is True
+        # now, as the program's weights are the model's own, which the next site's replace
+        files[folder.path / (f"site-{name}.onnx" if name else "model.onnx")] = program.model_proto.SerializeToString()
     return files

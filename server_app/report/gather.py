@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from data import DataError
 from server_app.experiments import Experiment
 from server_app.plan import Cell, plan
 from server_app.results import RunFolder
@@ -55,9 +56,12 @@ class Run:
 
     @staticmethod
     def read(settings: RunSettings) -> "Run":
-        """Return what is in the folder of a run, which need not be there."""
+        """Return what is in the folder of a run, which need not be there. Raises DataError for what is no file."""
         folder = RunFolder(settings.folder)
-        return Run(settings, folder.told(), folder.rounds(), folder.summary())
+        try:
+            return Run(settings, folder.told(), folder.rounds(), folder.summary())
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
     @property
     def name(self) -> str:
@@ -118,6 +122,11 @@ class Gathered:
     """What makes the missing runs."""
 
     @property
+    def assumed(self) -> dict[str, str]:
+        """What the paper leaves open, as it is in force in these runs; several values are those of columns and rows."""
+        return {key: values_of(key, self.cells) for key in self.experiment.assumed}
+
+    @property
     def finished(self) -> list[Run]:
         return [run for run in self.runs.values() if run.finished]
 
@@ -127,7 +136,10 @@ class Gathered:
 
 
 def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
-    """Return what the runs of the experiment have left; only finished ones are measured. Raises as `plan` does."""
+    """Return what the runs of the experiment have left; only finished ones are measured.
+
+    Raises as `plan` and `Run.read` do.
+    """
     cells = plan(experiment, overrides)
     runs = {run_id: Run.read(settings) for run_id, settings in {cell.run.run_id: cell.run for cell in cells}.items()}
     measured: dict[tuple[str, str], tuple[Measured, ...]] = {}
@@ -143,8 +155,23 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
             )
         else:
             without.append(f"{run.name} is finished and has no numbers of {cell.deployed}, row {cell.row}.")
-    warnings = (*without, *state_warnings(runs.values()), *mismatches(cells, runs))
-    return Gathered(experiment, cells, runs, measured, warnings, command(experiment, overrides))
+    counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
+    changed = changes(plan(experiment), cells, counting) if counting else []
+    warnings = (*changed, *without, *state_warnings(runs.values()), *mismatches(cells, runs))
+    return Gathered(experiment, cells, runs, measured, warnings, command([experiment.name], overrides))
+
+
+def values_of(key: str, cells: Iterable[Cell]) -> str:
+    """Return the values of a setting in the runs that have it, in the order of the cells."""
+    found = (settings[key] for settings in (cell.run.flat() for cell in cells) if key in settings)
+    return ", ".join(dict.fromkeys(map(str, found)))
+
+
+def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[str]) -> list[str]:
+    """Return a sentence for the settings that are not the experiment's: the paper's numbers are not for such runs."""
+    pairs = {key: (values_of(key, cells), values_of(key, experiment)) for key in keys}
+    told = [f"{key} = {ours} instead of {stated}" for key, (ours, stated) in pairs.items() if ours != stated]
+    return [f"Differs from the experiment: {', '.join(told)}."] if told else []
 
 
 def state_warnings(runs: Iterable[Run]) -> list[str]:
@@ -215,9 +242,9 @@ def listed(names: Iterable[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
-def command(experiment: Experiment, overrides: Mapping[str, Scalar]) -> str:
-    """Return the command that makes the experiment's runs."""
-    words = ["fedskew", "run", experiment.name]
+def command(names: Sequence[str], overrides: Mapping[str, Scalar]) -> str:
+    """Return the command that makes the runs of experiments."""
+    words = ["fedskew", "run", *names]
     for key, value in overrides.items():
         words += ["--results", str(value)] if key == "results" else ["--set", f"{key}={value}"]
     return shlex.join(words)

@@ -29,6 +29,7 @@ def markdown(documents: Sequence[Document]) -> str:
         parts.append("\n".join(f"> {escaped(warning)}" for warning in one.gathered.warnings))
         parts.append(markdown_table(one.main))
         parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(one.notes, 1)))
+        parts.append(escaped(assumed(one)))
         for section in one.sections:
             if section.tables:
                 parts += [f"### {section.title}", section.about, *map(markdown_table, section.tables)]
@@ -36,14 +37,21 @@ def markdown(documents: Sequence[Document]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def assumed(one: Document) -> str:
+    """Return the settings that the paper leaves open; empty where there are none."""
+    told = ", ".join(f"{key} = {value}" for key, value in one.gathered.assumed.items())
+    return f"The paper leaves open, and these runs have: {told}." if told else ""
+
+
 def verdict_lines(one: Document) -> list[str]:
-    """Return a line a claim."""
+    """Return a line a claim, and below them one for each that nothing here can judge."""
     lines = []
     for verdict in one.verdicts:
         counted = f", {verdict.holds} of {verdict.n} seeds" if verdict.n else ""
         counted += f", {verdict.unmeasured} not measured yet" if verdict.n and verdict.unmeasured else ""
         remark = "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
         lines.append(f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{counted}{escaped(remark)}")
+    lines += [f"- {escaped(says)}: **not judged**" for says in one.gathered.experiment.unjudged]
     return lines
 
 
@@ -135,6 +143,8 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
                 asdict(verdict) | {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
                 for verdict in one.verdicts
             ],
+            "not-judged": list(one.gathered.experiment.unjudged),
+            "assumed": one.gathered.assumed,
             "runs": {run.name: {"state": run.state, **run.versions} for run in one.gathered.runs.values()},
             "command": one.gathered.command,
         }
@@ -153,6 +163,8 @@ def show(documents: Sequence[Document], console: Console) -> None:
         console.print(rich_table(one.main))
         for number, note in enumerate(one.notes, 1):
             console.print(f"[{number}] {note}", markup=False, style="dim")
+        if told := assumed(one):
+            console.print(told, markup=False, style="dim")
         for section in one.sections:
             if section.key in ("claims", "reach"):
                 for table in section.tables:

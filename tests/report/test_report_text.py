@@ -3,15 +3,22 @@
 import csv
 import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 from command_line import FedSkew
 from frozen import HERE, frozen, gathered, golden
+from rich.console import Console
 
 from server_app import report_cli
 from server_app.report.document import document
-from server_app.report.text import as_json, csv_text, markdown
+from server_app.report.gather import gather
+from server_app.report.page import html
+from server_app.report.text import as_json, csv_text, markdown, show
+
+FULL = Path("/dev/full")
 
 
 def test_markdown_and_csv_are_the_golden_ones(tmp_path: Path) -> None:
@@ -82,6 +89,8 @@ def test_no_run_is_one_sentence_with_the_command(tmp_path: Path, fedskew: FedSke
         (["nothing-of-the-kind"], "nothing-of-the-kind"),
         (["demo", "--csv", "--markdown"], "must be one of them"),
         (["demo", "--set", "alhpa=1"], "alhpa"),
+        (["demo", "--results", ""], "--results = '': must name a folder"),
+        (["demo", "--results", __file__], f"--results = '{__file__}': is no folder"),
     ],
 )
 def test_bad_input_is_one_sentence(words: list[str], told: str, fedskew: FedSkew) -> None:
@@ -89,12 +98,21 @@ def test_bad_input_is_one_sentence(words: list[str], told: str, fedskew: FedSkew
     assert status == 2 and told in errors
 
 
-def test_the_command_line_writes_every_form(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = tmp_path / "results"
+def test_a_suite_without_runs_is_advised_by_its_name(tmp_path: Path, fedskew: FedSkew) -> None:
+    told = fedskew("report", "quick", "--results", tmp_path)[2]
+    assert f"no finished run of quick in {tmp_path}; make them with `fedskew run quick --results {tmp_path}`" in told
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Make the command line report on the frozen experiment, and return the words for where its runs are."""
+    made = frozen(tmp_path / "results")
     monkeypatch.setattr(report_cli, "load_experiments", lambda: {"frozen": None})
-    made = frozen(results)
     monkeypatch.setattr(report_cli, "find_all", lambda names: [made])
-    at = ["--results", results]
+    return ["--results", tmp_path / "results"]
+
+
+def test_the_command_line_writes_every_form(tmp_path: Path, fedskew: FedSkew, at: list[object]) -> None:
     status, told, _ = fedskew("report", *at)
     assert status == 0
     assert "CReFF beats FedAvg: holds in part, 2 of 3 seeds" in told and "paper 70.1" in told
@@ -105,3 +123,55 @@ def test_the_command_line_writes_every_form(tmp_path: Path, fedskew: FedSkew, mo
     status, told, errors = fedskew("report", "frozen", "--html", page, *at)
     assert status == 0 and told == "" and str(page) in errors and page.stat().st_size > 50_000
     assert fedskew("report", "frozen", "--html", tmp_path / "nowhere" / "report.html", *at)[0] == 2
+
+
+@pytest.mark.parametrize("form", ["", "--markdown", "--csv", "--json", "--html"])
+def test_every_form_warns_once(form: str, tmp_path: Path, fedskew: FedSkew, at: list[object]) -> None:
+    words = [form, tmp_path / "report.html"] if form == "--html" else [form] * bool(form)
+    status, told, errors = fedskew("report", "frozen", *words, *at)
+    assert status == 0
+    assert (told + errors).count("2 of 12 runs are missing") == 1
+    assert ("2 of 12 runs are missing" in errors) == (form in ("--csv", "--html"))
+
+
+def test_runs_of_other_settings_stand_below_a_line_that_says_so(tmp_path: Path) -> None:
+    """On top the difference, below the table what is assumed as it is in force."""
+    made = frozen(tmp_path)
+    one = document(gather(made, {"results": str(tmp_path), "rounds": 2, "local-epochs": 1, "alpha": 0.5}))
+    differs = "Differs from the experiment: local-epochs = 1 instead of 5, alpha = 0.5 instead of 0.1, 0.5."
+    console = Console(file=io.StringIO(), width=200)
+    show([one], console)
+    for text in (markdown([one]), console.file.getvalue(), html([one])):  # type: ignore[attr-defined]
+        assert text.index(differs) < text.index("LDA 0.5")
+        assert re.search(r"these runs have: (<code>)?local-epochs = 1\b", text) and "local-epochs = 5" not in text
+    assert not any("Differs" in warning for warning in gather(made, {"results": str(tmp_path), "rounds": 2}).warnings)
+
+
+def test_what_no_claim_can_express_is_listed_as_not_judged(tmp_path: Path) -> None:
+    says = "CReFF's curves are smoother"
+    for claims in ({}, {"claims": []}):
+        one = document(gathered(tmp_path, **claims))
+        assert f"- {says}: **not judged**" in markdown([one]) and as_json([one])[0]["not-judged"] == [says]
+        assert re.search("CReFF&#39;s curves are smoother: <strong>not judged", html([one]))
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "settings.json", "summary.json"])
+def test_a_folder_in_a_file_s_place_is_one_sentence(
+    name: str, tmp_path: Path, fedskew: FedSkew, at: list[object]
+) -> None:
+    file = next((tmp_path / "results").iterdir()) / name
+    file.unlink()
+    file.mkdir()
+    status, told, errors = fedskew("report", "frozen", *at)
+    assert (status, told, errors) == (2, "", f"fedskew: {file}: cannot be read: Is a directory\n")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
+@pytest.mark.parametrize("form", ["", "--markdown", "--csv", "--json"])
+def test_a_stdout_that_takes_nothing_is_one_sentence(
+    form: str, fedskew: FedSkew, at: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FULL.open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        status, _, errors = fedskew("report", "frozen", *[form] * bool(form), *at)
+    assert status == 2 and errors.endswith("fedskew: stdout cannot be written: No space left on device\n")

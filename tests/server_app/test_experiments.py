@@ -12,6 +12,7 @@ from data import SettingError
 from server_app.experiments import Experiment, experiment, find_all, listed, load_experiments, load_suites
 from server_app.methods import METHODS
 from server_app.plan import Cell, passive, plan, runs, selected, split
+from server_app.report.gather import values_of
 
 DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()
 
@@ -157,6 +158,25 @@ def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() ->
     rounds = [settings["rounds"] for settings in one.columns.values()]
     assert list(one.cells[one.reaches]) == rounds and one.selection == "best-test"
     assert "all its rounds in the paper" in one.notes[one.reaches]
+
+
+def test_scaffold_is_below_fedavg_and_fedprox_after_one_epoch() -> None:
+    """The worst of the four; FedShift's own claim makes it three."""
+    one = load_experiments()["fedshift-table3"]
+    below = {claim.better for claim in one.claims if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))}
+    assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in one.rows} - {"scaffold"}
+
+
+def test_the_assumed_settings_are_in_force_in_some_run() -> None:
+    for one in load_experiments().values():
+        cells = plan(one)
+        assert all(values_of(key, cells) for key in one.assumed), one.name
+
+
+def test_quick_takes_as_long_as_the_readme_says() -> None:
+    (minutes,) = re.findall(r"(\d+) minutes", load_suites()["quick"].title)
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    assert f"papers' claims in {minutes} minutes" in readme
 
 
 def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:

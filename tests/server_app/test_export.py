@@ -1,6 +1,7 @@
 """`fedskew export`: the files, the card, which model, what is refused; ONNX gives the model's own outputs."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from command_line import FedSkew
 from exported_models import exported, trained_on_digits, trained_on_domains
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -17,7 +19,7 @@ from client_app.memory import folder_of, recall
 from client_app.models import batch_norm_names, build
 from data import DataError, Samples, SettingError
 from server_app.checkpoint import Checkpoint
-from server_app.export import onnx_file
+from server_app.export import from_run, onnx_file
 from server_app.export.from_run import TrainedRun, chosen, export
 from server_app.export.model_folder import ModelFolder
 from server_app.results import RunFolder
@@ -118,6 +120,74 @@ def test_damaged_records_are_no_finished_run_s(tmp_path: Path) -> None:
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     assert "The run was not finished" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_without_records_the_card_says_that_there_are_no_numbers(tmp_path: Path) -> None:
+    folder = trained_on_digits(tmp_path)[1]
+    folder.rounds_file.unlink()
+    with pytest.raises(DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): fresh = true.*--unfinished"):
+        TrainedRun(folder)
+    export(TrainedRun(folder, unfinished=True), tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "The run was not finished" in card and "**There are no numbers**" in card
+    assert "On the test data" not in card and yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"] == []
+
+
+def copied(folder: RunFolder, place: Path) -> RunFolder:
+    """Return a copy of a run's folder, to damage."""
+    return RunFolder(Path(shutil.copytree(folder.path, place / folder.path.name)))
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda run: cut(run.checkpoint_file), r"checkpoint.safetensors is damaged: .*: fresh = true repeats"),
+        (lambda run: run.checkpoint_file.unlink(), r": checkpoint.safetensors is missing: fresh = true repeats"),
+        (
+            lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))),
+            r"000002.safetensors is damaged: .*: fresh = true",
+        ),
+        (lambda run: shutil.rmtree(run.path / "memory"), r"^the memory of round 2 is not at .*: fresh = true repeats"),
+        (lambda run: (run.rounds_file.unlink(), run.rounds_file.mkdir()), r"rounds.jsonl: cannot be read: Is a dir"),
+    ],
+    ids=["checkpoint cut", "checkpoint lost", "memory cut", "memory lost", "records are a folder"],
+)
+def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
+    fedbn: RunFolder, tmp_path: Path, harm: Callable[[RunFolder], object], told: str, fedskew: FedSkew
+) -> None:
+    run = copied(fedbn, tmp_path)
+    harm(run)
+    status, out, errors = fedskew("export", run.path, "--output", tmp_path / "model")
+    assert status == 2 and out == "" and errors.count("\n") == 1
+    assert re.search(told, errors.removeprefix("fedskew: ").rstrip())
+    assert not (tmp_path / "model").exists()
+
+
+def cut(file: Path) -> None:
+    """Leave the first half of a file."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def test_an_earlier_export_stays_where_the_new_one_is_refused(
+    creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is not finite, a card or an ONNX graph that cannot be made: nothing is written then."""
+    folder, run = exported(creff, tmp_path / "model"), TrainedRun(creff)
+    (folder / "model.onnx").write_bytes(b"earlier")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def fail(*given: object) -> None:
+        raise RuntimeError("in vain")
+
+    for name in ("model_card", "onnx_files"):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="in vain"):
+            patch.setattr(from_run, "require_onnx", lambda: None)
+            patch.setattr(from_run, name, fail)
+            export(run, folder, onnx=True)
+    next(iter(run.shared.values())).fill_(torch.nan)
+    with pytest.raises(DataError, match=f"{creff.path.name}: cannot be exported.*is not finite"):
+        export(run, folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(tmp_path: Path) -> None:
