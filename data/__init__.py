@@ -5,7 +5,7 @@ from data.errors import DataError
 from data.federation import Federation, federate
 from data.resolve import resolve
 from data.samples import Samples
-from data.settings import DataSettings, SettingError, require
+from data.settings import DataSettings, SettingError, at_least, positive, require
 
 __all__ = [
     "DataError",
@@ -14,8 +14,10 @@ __all__ = [
     "Federation",
     "Samples",
     "SettingError",
+    "at_least",
     "federate",
     "load",
+    "positive",
     "require",
     "resolve",
 ]

@@ -1,6 +1,8 @@
 """The settings of data and partition: which images there are, and which client holds which."""
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from data.augmentation import AUGMENTATIONS
 
@@ -17,6 +19,26 @@ def require(holds: bool, key: str, value: object, rule: str) -> None:
     """Raise SettingError(key, value, rule) unless `holds`."""
     if not holds:
         raise SettingError(key, value, rule)
+
+
+class Part(Protocol):
+    """What has a section of settings: a variant or a server method."""
+
+    name: ClassVar[str]
+
+
+def at_least(part: Part, least: int, *fields: str) -> None:
+    """Require numbers of a part to be finite and not below `least`."""
+    for field in fields:
+        value, rule = getattr(part, field), f"must be at least {least}" if least else "must be 0 or more"
+        require(least <= value < math.inf, f"{part.name}.{field.replace('_', '-')}", value, rule)
+
+
+def positive(part: Part, *fields: str) -> None:
+    """Require numbers of a part to be finite and above 0."""
+    for field in fields:
+        value, rule = getattr(part, field), "must be a finite number greater than 0"
+        require(0 < value < math.inf, f"{part.name}.{field.replace('_', '-')}", value, rule)
 
 
 PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled", "file")

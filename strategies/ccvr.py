@@ -1,6 +1,5 @@
 """CCVR: calibrate the classifier on virtual features (Luo et al., NeurIPS 2021)."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from client_app.state import State
-from data import require
+from data import at_least, positive
 from strategies.checks import Refused, check_classes, differences
 from strategies.head import head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
@@ -40,10 +39,8 @@ class CCVR(ServerMethod):
     """Learning rate of the head."""
 
     def __post_init__(self) -> None:
-        for key in ("features_per_class", "head_steps"):
-            require(getattr(self, key) >= 0, f"ccvr.{key.replace('_', '-')}", getattr(self, key), "must be 0 or more")
-        rule = "must be a finite number greater than 0"
-        require(0 < self.head_learning_rate < math.inf, "ccvr.head-learning-rate", self.head_learning_rate, rule)
+        at_least(self, 0, "features_per_class", "head_steps")
+        positive(self, "head_learning_rate")
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept classes and counts (n,) int64, means (n, D) and covariances (n, D, D) float64, symmetric."""

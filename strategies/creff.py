@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from client_app.state import State
-from data import require
+from data import at_least, positive, require
 from strategies.checks import Refused, check_classes, differences
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
@@ -35,12 +35,9 @@ class FederatedFeatures(ServerMethod):
     """Learning rate of the features."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            key, value = f"{self.name}.{field.name.replace('_', '-')}", getattr(self, field.name)
-            if isinstance(value, int):
-                require(value >= 0, key, value, "must be 0 or more")
-            elif isinstance(value, float):
-                require(0 < value < math.inf, key, value, "must be a finite number greater than 0")
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        at_least(self, 0, *(name for name, value in numbers.items() if isinstance(value, int)))
+        positive(self, *(name for name, value in numbers.items() if isinstance(value, float)))
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -153,9 +150,8 @@ class CReFF(FederatedFeatures):
         super().__post_init__()
         rule = "has no effect with creff.features-per-class = 0"
         require(not self.compare_features or self.features_per_class > 0, "creff.compare-features", True, rule)
-        require(
-            self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, "must be fresh or average"
-        )
+        rule = "must be fresh or average"
+        require(self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, rule)
         require(self.distance in DISTANCES, "creff.distance", self.distance, f"must be one of {', '.join(DISTANCES)}")
 
     @property

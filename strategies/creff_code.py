@@ -8,7 +8,7 @@ from torch import Tensor
 
 from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
-from data import require
+from data import at_least
 from strategies.creff import FederatedFeatures, feature_gradients, labeled
 from strategies.head import train_head_in_batches
 
@@ -37,7 +37,7 @@ class CReFFCode(FederatedFeatures):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.head_batch_size >= 1, "creff-code.head-batch-size", self.head_batch_size, "must be at least 1")
+        at_least(self, 1, "head_batch_size")
 
     def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""

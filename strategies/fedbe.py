@@ -1,6 +1,5 @@
 """FedBE: a Bayesian ensemble of models, distilled into the average (Chen and Chao, ICLR 2021)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from client_app.optimizer import SGD
 from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
-from data import require
+from data import at_least, positive, require
 from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 from strategies.server import Server, ServerMethod, Update
@@ -57,16 +56,10 @@ class FedBE(ServerMethod):
     def __post_init__(self) -> None:
         rule = "must be gaussian or dirichlet"
         require(self.distribution in ("gaussian", "dirichlet"), "fedbe.distribution", self.distribution, rule)
-        for key, least in (
-            ("models", 0), ("variance_scale", 0), ("steps", 0), ("batch_size", 2), ("average_start", 0),
-            ("average_every", 1),
-        ):  # fmt: skip
-            rule = "must be 0 or more" if least == 0 else f"must be at least {least}"
-            value = getattr(self, key)
-            require(least <= value < math.inf, f"fedbe.{key.replace('_', '-')}", value, rule)
-        for key in ("concentration", "temperature", "learning_rate"):
-            value, rule = getattr(self, key), "must be a finite number greater than 0"
-            require(0 < value < math.inf, f"fedbe.{key.replace('_', '-')}", value, rule)
+        at_least(self, 0, "models", "variance_scale", "steps", "average_start")
+        at_least(self, 1, "average_every")
+        at_least(self, 2, "batch_size")
+        positive(self, "concentration", "temperature", "learning_rate")
         other = "concentration" if self.distribution == "gaussian" else "variance_scale"
         rule = f"has no effect with fedbe.distribution = {self.distribution}"
         unchanged = getattr(self, other) == type(self).__dataclass_fields__[other].default

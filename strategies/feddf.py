@@ -1,6 +1,5 @@
 """FedDF: distill the clients' ensemble into the average (Lin et al., NeurIPS 2020)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from client_app.optimizer import clip
 from client_app.state import State
-from data import require
+from data import at_least, positive
 from strategies.distillation import Adam, cosine, distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 from strategies.server import Server, ServerMethod, Update
@@ -40,11 +39,9 @@ class FedDF(ServerMethod):
     """Gradients with a larger norm are shrunk to it."""
 
     def __post_init__(self) -> None:
-        require(self.steps >= 0, "feddf.steps", self.steps, "must be 0 or more")
-        require(self.batch_size >= 2, "feddf.batch-size", self.batch_size, "must be at least 2")
-        for key in ("learning_rate", "gradient_norm"):
-            value, rule = getattr(self, key), "must be a finite number greater than 0"
-            require(0 < value < math.inf, f"feddf.{key.replace('_', '-')}", value, rule)
+        at_least(self, 0, "steps")
+        at_least(self, 2, "batch_size")
+        positive(self, "learning_rate", "gradient_norm")
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         samples = server.own_samples(self.name)

@@ -1,6 +1,5 @@
 """Ratio Loss's server side: class weights from how far each class moves the head (Wang et al., AAAI 2021)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +10,7 @@ from torch import Tensor
 from client_app.client import Client
 from client_app.state import State, seed_of
 from client_app.training import train_round
-from data import Samples, require
+from data import Samples, at_least, positive
 from strategies.server import Numbers, Server, ServerMethod, Update
 
 NO_OTHER, LARGEST = 10.0, 5000.0
@@ -40,8 +39,8 @@ class RatioLoss(ServerMethod):
     """What a ratio counts for."""
 
     def __post_init__(self) -> None:
-        require(0 < self.alpha < math.inf, "ratio-loss.alpha", self.alpha, "must be a finite number greater than 0")
-        require(0 <= self.beta < math.inf, "ratio-loss.beta", self.beta, "must be 0 or more")
+        positive(self, "alpha")
+        at_least(self, 0, "beta")
 
     def initial_state(self, server: Server) -> State:
         """Return weights (C,) of 1."""

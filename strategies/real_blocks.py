@@ -1,6 +1,5 @@
 """One block of the features re-trained on real, balanced data: CReFF's Figure 2 (Shang et al. 2022)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +11,7 @@ from torch import nn
 from client_app.models import Classifier
 from client_app.optimizer import SGD
 from client_app.state import State
-from data import require
+from data import at_least, positive
 from strategies.distillation import batches, on_cpu
 from strategies.server import Deployment, Server, ServerMethod, Update
 
@@ -38,10 +37,9 @@ class RealBlocks(ServerMethod):
     """Learning rate of plain gradient descent."""
 
     def __post_init__(self) -> None:
-        require(self.steps >= 0, "real-blocks.steps", self.steps, "must be 0 or more")
-        require(self.batch_size >= 1, "real-blocks.batch-size", self.batch_size, "must be at least 1")
-        rule = "must be a finite number greater than 0"
-        require(0 < self.learning_rate < math.inf, "real-blocks.learning-rate", self.learning_rate, rule)
+        at_least(self, 0, "steps")
+        at_least(self, 1, "batch_size")
+        positive(self, "learning_rate")
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         samples, model = server.own_samples(self.name), server.model.to(server.device)

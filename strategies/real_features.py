@@ -1,12 +1,11 @@
 """The head re-trained on real, balanced features: what CReFF's federated features stand in for (Shang et al. 2022)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from client_app.state import State
-from data import require
+from data import at_least, positive
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
@@ -29,9 +28,8 @@ class RealFeatures(ServerMethod):
     """Learning rate of the head."""
 
     def __post_init__(self) -> None:
-        require(self.head_steps >= 0, "real-features.head-steps", self.head_steps, "must be 0 or more")
-        rate, rule = self.head_learning_rate, "must be a finite number greater than 0"
-        require(0 < rate < math.inf, "real-features.head-learning-rate", rate, rule)
+        at_least(self, 0, "head_steps")
+        positive(self, "head_learning_rate")
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         samples = server.own_samples(self.name)

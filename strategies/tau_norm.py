@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from client_app.state import State
-from data import SettingError, require
+from data import SettingError, at_least, require
 from strategies.server import Deployment, Server, ServerMethod, Update
 
 
@@ -22,7 +22,7 @@ class TauNorm(ServerMethod):
     """Several exponents from one training instead of tau, as 0,0.5,1: one model each, named tau-norm-0.5."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.tau < math.inf, "tau-norm.tau", self.tau, "must be 0 or more")
+        at_least(self, 0, "tau")
         require(not self.sweep or self.tau == 1.0, "tau-norm.tau", self.tau, "has no effect with tau-norm.sweep")
         self.exponents()
 

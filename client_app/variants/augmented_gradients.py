@@ -7,7 +7,7 @@ import torch
 
 from client_app.client import Client, Contribution, Loss, Variant
 from client_app.variants.feature_gradients import with_bias, with_constant
-from data import require
+from data import at_least
 from data.siamese import siamese
 
 
@@ -33,9 +33,7 @@ class AugmentedGradients(Variant):
     """Samples of a class in each draw, without replacement; all when there are fewer."""
 
     def __post_init__(self) -> None:
-        for key in ("min_class_samples", "repeats", "batch_size"):
-            value = getattr(self, key)
-            require(value >= 1, f"{self.name}.{key.replace('_', '-')}", value, "must be at least 1")
+        at_least(self, 1, "min_class_samples", "repeats", "batch_size")
 
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:

@@ -4,7 +4,6 @@ The prior over all clients comes from one sum of integers, so that a sum of mask
 contributes n_ik + a, in units of 2^-16, and nothing else.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from client_app.client import Client, Variant
 from client_app.state import State
-from data import require
+from data import at_least, require
 
 UNIT = 2**16
 QUESTION = "class-counts"
@@ -28,9 +27,9 @@ class PriorCorrection(Variant):
     """Laplace constant a added to class counts, a multiple of 2^-16; 0 leaves missing classes out of the softmax."""
 
     def __post_init__(self) -> None:
-        key = f"{self.name}.smoothing"
-        require(0 <= self.smoothing < math.inf, key, self.smoothing, "must be 0 or more")
-        require((self.smoothing * UNIT).is_integer(), key, self.smoothing, "must be a multiple of 2^-16")
+        at_least(self, 0, "smoothing")
+        rule = "must be a multiple of 2^-16"
+        require((self.smoothing * UNIT).is_integer(), f"{self.name}.smoothing", self.smoothing, rule)
 
     @property
     def question(self) -> str | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from client_app.client import Client, Variant
 from client_app.state import State
-from data import require
+from data import at_least
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class ClassStatistics(Variant):
     """Send a class only when the client has at least that many samples of it."""
 
     def __post_init__(self) -> None:
-        key = f"{self.name}.min-class-samples"
-        require(self.min_class_samples >= 1, key, self.min_class_samples, "must be at least 1")
+        at_least(self, 1, "min_class_samples")
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}."""

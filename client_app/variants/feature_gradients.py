@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from client_app.client import Client, Contribution, Loss, Variant
-from data import require
+from data import at_least
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ class FeatureGradients(Variant):
     """Send at most that many classes, drawn anew every round among those held; 0 is all of them."""
 
     def __post_init__(self) -> None:
-        for key, least in (("min_class_samples", 1), ("classes_per_round", 0)):
-            rule = f"must be at least {least}" if least else "must be 0 or more"
-            require(getattr(self, key) >= least, f"{self.name}.{key.replace('_', '-')}", getattr(self, key), rule)
+        at_least(self, 1, "min_class_samples")
+        at_least(self, 0, "classes_per_round")
 
     def sent(self, held: int) -> int:
         """Return how many classes a client sends that holds so many."""

@@ -1,6 +1,5 @@
 """Fed-Focal's client side: focal loss (Lin et al. 2017; Sarkar et al. 2020)."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import require
+from data import at_least, positive
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class Focal(Variant):
     """Factor on the loss of every sample."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.gamma < math.inf, "focal.gamma", self.gamma, "must be 0 or more")
-        require(0 < self.alpha < math.inf, "focal.alpha", self.alpha, "must be a finite number greater than 0")
+        at_least(self, 0, "gamma")
+        positive(self, "alpha")
 
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         if not self.gamma:

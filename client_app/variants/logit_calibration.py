@@ -1,13 +1,12 @@
 """FedLC: logits calibrated by the client's class counts (Zhang et al. 2022)."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import require
+from data import at_least
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class LogitCalibration(Variant):
     """Strength of the margins; 0 is plain training."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.tau < math.inf, f"{self.name}.tau", self.tau, "must be 0 or more")
+        at_least(self, 0, "tau")
 
     def logit_offset(self, client: Client) -> Tensor | None:
         """Return (C,) -tau n^(-1/4)."""

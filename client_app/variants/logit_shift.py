@@ -1,6 +1,5 @@
 """FedShift: shift the training logits by the client's class prior (FedShift paper, Alg. 1)."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from client_app.client import Client
 from client_app.variants.class_prior import PriorCorrection
-from data import require
+from data import at_least, require
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class LogitShift(PriorCorrection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.scale < math.inf, "logit-shift.scale", self.scale, "must be 0 or more")
+        at_least(self, 0, "scale")
         require(self.target in ("global", "uniform"), "logit-shift.target", self.target, "must be global or uniform")
 
     @property

@@ -1,13 +1,12 @@
 """FedProx: a pull towards the server's weights (Li et al. 2020)."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import require
+from data import at_least
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Proximal(Variant):
     """Strength of the pull."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.mu < math.inf, "proximal.mu", self.mu, "must be 0 or more")
+        at_least(self, 0, "mu")
 
     @property
     def pull(self) -> float:

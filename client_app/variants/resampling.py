@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import require
+from data import at_least, require
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Resampling(Variant):
             require(0 <= value <= 1, f"resampling.{key.replace('_', '-')}", value, "must be in [0, 1]")
         unchanged = self.beta_end == type(self).__dataclass_fields__["beta_end"].default
         require(self.decay < 1 or unchanged, "resampling.beta-end", self.beta_end, "has no effect with decay = 1")
-        require(self.warm_up_rounds >= 0, "resampling.warm-up-rounds", self.warm_up_rounds, "must be 0 or more")
+        at_least(self, 0, "warm_up_rounds")
 
     def beta(self, round: int) -> float:
         """Return beta_t of `round` (1-based)."""
