@@ -47,7 +47,12 @@ class ControlVariates(Variant):
     def before(self, client: Client, loss: Loss) -> Contribution:
         if self.option == "II":
             return Contribution()
-        return self.changed(client, self.own(client, full_gradient(client, loss)))
+        gradient, own = full_gradient(client, loss), client.memory.get(self.name, {})
+        change = {
+            name: gradient[name].double() - own.get(name, torch.zeros_like(control))
+            for name, control in client.broadcast[self.name].items()
+        }  # c_i+ - c_i = g_i(x) - c_i
+        return self.changed(client, change)
 
     def after(self, client: Client, trained: Trained) -> Contribution:
         if self.option == "I":
@@ -58,14 +63,6 @@ class ControlVariates(Variant):
             for name in controls
         }  # c_i+ - c_i = (x - y_i) / (K eta) - c
         return self.changed(client, change)
-
-    def own(self, client: Client, gradient: State) -> State:
-        """Return g_i(x) - c_i."""
-        own = client.memory.get(self.name, {})
-        return {
-            name: gradient[name].double() - own.get(name, torch.zeros_like(control))
-            for name, control in client.broadcast[self.name].items()
-        }
 
     def changed(self, client: Client, change: State) -> Contribution:
         """Contribute c_i+ - c_i as the upload, and as the memory c_i plus exactly what is uploaded."""
