@@ -57,7 +57,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
         if settings.general.fresh:
             folder.clear()
         folder.refuse_other_data(federation.hash)
-        damage = folder.drop_damaged_summary()
+        damage = folder.drop_damaged_summary(settings.general.rounds)
     tell(f"run folder: {folder.path}")
     if damage:
         tell(damage)

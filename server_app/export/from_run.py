@@ -1,6 +1,5 @@
 """From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +35,9 @@ class TrainedRun:
     def __init__(self, folder: RunFolder, model: str = "", unfinished: bool = False) -> None:
         """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
         self.folder = folder
-        try:
-            self.told: dict[str, Any] = json.loads(folder.settings_file.read_text())
-        except (OSError, ValueError):
-            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken") from None
+        self.told = folder.told()
+        if not self.told:
+            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
         self.settings: dict[str, Any] = self.told["settings"]
         if not folder.checkpoint_file.exists():
             raise DataError(f"{folder.path}: no round of the run is finished")

@@ -84,7 +84,7 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     found = {}
     for one in planned:
         folder = RunFolder(one.folder)
-        if not one.general.fresh and (summary := folder.summary()) is not None:
+        if not one.general.fresh and (summary := folder.finished(one.general.rounds)) is not None:
             with contextlib.suppress(DataError):  # who has the results needs the data no more
                 folder.refuse_other_data(federate(one.data, one.general.seed).hash)
             found[one.run_id] = summary
