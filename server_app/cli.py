@@ -65,7 +65,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes that play clients; 0 is one a core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,

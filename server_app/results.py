@@ -66,7 +66,7 @@ class RunFolder:
 
     def damage(self, rounds: int) -> str:
         """Return what is wrong with the files of a finished run, or with the settings of one that is to go on; empty
-        where nothing is. The whole checkpoint is read, for its checksum: a millisecond a megabyte."""
+        where nothing is. The whole checkpoint is read, for its checksum, a few milliseconds a megabyte."""
         summary = self.summary()
         if self.summary_file.exists():
             if summary is None:

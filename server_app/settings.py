@@ -73,6 +73,8 @@ class GeneralSettings:
         require(self.model in known or is_own_model(self.model), "model", self.model, rule)
         require(self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
         require(0 < self.participation <= 1, "participation", self.participation, "must be in (0, 1]")
+        require(self.seed >= 0, "seed", self.seed, "must be 0 or more")
+        require(bool(self.results.strip()), "results", self.results, "must name a folder")
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
         devices = ("auto", "cpu", "cuda")
         require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
