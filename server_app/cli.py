@@ -15,7 +15,7 @@ from rich.table import Table
 from data import DataError, SettingError, require
 from server_app import data_cli, export_cli, report_cli
 from server_app.experiments import find_all, listed
-from server_app.grid import labels, results_lock, run_all
+from server_app.grid import labels, refuse_missing_gpus, results_lock, run_all
 from server_app.methods import METHODS
 from server_app.plan import Cell, plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
@@ -137,6 +137,7 @@ def show_plan(
 
 def conduct(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
     """Run one experiment with a line a round."""
+    refuse_missing_gpus([settings], engine)
     from server_app.engines import execute  # flwr takes a moment to import; wrong settings should be told at once
 
     title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from client_app.assignment import code_version
-from data import DataError, DataSettings, federate, require
+from data import DataError, DataSettings, SettingError, federate, require
 from server_app.costs.estimate import work_of
 from server_app.costs.memory import memory_of, refuse_what_cannot_fit
 from server_app.costs.sizes import sizes_of
@@ -41,6 +42,7 @@ def run_all(
     """
     rule = "is for --engine ray"  # of a single run the engine itself says so
     require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
+    refuse_missing_gpus(planned, engine)
     summaries = finished(planned)
     left = [one for one in planned if one.run_id not in summaries]
     if summaries:
@@ -74,6 +76,16 @@ def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContext
     Each run's folder has a lock of its own as well, for engines and for Flower's own commands.
     """
     return locked(Path(planned[0].general.results), ".lock", shared=not alone)
+
+
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
+    """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
+
+    With Ray the clients see what they are given there, which they check themselves.
+    """
+    wanting = [one for one in planned if one.general.device == "cuda" and engine != "ray"]
+    if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
+        raise SettingError("device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one")
 
 
 def finished(planned: Sequence[RunSettings]) -> Summaries:
