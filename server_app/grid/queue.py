@@ -137,7 +137,9 @@ class Queue:
         self.overview.ended(job, outcome)
 
     def end(self) -> None:
-        """End every worker."""
+        """End every worker; those without a job end by themselves, all at the same time."""
+        for worker in self.crew:
+            worker.let_go()
         for worker in self.crew:
             worker.end()
 
