@@ -140,6 +140,12 @@ class RunSettings:
         """The run's own folder."""
         return Path(self.general.results) / self.run_id
 
+    def going_on(self) -> "RunSettings":
+        """Return the settings with fresh = false: the same run, whatever has become of its own model's file."""
+        settings = replace(self, general=replace(self.general, fresh=False))
+        vars(settings)["run_id"] = self.run_id
+        return settings
+
     def assignment(self) -> Assignment:
         """Return the part that clients need."""
         return Assignment(

@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
         tell(folder.finished_note())
         draw_finished(settings, summary)
         return summary
-    config = replace(settings, general=replace(settings.general, fresh=False)).flat()
+    config = settings.going_on().flat()
     log = folder.path / "flwr.log"
     with following(folder, tell):
         launch(

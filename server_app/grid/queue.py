@@ -149,13 +149,12 @@ def cleared(job: Job) -> Job:
 
     Raises as `RunFolder.locked` does.
     """
-    general = job.settings.general
-    if not general.fresh:
+    if not job.settings.general.fresh:
         return job
     folder = RunFolder(job.settings.folder)
     with folder.locked():
         folder.clear()
-    return replace(job, settings=replace(job.settings, general=replace(general, fresh=False)))
+    return replace(job, settings=job.settings.going_on())
 
 
 def room(need: int, busy: Sequence[Worker]) -> bool:

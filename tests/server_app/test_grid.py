@@ -142,6 +142,29 @@ def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
         assert rounds == [0, 1, 2, 2], "run folder, two rounds, finished"
 
 
+def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "grid_model.py"
+    file.write_text(
+        "from torch import nn\nfrom client_app.models import Classifier\n"
+        "def net(shape, classes):\n    return Classifier(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Changing(Overview):
+        def started(self, job: Job) -> None:
+            super().started(job)
+            file.write_text(file.read_text() + "# another\n")
+
+    one = small(tmp_path / "results", model="grid_model:net", fresh=True)
+    jobs = [Job(one, "a run")]
+    outcomes = conduct(jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1))
+    assert replace(one).run_id != one.run_id, "the file counts"
+    assert list(outcomes) == [one.run_id] and outcomes[one.run_id].summary is not None
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [one.run_id]
+
+
 def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     planned = [
