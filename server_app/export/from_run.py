@@ -35,7 +35,10 @@ class TrainedRun:
     def __init__(self, folder: RunFolder, model: str = "", unfinished: bool = False) -> None:
         """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
         self.folder = folder
-        self.told = folder.told()
+        try:
+            self.told = folder.told()
+        except OSError:
+            self.told = {}
         if not self.told:
             raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
         self.settings: dict[str, Any] = self.told["settings"]
