@@ -1,26 +1,20 @@
 """A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
 
-import functools
 import json
 import math
 import os
-import platform
-import subprocess
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from client_app.assignment import code_version
 from client_app.memory import Damaged, read, writing
 from data import SettingError
 from server_app.lock import locked
+from server_app.versions import PACKAGES, versions
 
-PACKAGES = ("client_app", "data", "server_app", "strategies")
 Kinds = Mapping[str, type]
 """The keys that a file's JSON must have, and the types of their values; anything else counts as damaged."""
 SETTINGS: Kinds = {"settings": dict, "versions": dict}
@@ -205,32 +199,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def versions() -> dict[str, str]:
-    """Return what a number may depend on beside the settings."""
-    told = {
-        "python": platform.python_version(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "code": code_version(*PACKAGES),
-    }
-    for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
-        try:
-            told[package] = version(package)
-        except PackageNotFoundError:
-            told[package] = "not installed"
-    return told | {"commit": commit()}
-
-
-@functools.cache
-def commit() -> str:
-    """Return the commit of the code, or "unknown" outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

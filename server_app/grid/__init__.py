@@ -18,9 +18,10 @@ from server_app.costs.sizes import sizes_of
 from server_app.grid.jobs import Job, Outcome, ordered, shares
 from server_app.lock import locked
 from server_app.plan import Cell
-from server_app.results import PACKAGES, RunFolder
+from server_app.results import RunFolder
 from server_app.settings import RunSettings
 from server_app.tracking import draw_finished
+from server_app.versions import PACKAGES
 
 Summaries = dict[str, dict[str, Any]]
 """By run id."""
