@@ -58,7 +58,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
         if settings.general.fresh:
             folder.clear()
         folder.refuse_other_data(federation.hash)
-        if damage := folder.drop_damaged_summary():
+        if damage := folder.drop_damaged_summary(settings.general.rounds):
             tell(damage)
         if (summary := folder.summary()) is not None:
             tell(folder.finished_note())

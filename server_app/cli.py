@@ -15,7 +15,7 @@ from rich.table import Table
 from data import DataError, SettingError, require
 from server_app import data_cli, export_cli, report_cli
 from server_app.experiments import find_all, listed
-from server_app.grid import labels, results_lock, run_all
+from server_app.grid import labels, refuse_missing_gpus, results_lock, run_all
 from server_app.methods import METHODS
 from server_app.plan import Cell, plan, runs, selected
 from server_app.settings import RunSettings, Scalar, defaults, explanations, parse, parse_text
@@ -65,7 +65,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes that play clients; 0 is one a core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,
@@ -137,6 +137,7 @@ def show_plan(
 
 def conduct(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
     """Run one experiment with a line a round."""
+    refuse_missing_gpus([settings], engine)
     from server_app.engines import execute  # flwr takes a moment to import; wrong settings should be told at once
 
     title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"

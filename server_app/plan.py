@@ -57,20 +57,20 @@ def plan(experiment: Experiment, overrides: Mapping[str, Scalar] | None = None) 
     overrides = dict(overrides or {})
     if "method" in overrides:
         raise SettingError("method", overrides["method"], f"experiment {experiment.name} names its methods itself")
-    seeds = [int(overrides.pop("seed"))] if "seed" in overrides else experiment.seeds
+    seeds = [overrides.pop("seed")] if "seed" in overrides else experiment.seeds
     refuse_unused(experiment, overrides)
     cells: list[Cell] = []
     for column, settings in experiment.columns.items():
         for seed in seeds:
             stated = {**experiment.assumed, **experiment.settings, **settings}
-            cells += planned(experiment, column, int(seed), stated, {**overrides, "seed": int(seed)})
+            cells += planned(experiment, column, stated, {**overrides, "seed": seed})
     return cells
 
 
 def planned(
-    experiment: Experiment, column: str, seed: int, settings: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
+    experiment: Experiment, column: str, settings: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
 ) -> list[Cell]:
-    """Return the cells of one column and seed."""
+    """Return the cells of one column and seed, which is among the overrides."""
     trainings: list[Training] = []
     chosen: list[tuple[Row, Training, str]] = []
     for row in experiment.rows:
@@ -86,7 +86,7 @@ def planned(
         chosen.append((row, training, row.deployed or (METHODS[riders[-1]].deploy if riders else AVERAGE)))
     runs = {id(training): training.parse() for training in trainings}
     return [
-        Cell(experiment.name, row.label, column, seed, runs[id(training)], deployed)
+        Cell(experiment.name, row.label, column, runs[id(training)].general.seed, runs[id(training)], deployed)
         for row, training, deployed in chosen
     ]
 

@@ -1,26 +1,25 @@
 """A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
 
-import functools
 import json
 import math
 import os
-import platform
-import subprocess
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from client_app.assignment import code_version
-from client_app.memory import writing
+from client_app.memory import Damaged, read, writing
 from data import SettingError
 from server_app.lock import locked
+from server_app.versions import PACKAGES, versions
 
-PACKAGES = ("client_app", "data", "server_app", "strategies")
+Kinds = Mapping[str, type]
+"""The keys that a file's JSON must have, and the types of their values; anything else counts as damaged."""
+SETTINGS: Kinds = {"settings": dict, "versions": dict}
+ROUND: Kinds = {"round": int, "models": dict, "failures": dict, "seconds": dict}
+SUMMARY: Kinds = {"models": dict, "failures": int, "hash": dict}
 
 
 class RunFolder:
@@ -53,28 +52,47 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None; one that is cut short or changed is none."""
-        try:
-            return verified(self.summary_file.read_text())
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
+        return verified_file(self.summary_file, SUMMARY)
 
-    def drop_damaged_summary(self) -> str:
-        """Delete a summary that is cut short or changed, and return a line that says so; empty when there was none."""
-        if self.summary_file.exists() and self.summary() is None:
-            self.summary_file.unlink()
-            return f"{self.summary_file} is damaged: the run is finished once more"
+    def finished(self, rounds: int) -> dict[str, Any] | None:
+        """Return the summary of a run of so many rounds whose files are all whole, or None."""
+        return None if self.damage(rounds) else self.summary()
+
+    def damage(self, rounds: int) -> str:
+        """Return what is wrong with the files of a finished run, or with the settings of one that is to go on; empty
+        where nothing is. The whole checkpoint is read, for its checksum, a few milliseconds a megabyte."""
+        summary = self.summary()
+        if self.summary_file.exists():
+            if summary is None:
+                return f"{self.summary_file} is damaged"
+            if (found := len(self.rounds())) != rounds:
+                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {found}"
+            try:
+                read(self.checkpoint_file)
+            except FileNotFoundError:
+                return f"{self.checkpoint_file} is missing"
+            except Damaged as error:
+                return str(error)
+        if self.rounds_file.exists() and not self.told():
+            checked = "partition-hash" in (summary or {})
+            unchecked = "" if checked else "; whether the data are those that it was begun on cannot be checked"
+            return f"{self.settings_file} is missing or damaged and is written anew{unchecked}"
         return ""
+
+    def drop_damaged_summary(self, rounds: int) -> str:
+        """Delete a summary whose run is not whole, so that the run goes on from what is; return `damage`."""
+        if damage := self.damage(rounds):
+            self.summary_file.unlink(missing_ok=True)
+        return damage
 
     def told(self) -> dict[str, Any]:
         """Return what settings.json tells of the run; nothing where it is missing or damaged."""
-        try:
-            return dict(json.loads(self.settings_file.read_text()))
-        except (FileNotFoundError, ValueError):
-            return {}
+        return verified_file(self.settings_file, SETTINGS) or {}
 
     def refuse_other_data(self, partition_hash: str) -> None:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
-        if self.told().get("partition-hash", partition_hash) != partition_hash:
+        told = self.told() or self.summary() or {}
+        if told.get("partition-hash", partition_hash) != partition_hash:
             rule = "was begun on other data or another partition: state fresh = true to start again"
             raise SettingError("results", str(self.path), rule)
 
@@ -84,19 +102,23 @@ class RunFolder:
 
     def other_code(self) -> str:
         """Return a remark when other code than the present one began the run; empty when it was the same."""
-        made_by = self.told().get("versions", {}).get("code")
-        return "" if made_by == code_version(*PACKAGES) else ", begun by another version of the code"
+        told = self.told()
+        same = not told or told["versions"].get("code") == code_version(*PACKAGES)
+        return "" if same else ", begun by another version of the code"
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the records of the rounds so far, up to the first one that a kill cut short, or that was changed."""
         if not self.rounds_file.exists():
             return []
-        records = []
+        records: list[dict[str, Any]] = []
         for line in self.rounds_file.read_text(errors="replace").splitlines():
             try:
-                records.append(verified(line))
-            except (ValueError, TypeError):
+                record = verified(line, ROUND)
+            except ValueError:
                 break
+            if record["round"] != len(records) + 1:  # a line is missing, or there twice
+                break
+            records.append(record)
         return records
 
     def add_round(self, record: Mapping[str, Any]) -> None:
@@ -115,7 +137,7 @@ class RunFolder:
         before = [*told.get("earlier-versions", []), told.get("versions", now)]
         other = [one for place, one in enumerate(before) if one != now and one not in before[:place]]
         earlier = {"earlier-versions": other} if other else {}
-        write_text(self.settings_file, json.dumps({**settings, "versions": now, **earlier}, indent=2) + "\n")
+        write_text(self.settings_file, line_of(finite({**settings, "versions": now, **earlier}), indent=2))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
@@ -123,17 +145,29 @@ class RunFolder:
 
 
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return a record, or a summary, as JSON with its checksum: a line of rounds.jsonl where `indent` is None."""
+    """Return a record as JSON with its checksum: a line of rounds.jsonl where `indent` is None, else a file."""
     return json.dumps({**record, "checksum": checksum(record)}, indent=indent) + "\n"
 
 
-def verified(text: str) -> dict[str, Any]:
-    """Return what `line_of` was given. Raises ValueError or TypeError for text that was cut short or changed."""
-    record = dict(json.loads(text))
+def verified(text: str, kinds: Kinds) -> dict[str, Any]:
+    """Return what `line_of` was given. Raises ValueError for text that was cut short or changed, or is another's."""
+    record = json.loads(text)
+    if not isinstance(record, dict):
+        raise ValueError(f"{type(record).__name__}, not an object")
+    if wrong := [key for key, kind in kinds.items() if not isinstance(record.get(key), kind)]:
+        raise ValueError(f"without {', '.join(wrong)}")
     stated = record.pop("checksum", None)  # those of earlier versions have none
     if stated is not None and stated != checksum(record):
         raise ValueError(f"checksum {checksum(record)}, not {stated}")
     return record
+
+
+def verified_file(path: Path, kinds: Kinds) -> dict[str, Any] | None:
+    """Return what `line_of` was given for a file, or None where that is missing, cut short or changed."""
+    try:
+        return verified(path.read_text(), kinds)
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def checksum(record: Mapping[str, Any]) -> str:
@@ -165,32 +199,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def versions() -> dict[str, str]:
-    """Return what a number may depend on beside the settings."""
-    told = {
-        "python": platform.python_version(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "code": code_version(*PACKAGES),
-    }
-    for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
-        try:
-            told[package] = version(package)
-        except PackageNotFoundError:
-            told[package] = "not installed"
-    return told | {"commit": commit()}
-
-
-@functools.cache
-def commit() -> str:
-    """Return the commit of the code, or "unknown" outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def summarize(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -73,6 +73,8 @@ class GeneralSettings:
         require(self.model in known or is_own_model(self.model), "model", self.model, rule)
         require(self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
         require(0 < self.participation <= 1, "participation", self.participation, "must be in (0, 1]")
+        require(self.seed >= 0, "seed", self.seed, "must be 0 or more")
+        require(bool(self.results.strip()), "results", self.results, "must name a folder")
         require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
         devices = ("auto", "cpu", "cuda")
         require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
@@ -137,6 +139,12 @@ class RunSettings:
     def folder(self) -> Path:
         """The run's own folder."""
         return Path(self.general.results) / self.run_id
+
+    def going_on(self) -> "RunSettings":
+        """Return the settings with fresh = false: the same run, whatever has become of its own model's file."""
+        settings = replace(self, general=replace(self.general, fresh=False))
+        vars(settings)["run_id"] = self.run_id
+        return settings
 
     def assignment(self) -> Assignment:
         """Return the part that clients need."""

@@ -32,10 +32,8 @@ class Cost:
 
 def rounds_left(settings: RunSettings) -> int:
     """Return the rounds that a run has to go."""
-    folder = RunFolder(settings.folder)
-    if settings.general.fresh:
-        return settings.general.rounds
-    return 0 if folder.summary() is not None else settings.general.rounds - len(folder.rounds())
+    done = 0 if settings.general.fresh else len(RunFolder(settings.folder).rounds())
+    return settings.general.rounds - done
 
 
 def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1) -> Cost:

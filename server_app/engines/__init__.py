@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
         if settings.general.fresh:
             folder.clear()
         folder.refuse_other_data(federation.hash)
-        damage = folder.drop_damaged_summary()
+        damage = folder.drop_damaged_summary(settings.general.rounds)
     tell(f"run folder: {folder.path}")
     if damage:
         tell(damage)
@@ -65,7 +64,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
         tell(folder.finished_note())
         draw_finished(settings, summary)
         return summary
-    config = replace(settings, general=replace(settings.general, fresh=False)).flat()
+    config = settings.going_on().flat()
     log = folder.path / "flwr.log"
     with following(folder, tell):
         launch(

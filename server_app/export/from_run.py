@@ -1,6 +1,5 @@
 """From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +38,11 @@ class TrainedRun:
         """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
         self.folder = folder
         try:
-            self.told: dict[str, Any] = json.loads(folder.settings_file.read_text())
-        except (OSError, ValueError):
-            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken") from None
+            self.told = folder.told()
+        except OSError:
+            self.told = {}
+        if not self.told:
+            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
         self.settings: dict[str, Any] = self.told["settings"]
         try:
             records, summary = folder.rounds(), folder.summary()

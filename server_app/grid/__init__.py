@@ -7,19 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from client_app.assignment import code_version
-from data import DataError, DataSettings, federate, require
+from data import DataError, DataSettings, SettingError, federate, require
 from server_app.costs.estimate import work_of
 from server_app.costs.memory import memory_of, refuse_what_cannot_fit
 from server_app.costs.sizes import sizes_of
 from server_app.grid.jobs import Job, Outcome, ordered, shares
 from server_app.lock import locked
 from server_app.plan import Cell
-from server_app.results import PACKAGES, RunFolder
+from server_app.results import RunFolder
 from server_app.settings import RunSettings
 from server_app.tracking import draw_finished
+from server_app.versions import PACKAGES
 
 Summaries = dict[str, dict[str, Any]]
 """By run id."""
@@ -41,6 +43,7 @@ def run_all(
     """
     rule = "is for --engine ray"  # of a single run the engine itself says so
     require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
+    refuse_missing_gpus(planned, engine)
     summaries = finished(planned)
     left = [one for one in planned if one.run_id not in summaries]
     if summaries:
@@ -76,6 +79,16 @@ def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContext
     return locked(Path(planned[0].general.results), ".lock", shared=not alone)
 
 
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
+    """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
+
+    With Ray the clients see what they are given there, which they check themselves.
+    """
+    wanting = [one for one in planned if one.general.device == "cuda" and engine != "ray"]
+    if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
+        raise SettingError("device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one")
+
+
 def finished(planned: Sequence[RunSettings]) -> Summaries:
     """Return the summaries of the runs that need not be conducted.
 
@@ -84,7 +97,7 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     found = {}
     for one in planned:
         folder = RunFolder(one.folder)
-        if not one.general.fresh and (summary := folder.summary()) is not None:
+        if not one.general.fresh and (summary := folder.finished(one.general.rounds)) is not None:
             with contextlib.suppress(DataError):  # who has the results needs the data no more
                 folder.refuse_other_data(federate(one.data, one.general.seed).hash)
             found[one.run_id] = summary

@@ -137,7 +137,9 @@ class Queue:
         self.overview.ended(job, outcome)
 
     def end(self) -> None:
-        """End every worker."""
+        """End every worker; those without a job end by themselves, all at the same time."""
+        for worker in self.crew:
+            worker.let_go()
         for worker in self.crew:
             worker.end()
 
@@ -147,13 +149,12 @@ def cleared(job: Job) -> Job:
 
     Raises as `RunFolder.locked` does.
     """
-    general = job.settings.general
-    if not general.fresh:
+    if not job.settings.general.fresh:
         return job
     folder = RunFolder(job.settings.folder)
     with folder.locked():
         folder.clear()
-    return replace(job, settings=replace(job.settings, general=replace(general, fresh=False)))
+    return replace(job, settings=job.settings.going_on())
 
 
 def room(need: int, busy: Sequence[Worker]) -> bool:

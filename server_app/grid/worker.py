@@ -6,6 +6,7 @@ import os
 import signal
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -16,6 +17,10 @@ from server_app.settings import RunSettings
 
 Event = tuple[str, Any]
 """("told", line), ("finished", summary), ("failed", reason) or ("died", reason)."""
+
+
+FAREWELL = 1.0
+"""Seconds that a process has to end by itself."""
 
 
 class Worker:
@@ -52,11 +57,17 @@ class Worker:
             return int(psutil.Process(self.process.pid).memory_full_info().uss)
         return 0
 
+    def let_go(self) -> None:
+        """Let the process end by itself, if it has no job: killed, it would leave its engine's semaphores behind."""
+        self.connection.close()
+
     def end(self) -> None:
-        """End the process at once: what is on disk is whole at any moment."""
+        """End the process, at once if it has a job: what is on disk is whole at any moment."""
+        self.let_go()
+        if self.job is None:
+            self.process.join(FAREWELL)
         self.process.kill()
         self.process.join()
-        self.connection.close()
 
 
 class Teller(logging.Handler):
@@ -76,6 +87,9 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
 
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the grid, which ends this process
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores a closed terminal
+            signal.signal(number, end_quietly)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -88,6 +102,12 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
                 release_data()
             last = settings
             connection.send(conducted(settings, engine, workers, connection))
+
+
+def end_quietly(number: int, frame: FrameType | None) -> None:
+    """End by the signal itself, where the engine would make a KeyboardInterrupt of it; the grid says what happened."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def conducted(settings: RunSettings, engine: str, workers: int, connection: Connection) -> Event:

@@ -101,6 +101,28 @@ def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSk
         assert status == 2 and told == "fedskew: --jobs = 2: is for named experiments\n"
 
 
+@pytest.mark.parametrize("names", [[], ["demo"]])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "seed=1.5"], "fedskew: seed = 1.5: must be an integer\n"),
+        (["--set", "seed=x"], "fedskew: seed = 'x': must be an integer\n"),
+        (["--set", "seed=-1"], "fedskew: seed = -1: must be 0 or more\n"),
+        (["--seed", "-1"], "fedskew: seed = -1: must be 0 or more\n"),
+        (["--results", ""], "fedskew: results = '': must name a folder\n"),
+        (["--workers", "-1"], "Invalid value for '--workers': -1 is not in the range x>=0."),
+        (["--jobs", "-1"], "Invalid value for '--jobs': -1 is not in the range x>=0."),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    fedskew: FedSkew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where --results "" would be
+    status, _, errors = fedskew("run", *names, *words)
+    assert status == 2 and told in errors
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_that_fails_says_why_and_exits_with_1(tmp_path: Path, fedskew: FedSkew) -> None:
     status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--set", "learning-rate=1e30")
     assert status == 1 and "not finite" in told

@@ -1,10 +1,15 @@
 """Which device a client takes, and what is said where GPUs are hidden from it."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from command_line import FedSkew
+from in_process import small
 
 from client_app.assignment import choose_device
 from server_app.app import hidden_gpus
+from server_app.grid import refuse_missing_gpus
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,27 @@ def test_cuda_without_a_gpu_is_an_error_with_its_remedy(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(ValueError, match=rf"device = 'cuda': .*{remedy}"):
         choose_device("cuda")
+
+
+@pytest.mark.parametrize("names", [[], ["demo"]])
+def test_a_missing_gpu_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedskew: FedSkew, names: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    command = ["run", *names, "--set", "rounds=1", "--results", tmp_path]
+    told = "fedskew: device = 'cuda': no GPU is visible here: use device = cpu, or a machine with one\n"
+    assert fedskew(*command, "--set", "device=cuda")[::2] == (2, told)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert fedskew(*command, "--engine", "inprocess", "--set", "device=cpu")[0] == 0
+    assert fedskew(*command, "--set", "device=cuda")[0] == 0, "finished runs need no GPU"
+
+
+def test_a_gpu_that_is_there_or_that_ray_may_give_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seen, engine in ((True, "inprocess"), (False, "ray")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen)
+        refuse_missing_gpus([small(tmp_path, device="cuda")], engine)
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,9 @@ def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(tmp_path: Path
     folder.checkpoint_file.unlink()
     with pytest.raises(DataError, match="no round of the run is finished"):
         TrainedRun(folder, unfinished=True)
-    with pytest.raises(DataError, match="is no run's folder"):
-        TrainedRun(RunFolder(tmp_path))
+    for nothing in (tmp_path, folder.rounds_file):
+        with pytest.raises(DataError, match="is no run's folder"):
+            TrainedRun(RunFolder(nothing))
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The grid: finished runs skipped, failures that cost the others nothing, workers that die, one launcher a folder."""
 
 import io
+import multiprocessing
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ from in_process import experiment, jobs_of, made, small
 from rich.console import Console
 
 import server_app.experiments
+import server_app.grid.worker
 import server_app.lock
 from data import DataError, SettingError, federate
 from server_app.grid import finished, results_lock, run_all
@@ -140,6 +142,29 @@ def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
         assert rounds == [0, 1, 2, 2], "run folder, two rounds, finished"
 
 
+def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "grid_model.py"
+    file.write_text(
+        "from torch import nn\nfrom client_app.models import Classifier\n"
+        "def net(shape, classes):\n    return Classifier(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Changing(Overview):
+        def started(self, job: Job) -> None:
+            super().started(job)
+            file.write_text(file.read_text() + "# another\n")
+
+    one = small(tmp_path / "results", model="grid_model:net", fresh=True)
+    jobs = [Job(one, "a run")]
+    outcomes = conduct(jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1))
+    assert replace(one).run_id != one.run_id, "the file counts"
+    assert list(outcomes) == [one.run_id] and outcomes[one.run_id].summary is not None
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [one.run_id]
+
+
 def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     planned = [
@@ -179,6 +204,39 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     assert outcome.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
     records = RunFolder(job.settings.folder).rounds()
     assert len({worker["process"] for record in records for worker in record["workers"]}) == 2
+
+
+def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, they would leave the semaphores of their engine to the resource tracker, which complains on stderr."""
+    end, codes = Worker.end, []
+
+    def noting(self: Worker) -> None:
+        end(self)
+        codes.append(self.process.exitcode)
+
+    monkeypatch.setattr(Worker, "end", noting)
+    monkeypatch.setattr(server_app.grid.worker, "FAREWELL", 30.0)
+    jobs = jobs_of(tmp_path, 2)
+    conduct(jobs, Shares("workers", 2, 2), Overview(Console(file=io.StringIO()), jobs, 2))
+    assert codes == [0, 0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_ends_by_the_signal_that_it_gets_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("these tests run under nohup, whose children ignore a closed terminal")
+    (job,) = jobs_of(tmp_path, 1, rounds=1000)
+    worker = Worker(multiprocessing.get_context("forkserver"), INPROCESS, None)
+    try:
+        worker.take(job)
+        while "round   1/1000" not in (event := worker.event())[1]:
+            assert event[0] == "told"
+        os.kill(worker.process.pid or 0, number)
+        while (event := worker.event())[0] == "told":
+            pass
+        assert event == ("died", f"its process ended by signal {number.value} ({number.name})")
+    finally:
+        worker.end()
 
 
 def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:

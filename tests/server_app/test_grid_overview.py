@@ -29,7 +29,8 @@ def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
 
 
 def record(round: int, seconds: float, accuracy: float | None = 0.5) -> dict[str, Any]:
-    return {"round": round, "models": {"average": {"balanced-accuracy": accuracy}}, "seconds": {"round": seconds}}
+    models = {"average": {"balanced-accuracy": accuracy}}
+    return {"round": round, "models": models, "failures": {}, "seconds": {"round": seconds}}
 
 
 def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ import server_app.app
 import server_app.results
 from client_app.assignment import player
 from client_app.memory import WriteFailed
-from data import SettingError, federate
+from data import DataError, SettingError, federate
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
+from server_app.export.from_run import TrainedRun
+from server_app.grid import finished
 from server_app.lock import FolderBusy
 from server_app.results import RunFolder
 from strategies.exchange import TooFewReplies
@@ -187,11 +189,13 @@ def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train
 
 def test_records_and_summaries_of_earlier_versions_have_no_checksum(train: Train) -> None:
     folder = train().folder
-    summary, records = folder.summary(), folder.rounds()
+    summary, records, told = folder.summary(), folder.rounds(), folder.told()
     assert summary is not None and "checksum" not in summary
     folder.summary_file.write_text(json.dumps(summary))
     folder.rounds_file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert (folder.summary(), folder.rounds()) == (summary, records)
+    folder.settings_file.write_text(json.dumps(told))
+    assert (folder.summary(), folder.rounds(), folder.told()) == (summary, records, told)
+    assert told["settings"]["rounds"] == 2 and "checksum" not in told
     folder.summary_file.write_text("[1]")
     folder.rounds_file.write_text("[1]")
     assert (folder.summary(), folder.rounds()) == (None, [])
@@ -210,6 +214,72 @@ def test_a_damaged_summary_is_written_once_more(train: Train, damage: Callable[[
     assert grid.asked == []
     assert any("summary.json is damaged" in line for line in again.lines)
     assert again.summary["hash"] == first.summary["hash"]
+
+
+FINISHED_DAMAGES: list[tuple[str, str, Callable[[Path], Any]]] = [
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 2", lambda file: cut(file, 7)),
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: change_a_digit(file)),
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 1", lambda file: drop_line(file, 1)),
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.unlink()),
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.write_text("{}\n" * 3)),
+    ("checkpoint.safetensors", "is missing", lambda file: file.unlink()),
+    ("checkpoint.safetensors", "is damaged", lambda file: cut(file, 7)),
+    ("checkpoint.safetensors", "is damaged", lambda file: flip(file, -9)),
+    ("settings.json", "is missing or damaged and is written anew", lambda file: cut(file, 7)),
+    ("settings.json", "is missing or damaged and is written anew", lambda file: change_a_digit(file)),
+    ("settings.json", "is missing or damaged and is written anew", lambda file: file.unlink()),
+]
+
+
+def drop_line(file: Path, number: int) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:number] + lines[number + 1 :]))
+
+
+def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(train: Train, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"method": "scaffold+fedbn", "rounds": 3}
+    whole = train("whole", **changes)
+    for number, (name, said, harm) in enumerate(FINISHED_DAMAGES):
+        results, case = str(number), FINISHED_DAMAGES[number][:2]
+        shutil.copytree(tmp_path / "whole", tmp_path / results)
+        one = small(tmp_path / results, **changes)
+        assert list(finished([one])) == [one.run_id]
+        harm(one.folder / name)
+        assert finished([one]) == {}, case
+        healed = train(results, grid=(grid := TamperingGrid()), **changes)
+        assert f"{one.folder / name} {said}" in " ".join(healed.lines), case
+        assert bool(grid.asked) is (name != "settings.json"), f"{case}: only the settings cost no round"
+        assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], whole.records), case
+        assert healed.folder.told() == whole.folder.told() | {"settings": one.flat()}, case
+        assert list(finished([one])) == [one.run_id]
+
+
+def test_a_run_whose_settings_are_lost_goes_on_and_says_what_it_cannot_check(train: Train, tmp_path: Path) -> None:
+    whole = train("results", method="fedbn", rounds=3)
+    whole.folder.summary_file.unlink()
+    cut(whole.folder.settings_file, 7)
+    again = train("results", method="fedbn", rounds=3)
+    (told,) = [line for line in again.lines if "settings.json" in line]
+    assert told.endswith("written anew; whether the data are those that it was begun on cannot be checked")
+    assert again.hash == whole.hash and again.folder.told()["partition-hash"] == whole.summary["partition-hash"]
+
+
+def test_a_finished_run_whose_settings_are_lost_still_knows_its_data(train: Train) -> None:
+    folder = train().folder
+    folder.settings_file.unlink()
+    with pytest.raises(SettingError, match="was begun on other data"):
+        folder.refuse_other_data("another")
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "{}", "0", '{"settings": []}', '{"models": 1}', "\u00ff"])
+def test_json_that_is_something_else_counts_as_damaged(train: Train, text: str) -> None:
+    folder = train().folder
+    for file in (folder.settings_file, folder.summary_file, folder.rounds_file):
+        file.write_text(text, encoding="latin-1")
+    assert (folder.told(), folder.summary(), folder.rounds()) == ({}, None, [])
+    with pytest.raises(DataError, match=r"settings.json is missing or broken"):
+        TrainedRun(folder)
+    assert train().summary["rounds"] == 2
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"])

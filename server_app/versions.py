@@ -1,0 +1,39 @@
+"""What made a run: the versions of everything that its numbers may depend on."""
+
+import functools
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from client_app.assignment import code_version
+
+PACKAGES = ("client_app", "data", "server_app", "strategies")
+
+
+def versions() -> dict[str, str]:
+    """Return what a number may depend on beside the settings."""
+    told = {
+        "python": platform.python_version(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "code": code_version(*PACKAGES),
+    }
+    for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
+        try:
+            told[package] = version(package)
+        except PackageNotFoundError:
+            told[package] = "not installed"
+    return told | {"commit": commit()}
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the code, or "unknown" outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
