@@ -15,7 +15,7 @@ from server_app.export.onnx_file import onnx_files, require_onnx
 from server_app.results import RunFolder, summarize, write_text
 from strategies.base import AVERAGE
 
-REPEAT = "fresh = true repeats the run"
+MEND = "the run's own command mends it"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TrainedRun:
         if not self.finished and not unfinished:
             damage = f"is damaged after round {len(records)}" if folder.rounds_file.exists() else "is missing"
             state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
-            remedy = "the run's own command finishes it" if whole else "fresh = true repeats it"
+            remedy = "the run's own command finishes it" if whole else MEND
             done = f"{state} (round {self.checkpoint.round} of {rounds})"
             raise DataError(f"{folder.path}: {done}: {remedy}, --unfinished exports it as it is")
         self.model = chosen(list(self.checkpoint.deployed), model)
@@ -102,7 +102,7 @@ class TrainedRun:
             try:
                 memory = recall(folder_of(self.folder.path, site.client), site.round)
             except (Damaged, MemoryLost) as error:
-                raise DataError(f"{error}: {REPEAT}") from None
+                raise DataError(f"{error}: fresh = true repeats the run") from None
             if "private" in memory:
                 yield site, memory["private"]
 
@@ -110,12 +110,12 @@ class TrainedRun:
 def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     """Return the run's last checkpoint. Raises DataError where there is none that can be used."""
     if not folder.checkpoint_file.is_file():
-        lost = f"{folder.checkpoint_file.name} is missing: {REPEAT}"
+        lost = f"{folder.checkpoint_file.name} is missing: {MEND}"
         raise DataError(f"{folder.path}: {lost if finished else 'no round of the run is finished'}")
     try:
         return Checkpoint.load(folder.checkpoint_file)
     except BrokenCheckpoint as error:
-        raise DataError(str(error) if isinstance(error, OtherFormat) else f"{error}: {REPEAT}") from error
+        raise DataError(str(error) if isinstance(error, OtherFormat) else f"{error}: {MEND}") from error
 
 
 def chosen(deployed: list[str], model: str) -> str:

@@ -184,7 +184,7 @@ def state_warnings(runs: Iterable[Run]) -> list[str]:
     for run in runs:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
-            told.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; fresh = true repeats it.")
+            told.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
         elif run.state not in ("missing", "finished"):
             told.append(f"Unfinished and left out: {run.name}, {run.state}.")
     failed = {run.name: int(run.summary.get("failures", 0)) for run in runs if run.summary}
@@ -199,11 +199,14 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     finished = {name: run for name, run in runs.items() if run.finished}
     told = []
     for run in finished.values():
-        planned, found = run.settings.flat(), run.told.get("settings", {})
+        if not run.told:
+            told.append(f"{run.name}: settings.json is missing or damaged; its own command writes it anew.")
+            continue
+        planned, found = run.settings.flat(), run.told["settings"]
         different = sorted(key for key in planned.keys() | found.keys() if planned.get(key) != found.get(key))
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
             told.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
-        made_with = [run.told.get("versions", {}), *run.told.get("earlier-versions", ())]
+        made_with = [run.told["versions"], *run.told.get("earlier-versions", ())]
         if changed := [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]:
             told.append(f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json.")
     paired: dict[tuple[str, int], dict[str, Run]] = {}

@@ -86,6 +86,17 @@ def test_rows_of_one_seed_on_other_partitions_are_told(tmp_path: Path) -> None:
     assert "LDA 0.5, seed 1" in warning and f"other in {folder(one, tmp_path).name}" in warning
 
 
+def test_settings_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    one = frozen(tmp_path)
+    (folder(one, tmp_path) / "settings.json").write_text("{")
+    warnings = [warning for warning in again(one, tmp_path).warnings if folder(one, tmp_path).name in warning]
+    assert (
+        warnings[0]
+        == f"{folder(one, tmp_path).name}: settings.json is missing or damaged; its own command writes it anew."
+    )
+    assert not any("differs from the experiment" in warning for warning in warnings)
+
+
 def test_settings_that_are_not_the_experiments_are_told(tmp_path: Path) -> None:
     one = frozen(tmp_path)
     change(folder(one, tmp_path) / "settings.json", "settings", momentum=0.1, nodes=7)

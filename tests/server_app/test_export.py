@@ -116,7 +116,7 @@ def test_damaged_records_are_no_finished_run_s(tmp_path: Path) -> None:
     folder = trained_on_digits(tmp_path)[1]
     first, second = folder.rounds_file.read_text().splitlines()
     folder.rounds_file.write_text(f"{first}\n{second[:-9]}\n")
-    with pytest.raises(DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): fresh = true.*"):
+    with pytest.raises(DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): .* mends it.*"):
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     assert "The run was not finished" in (tmp_path / "model" / "README.md").read_text()
@@ -125,7 +125,7 @@ def test_damaged_records_are_no_finished_run_s(tmp_path: Path) -> None:
 def test_without_records_the_card_says_that_there_are_no_numbers(tmp_path: Path) -> None:
     folder = trained_on_digits(tmp_path)[1]
     folder.rounds_file.unlink()
-    with pytest.raises(DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): fresh = true.*--unfinished"):
+    with pytest.raises(DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): .* mends it.*--unfinished"):
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
@@ -141,8 +141,14 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (lambda run: cut(run.checkpoint_file), r"checkpoint.safetensors is damaged: .*: fresh = true repeats"),
-        (lambda run: run.checkpoint_file.unlink(), r": checkpoint.safetensors is missing: fresh = true repeats"),
+        (
+            lambda run: cut(run.checkpoint_file),
+            r"checkpoint.safetensors is damaged: .*: the run's own command mends it",
+        ),
+        (
+            lambda run: run.checkpoint_file.unlink(),
+            r": checkpoint.safetensors is missing: the run's own command mends it",
+        ),
         (
             lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))),
             r"000002.safetensors is damaged: .*: fresh = true",
