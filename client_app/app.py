@@ -8,11 +8,10 @@ import os
 import time
 from collections.abc import Callable
 
-import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.assignment import Player, player
+from client_app.assignment import Player, player, repeat_to_the_bit
 from client_app.memory import folder_of, forget_all_but, recall, remember
 from client_app.messages import pack, unpack
 from client_app.scores import measure_all
@@ -114,7 +113,7 @@ def states(message: Message, kind: str) -> dict[str, State]:
 
 def reply(message: Message, play: Play) -> Message:
     """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed."""
-    torch.set_num_threads(1)  # one thread a client: results repeat to the bit, and busy cores do not fight
+    repeat_to_the_bit()
     task, content = message.content.config_records["task"], RecordDict()
     clients, memory_rounds = task["clients"], task["memory"]
     assert isinstance(clients, list) and isinstance(memory_rounds, list)

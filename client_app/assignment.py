@@ -93,6 +93,15 @@ def choose_device(wanted: str) -> str:
     return "cuda" if seen and wanted != "cpu" else "cpu"
 
 
+def repeat_to_the_bit() -> None:
+    """Let this process compute sums in one order: one thread, and of cuDNN's algorithms those that add nothing racing.
+
+    One thread also keeps clients that share a machine's cores from fighting over them.
+    """
+    torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
+
+
 class Player:
     """Data, model and variants of one run, kept by a process so that it can play any client."""
 

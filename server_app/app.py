@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from client_app.assignment import choose_device, initial_seed
+from client_app.assignment import choose_device, initial_seed, repeat_to_the_bit
 from client_app.memory import folder_of, recall
 from client_app.messages import pack
 from client_app.models import build
@@ -50,7 +50,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     A finished run is not repeated. Raises SettingError or DataError for bad input, TooFewReplies when a round fails,
     FolderBusy when another process works on the run.
     """
-    torch.set_num_threads(1)  # as in the clients: the server's own optimization must repeat to the bit as well
+    repeat_to_the_bit()
     folder = RunFolder(settings.folder)
     tell(f"run folder: {folder.path}")
     federation, tracker = federate(settings.data, settings.general.seed), tracker_of(settings, folder.path)

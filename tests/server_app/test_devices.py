@@ -1,12 +1,15 @@
 """Which device a client takes, and what is said where GPUs are hidden from it."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from command_line import FedSkew
-from in_process import small
+from in_process import experiment, small
 
+import client_app.app
+import server_app.app
 from client_app.assignment import choose_device
 from server_app.app import hidden_gpus
 from server_app.grid import refuse_missing_gpus
@@ -67,3 +70,13 @@ def test_hidden_gpus_are_told_of(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
     assert ("client-resources-num-gpus" in hidden_gpus(device, [{"device": client} for client in clients])) == told
+
+
+@pytest.mark.parametrize(("module", "other"), [(client_app.app, server_app.app), (server_app.app, client_app.app)])
+def test_server_and_clients_hold_cudnn_to_deterministic_algorithms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, other: ModuleType
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(other, "repeat_to_the_bit", lambda: None)
+    experiment(tmp_path, rounds=1)
+    assert torch.backends.cudnn.deterministic, f"{module.__name__} asks for them"
