@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from client_app.assignment import code_version
-from client_app.memory import Damaged, read, writing
+from client_app.memory import Damaged, check_length, writing
 from data import SettingError
 from server_app.lock import locked
 from server_app.versions import PACKAGES, versions
@@ -59,8 +59,10 @@ class RunFolder:
         return None if self.damage(rounds) else self.summary()
 
     def damage(self, rounds: int) -> str:
-        """Return what is wrong with the files of a finished run, or with the settings of one that is to go on; empty
-        where nothing is. The whole checkpoint is read, for its checksum, a few milliseconds a megabyte."""
+        """Return what is wrong with the files of a finished run, or with the settings of one that is to go on, or "".
+
+        Of the checkpoint, which a finished run needs no more, the length alone is checked: who reads it checks it.
+        """
         summary = self.summary()
         if self.summary_file.exists():
             if summary is None:
@@ -68,7 +70,7 @@ class RunFolder:
             if (found := len(self.rounds())) != rounds:
                 return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {found}"
             try:
-                read(self.checkpoint_file)
+                check_length(self.checkpoint_file)
             except FileNotFoundError:
                 return f"{self.checkpoint_file} is missing"
             except Damaged as error:

@@ -115,7 +115,8 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     try:
         return Checkpoint.load(folder.checkpoint_file)
     except BrokenCheckpoint as error:
-        raise DataError(str(error) if isinstance(error, OtherFormat) else f"{error}: {MEND}") from error
+        remedy = "" if isinstance(error, OtherFormat) else ": delete it, and the run's own command makes it anew"
+        raise DataError(f"{error}{remedy}") from error
 
 
 def chosen(deployed: list[str], model: str) -> str:

@@ -143,7 +143,7 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
     [
         (
             lambda run: cut(run.checkpoint_file),
-            r"checkpoint.safetensors is damaged: .*: the run's own command mends it",
+            r"checkpoint.safetensors is damaged: .*: delete it, and the run's own command makes",
         ),
         (
             lambda run: run.checkpoint_file.unlink(),

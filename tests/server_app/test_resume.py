@@ -224,7 +224,6 @@ FINISHED_DAMAGES: list[tuple[str, str, Callable[[Path], Any]]] = [
     ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.write_text("{}\n" * 3)),
     ("checkpoint.safetensors", "is missing", lambda file: file.unlink()),
     ("checkpoint.safetensors", "is damaged", lambda file: cut(file, 7)),
-    ("checkpoint.safetensors", "is damaged", lambda file: flip(file, -9)),
     ("settings.json", "is missing or damaged and is written anew", lambda file: cut(file, 7)),
     ("settings.json", "is missing or damaged and is written anew", lambda file: change_a_digit(file)),
     ("settings.json", "is missing or damaged and is written anew", lambda file: file.unlink()),
