@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -64,12 +65,9 @@ def write_atomically(
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return a file's tensors and text. Raises Damaged when they are not the ones that were written."""
-    try:
-        with safe_open(path, "pt") as file:
-            told = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise Damaged(f"{path} is damaged: {error}") from error
+    with opened(path) as file:
+        told = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     stated = told.pop(CHECKSUM, None)  # files of earlier versions have none
     if stated is not None and stated != checksum(tensors, told):
         raise Damaged(f"{path} is damaged: its checksum is another")
@@ -78,9 +76,16 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def check_length(path: Path) -> None:
     """Raise Damaged for a file that is cut short. No tensor is read, so one that was changed is not found."""
+    with opened(path):
+        pass
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a file of tensors, which is as long as its head says. Raises Damaged for what is none."""
     try:
-        with safe_open(path, "pt"):
-            pass
+        with safe_open(path, "pt") as file:
+            yield file
     except SafetensorError as error:
         raise Damaged(f"{path} is damaged: {error}") from error
 

@@ -110,18 +110,15 @@ def ordered_pairs(log_probabilities_N2: Tensor, labels_N: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure_all(
-    model: Classifier, states: Mapping[str, State], samples: Samples, batch_size: int = 0
-) -> dict[str, Scores]:
+def measure_all(model: Classifier, states: Mapping[str, State], samples: Samples) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
     States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
     features, which is where the time goes. Scores of groups and of pairs need all samples at once, others a batch.
-    `batch_size` 0 is what suits the device.
     """
     model.eval()
     device = samples.labels_N.device
-    batch_size = batch_size or INFERENCE_BATCH[device.type]
+    batch_size = INFERENCE_BATCH[device.type]
     together = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):

@@ -44,11 +44,8 @@ def batch_norm_names(model: nn.Module) -> frozenset[str]:
 
 
 @torch.no_grad()
-def in_batches(function: Callable[[Tensor], Tensor], samples: Samples, batch_size: int = 0) -> Tensor:
-    """Return what `function` makes of all samples' inputs, batch by batch, without gradient.
-
-    `batch_size` 0 is what suits the device.
-    """
+def in_batches(function: Callable[[Tensor], Tensor], samples: Samples) -> Tensor:
+    """Return what `function` makes of all samples' inputs, batch by batch, without gradient."""
     device = samples.labels_N.device
-    parts = torch.split(torch.arange(len(samples), device=device), batch_size or INFERENCE_BATCH[device.type])
+    parts = torch.split(torch.arange(len(samples), device=device), INFERENCE_BATCH[device.type])
     return torch.cat([function(samples.batch(part_B)) for part_B in parts])

@@ -40,9 +40,8 @@ def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1)
     """Return a run's cost, its clients played by so many processes."""
     general, model = settings.general, model_of(settings)
     left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
-    mean_steps = sum(steps(settings.training, samples) for samples in sizes.train) / len(sizes.train)
     mean_samples = sum(sizes.train) / len(sizes.train)
-    one = rates.client + mean_steps * rates.step + mean_samples * rates.sample
+    one = rates.client + mean_steps(settings, sizes) * rates.step + mean_samples * rates.sample
     private = bool(private_names(model, settings.variants))
     tests = sizes.test * (clients if private and not sizes.own_tests else 1)
     at_once, testing = min(workers, taking), min(workers, clients) if private or sizes.own_tests else 1
@@ -64,11 +63,16 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
 
     That is enough to tell a long run from a short one of the same data, before anything is measured.
     """
-    a_client = sum(steps(settings.training, samples) for samples in sizes.train) / len(sizes.train)
+    a_round = participants(settings) * mean_steps(settings, sizes) * settings.training.batch_size
     server = sum(
         getattr(one, "steps", 0) * getattr(one, "batch_size", 0) for one in (settings.combine, *settings.deploys)
     )
-    return rounds_left(settings) * (participants(settings) * a_client * settings.training.batch_size + server)
+    return rounds_left(settings) * (a_round + server)
+
+
+def mean_steps(settings: RunSettings, sizes: Sizes) -> float:
+    """Return the training steps of a client in a round, the mean over all clients."""
+    return sum(steps(settings.training, samples) for samples in sizes.train) / len(sizes.train)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:

@@ -1,13 +1,16 @@
 """Small models and clients for the tests of this folder."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from client_app.client import Client, Report, Variant
 from client_app.models import Classifier, build
+from client_app.models.classifier import INFERENCE_BATCH
 from client_app.optimizer import TrainingSettings
 from client_app.scores import Scores, measure_all
 from client_app.state import State, copy, weighted_mean
@@ -113,9 +116,15 @@ def play(
     return dict(shared), reports
 
 
-def measure(model: Classifier, samples: Samples, batch_size: int = 0) -> Scores:
+def measure(model: Classifier, samples: Samples, batch_size: int = 512) -> Scores:
     """Return the scores of the model as it is."""
-    return measure_all(model, {"": model.state_dict()}, samples, batch_size)[""]
+    with batches_of(batch_size):
+        return measure_all(model, {"": model.state_dict()}, samples)[""]
+
+
+def batches_of(size: int) -> AbstractContextManager[object]:
+    """Within this context, passes without gradient go in batches of that size."""
+    return mock.patch.dict(INFERENCE_BATCH, {"cpu": size})
 
 
 def same(left: State, right: State) -> bool:

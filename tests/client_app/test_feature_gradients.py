@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from client_builders import FLOAT, broadcast_of, labels_of, same, small_client
+from client_builders import FLOAT, batches_of, broadcast_of, labels_of, same, small_client
 
 from client_app.client import Client
-from client_app.models.classifier import INFERENCE_BATCH
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
 from client_app.variants.feature_gradients import FeatureGradients, class_gradients
@@ -135,12 +134,12 @@ def test_the_backbone_is_in_eval_mode_and_training_is_untouched() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_features_cover_every_sample_whatever_the_batch(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(INFERENCE_BATCH, "cpu", batch_size)
+def test_features_cover_every_sample_whatever_the_batch(batch_size: int) -> None:
     client = client_with_head()
     client.model.eval()
     with torch.no_grad():
         expected_ND = client.model.features(client.samples.inputs_N)
-    features_ND = client.features()
+    with batches_of(batch_size):
+        features_ND = client.features()
     assert features_ND.shape == (8, 64) and not features_ND.requires_grad
     assert torch.allclose(features_ND, expected_ND, atol=1e-6)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT, measure, samples_of
+from client_builders import FLOAT, batches_of, measure, samples_of
 from sklearn.metrics import roc_auc_score
 from test_scores import case, echo, equal
 from torch import Tensor
@@ -120,7 +120,8 @@ def test_groups_of_states_that_share_features_are_as_alone() -> None:
         name: {"head.weight": factor * torch.eye(2, dtype=FLOAT), "head.bias": torch.tensor([0.0, 0.3]).double()}
         for name, factor in (("average", 1.0), ("creff", -2.0))
     }
-    together = measure_all(echo(2, FLOAT), states, samples, batch_size=7)
+    with batches_of(7):
+        together = measure_all(echo(2, FLOAT), states, samples)
     for name, state in states.items():
         alone = echo(2, FLOAT)
         alone.load_state_dict(state)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT, measure, samples_of, small_client
+from client_builders import FLOAT, batches_of, measure, samples_of, small_client
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, log_loss
 from torch import Tensor, nn
 
@@ -145,7 +145,8 @@ def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> N
         name: {"head.weight": factor * torch.eye(5, dtype=FLOAT).roll(turn, 0), "head.bias": torch.arange(5.0).double()}
         for name, factor, turn in (("average", 1.0, 0), ("creff", 2.0, 1), ("tau-norm", 0.5, 0))
     }
-    together = measure_all(model, states, samples, batch_size=50)
+    with batches_of(50):
+        together = measure_all(model, states, samples)
     assert list(together) == list(states)
     assert model.features.passes == 5
     for name, state in states.items():
