@@ -59,7 +59,8 @@ class Worker:
 
     def let_go(self) -> None:
         """Let the process end by itself, if it has no job: killed, it would leave its engine's semaphores behind."""
-        self.connection.close()
+        if self.job is None:  # one that has would still write into the pipe
+            self.connection.close()
 
     def end(self) -> None:
         """End the process, at once if it has a job: what is on disk is whole at any moment."""
@@ -68,6 +69,7 @@ class Worker:
             self.process.join(FAREWELL)
         self.process.kill()
         self.process.join()
+        self.connection.close()
 
 
 class Teller(logging.Handler):
