@@ -27,8 +27,8 @@ import torch.nn.functional as F
 
 from client_app.models import build
 from data import federate
-from server_app.engines import execute
-from server_app.engines.launcher import _Flower
+from fedskew.engines import execute
+from fedskew.engines.launcher import _Flower
 from server_app.settings import RunSettings, parse
 
 GOALS = {600: 1.05, 32: 1.15}

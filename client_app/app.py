@@ -11,9 +11,10 @@ from collections.abc import Callable
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.assignment import Player, player, repeat_to_the_bit
 from client_app.memory import folder_of, forget_all_but, recall, remember
 from client_app.messages import pack, unpack
+from client_app.player import Player, player
+from client_app.process import repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State
 from client_app.training import train_round

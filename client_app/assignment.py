@@ -1,23 +1,14 @@
-"""What the server tells a client about the run, and what a process keeps to play any client of it."""
+"""What the server tells a client about the run."""
 
-import functools
-import hashlib
 import json
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from client_app.client import Client, Variant
-from client_app.models import build
+from client_app.client import Variant
 from client_app.optimizer import TrainingSettings
-from client_app.state import State, copy, seed_of
-from client_app.training import private_names
 from client_app.variants import VARIANTS
-from data import DataSettings, Samples, SettingError, federate
+from data import DataSettings
 
 
 @dataclass(frozen=True)
@@ -66,115 +57,3 @@ class Assignment:
             folder=Path(fields["folder"]),
             code=fields["code"],
         )
-
-
-@functools.cache
-def code_version(*packages: str) -> str:
-    """Return a hash of the packages' sources; of those that a client runs, when none is named."""
-    root = Path(__file__).resolve().parent.parent
-    sha = hashlib.sha256()
-    for package in packages or ("client_app", "data"):
-        for path in sorted((root / package).rglob("*.py")):
-            sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return sha.hexdigest()[:16]
-
-
-def choose_device(wanted: str) -> str:
-    """Return cpu or cuda. Raises SettingError when cuda is demanded and this process sees none."""
-    seen = torch.cuda.is_available()
-    if wanted == "cuda" and not seen:
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-        remedy = (
-            "give clients a share of one with --federation-config 'client-resources-num-gpus=0.5'"
-            if hidden
-            else "use device = cpu, or a machine with one"
-        )
-        raise SettingError("device", wanted, f"this client sees no GPU; {remedy}")
-    return "cuda" if seen and wanted != "cpu" else "cpu"
-
-
-def repeat_to_the_bit() -> None:
-    """Let this process compute sums in one order: one thread, and of cuDNN's algorithms those that add nothing racing.
-
-    One thread also keeps clients that share a machine's cores from fighting over them.
-    """
-    torch.set_num_threads(1)
-    torch.backends.cudnn.deterministic = True
-
-
-class Player:
-    """Data, model and variants of one run, kept by a process so that it can play any client."""
-
-    def __init__(self, assignment: Assignment) -> None:
-        if assignment.code != code_version():
-            raise RuntimeError(
-                "this client runs other code than the server: another checkout is on its path "
-                "(restart Flower's SuperLink, or use `fedskew run`)"
-            )
-        self.assignment = assignment
-        self.device = choose_device(assignment.device)
-        self.federation = federate(assignment.data, assignment.seed)
-        dataset = self.federation.dataset
-        self.classes = dataset.num_classes
-        self.model = build(assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed)).to(self.device)
-        self.private = private_names(self.model, assignment.variants)
-        self.initial = copy({name: t for name, t in self.model.state_dict().items() if name in self.private})
-
-    def whole(self, shared: State, memory: Mapping[str, State]) -> State:
-        """Return the model's state: the shared weights and the client's private tensors (the initial ones at first)."""
-        return {**shared, **self.initial, **memory.get("private", {})}
-
-    def test_sets(self, client: int) -> dict[str, Samples]:
-        """Return what a client's models are measured on: its test set and, where the data have one, validation set."""
-        sets = {"test": self.federation.test(client, self.device)}
-        validation = self.federation.validation(client, self.device)
-        return sets if validation is None else {**sets, "validation": validation}
-
-    def check_number(self, client: int) -> None:
-        """Raise LookupError for a client that does not exist."""
-        if not 0 <= client < self.federation.clients:
-            raise LookupError(f"there is no client {client}, only 0 to {self.federation.clients - 1}")
-
-    def client(
-        self, client: int, round: int, shared: State, broadcast: Mapping[str, State], memory: Mapping[str, State]
-    ) -> Client:
-        """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
-        self.check_number(client)
-        self.model.load_state_dict(self.whole(shared, memory))
-        return Client(
-            id=client,
-            model=self.model,
-            samples=self.federation.train(client, self.device),
-            num_classes=self.classes,
-            round=round,
-            start=on_device(shared, self.device),
-            broadcast={name: on_device(state, self.device) for name, state in broadcast.items()},
-            memory={name: on_device(state, self.device) for name, state in memory.items()},
-            seed=seed_of(self.assignment.seed, round, client),
-        )
-
-    def answer(self, client: Client, question: str) -> dict[str, State]:
-        """Return every variant's answer to `question`."""
-        answers = {v.name: v.answer(client, question) for v in sorted_by_name(self.assignment.variants)}
-        return {name: state for name, state in answers.items() if state}
-
-
-def on_device(state: State, device: str) -> State:
-    """Return the state with its tensors on `device`."""
-    return {name: tensor.to(device) for name, tensor in state.items()}
-
-
-def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:
-    """Return the variants in the one order that every loop walks them."""
-    return sorted(variants, key=lambda variant: variant.name)
-
-
-def initial_seed(run_seed: int) -> int:
-    """Return the seed of the model's first weights; server and clients draw the same."""
-    return seed_of(run_seed, "model")
-
-
-@functools.lru_cache(maxsize=2)
-def player(assignment: str) -> Player:
-    """Return the player of an assignment's JSON; a process keeps the last two."""
-    return Player(Assignment.from_json(assignment))

@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data import cache
-from data.catalog import KNOWN, domain_names, has_domains, is_own, members
-from data.errors import DataError
-from data.files import ImageFiles
-from data.named import files_of, read_named
-from data.own import path_of, read_folder, read_npz
-from data.recipe import fedbn
 from data.resolve import class_names, input_shape, numbers, resolve
-from data.settings import DataSettings
-from data.splits import Raw, Split, checked
+from data.settings import DataError, DataSettings
+from data.sources import cache
+from data.sources.catalog import KNOWN, domain_names, has_domains, is_own, members
+from data.sources.fedbn_sizes import fedbn
+from data.sources.files import ImageFiles
+from data.sources.named import files_of, read_named
+from data.sources.own import path_of, read_folder, read_npz
+from data.sources.splits import Raw, Split, checked
 
 
 @dataclass(frozen=True, eq=False)

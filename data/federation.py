@@ -11,15 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from data.datasets import Dataset, load
-from data.errors import DataError
-from data.files import ImageFiles
 from data.long_tail import long_tail
 from data.partition_file import Dealt, path_of, read, save
 from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
 from data.samples import Samples
-from data.settings import DataSettings, SettingError, require
+from data.settings import DataError, DataSettings, SettingError, require
+from data.sources.files import ImageFiles
 from data.unseen_domain import UnseenDomain, left_out, without
 
 KEPT = 64

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError
-from data.settings import SettingError
+from data.settings import DataError, SettingError
 
 VERSION = 1
 MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")

@@ -4,7 +4,9 @@ import difflib
 import math
 from dataclasses import replace
 
-from data.catalog import (
+from data.partition_file import marked, read
+from data.settings import PARTITIONS, DataSettings, SettingError, require
+from data.sources.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
     FAMILIES,
@@ -15,8 +17,6 @@ from data.catalog import (
     is_own,
     members,
 )
-from data.partition_file import marked, read
-from data.settings import PARTITIONS, DataSettings, SettingError, require
 
 
 def resolve(settings: DataSettings) -> DataSettings:
@@ -242,7 +242,7 @@ def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 def _missing(name: str, settings: DataSettings, key: str) -> str:
     """The rule that a user's own data need `key`, with the value that the data on disk suggest."""
-    from data.own import seen  # only on this path: resolving reads no data
+    from data.sources.own import seen  # only on this path: resolving reads no data
 
     value = seen(name, settings).get(key)
     rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"

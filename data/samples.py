@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from torch import Generator, Tensor
 
 from data.augmentation import AUGMENTATIONS
-from data.files import ImageFiles
+from data.sources.files import ImageFiles
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,10 @@ from typing import ClassVar, Protocol
 from data.augmentation import AUGMENTATIONS
 
 
+class DataError(ValueError):
+    """Data that cannot be used as they are; the message names the file or folder, the key, the value and the rule."""
+
+
 class SettingError(ValueError):
     """A setting whose value breaks a rule; the message names the key, the value and the rule."""
 

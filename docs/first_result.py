@@ -16,8 +16,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from server_app.experiments import find
-from server_app.plan import plan
+from fedskew.experiments.experiments import find
+from fedskew.experiments.plan import plan
 
 PANELS = {
     "quick-fedshift": "FedShift: classes missing at clients\nFashion-MNIST, LDA 0.1",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from client_app.assignment import player
+from client_app.player import player
 from client_app.scores import measure_all
 from client_app.training import train_round
 from server_app.checkpoint import Checkpoint

@@ -12,10 +12,11 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from client_app.assignment import choose_device, initial_seed, repeat_to_the_bit
 from client_app.memory import folder_of, recall
 from client_app.messages import pack
 from client_app.models import build
+from client_app.player import initial_seed
+from client_app.process import choose_device, repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate

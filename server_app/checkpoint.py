@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_app.memory import Damaged, MemoryLost, folder_of, read, recall, write_atomically
+from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State, split_prefix, with_prefix
+from client_app.tensor_files import Damaged, read, write_atomically
 from server_app.results import RunFolder
 
 FORMAT = 1

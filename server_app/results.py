@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from client_app.assignment import code_version
-from client_app.memory import Damaged, check_length, writing
+from client_app.process import code_version
+from client_app.tensor_files import Damaged, check_length, writing
 from data import SettingError
 from server_app.lock import locked
 from server_app.versions import PACKAGES, versions

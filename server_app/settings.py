@@ -17,15 +17,16 @@ from typing import Any
 
 import torch
 
-from client_app.assignment import Assignment, code_version
+from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.models import MODELS, build, has_batch_norm, is_own_model, source_hash
 from client_app.optimizer import TrainingSettings
+from client_app.process import code_version
 from client_app.variants import VARIANTS
 from client_app.variants.norm_statistics import PrivateNorm
 from data import DataSettings, SettingError, require, resolve
-from data.catalog import has_domains
 from data.settings import USED_BY
+from data.sources.catalog import has_domains
 from server_app.methods import Parts, compose, section_types
 from server_app.suitable_model import suitable_model
 from strategies.exchange import ExchangeSettings

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from client_app.assignment import code_version
+from client_app.process import code_version
 
-PACKAGES = ("client_app", "data", "server_app", "strategies")
+PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
 
 
 def versions() -> dict[str, str]:

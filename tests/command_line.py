@@ -11,7 +11,7 @@ FedSkew = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FedSkew:
     """Return a function that runs `fedskew WORDS` and returns exit status, stdout and stderr."""
-    from server_app.cli import main  # not before conftest.py has imported flwr
+    from fedskew.cli.main import main  # not before conftest.py has imported flwr
 
     monkeypatch.setenv("COLUMNS", "200")
 

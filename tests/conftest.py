@@ -3,7 +3,9 @@
 import multiprocessing
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,3 +40,14 @@ def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
         yield
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., Any]:
+    """Run an experiment into a folder of the test; `results` names another one, `grid` says how to play the clients."""
+    from in_process import experiment
+
+    def run_once(results: str = "results", **more: Any) -> Any:
+        return experiment(tmp_path / results, **more)
+
+    return run_once

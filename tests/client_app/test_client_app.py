@@ -10,12 +10,14 @@ import torch
 from client_builders import measure, same
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from client_app.assignment import Assignment, Player, code_version, initial_seed, player
+from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.memory import file_of, folder_of, recall
 from client_app.messages import pack, unpack
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
+from client_app.player import Player, initial_seed, player
+from client_app.process import code_version
 from client_app.scores import Scores
 from client_app.state import State, copy
 from client_app.training import train_round
@@ -23,7 +25,7 @@ from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.logit_shift import LogitShift
 from data import DataSettings, SettingError, federate
-from server_app.engines.local import LocalGrid
+from fedskew.engines.local import LocalGrid
 
 SHAPE = (1, 8, 8)
 VARIANTS = (FeatureGradients(), LocalBatchNorm(), LogitShift())

@@ -7,17 +7,9 @@ import torch
 from client_builders import same
 from safetensors import safe_open
 
-from client_app import memory
-from client_app.memory import (
-    Damaged,
-    MemoryLost,
-    file_of,
-    folder_of,
-    forget_all_but,
-    recall,
-    remember,
-    write_atomically,
-)
+from client_app import tensor_files
+from client_app.memory import MemoryLost, file_of, folder_of, forget_all_but, recall, remember
+from client_app.tensor_files import Damaged, write_atomically
 
 
 def kept(value: float) -> dict[str, dict[str, torch.Tensor]]:
@@ -94,7 +86,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, m
         assert path.exists(), "the old file is there while the new one is written"
         raise OSError("no space left")
 
-    monkeypatch.setattr(memory, "save_file", half_written)
+    monkeypatch.setattr(tensor_files, "save_file", half_written)
     with pytest.raises(OSError, match="no space left"):
         write_atomically(path, {"x": torch.zeros(2)})
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
@@ -108,21 +100,21 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, m
 def test_a_damaged_file_is_noticed_by_its_checksum(tmp_path: Path, place: float, change: str) -> None:
     path = tmp_path / "state.safetensors"
     write_atomically(path, {"x": torch.arange(100.0)}, {"why": "first"})
-    assert memory.read(path)[1] == {"why": "first"}
+    assert tensor_files.read(path)[1] == {"why": "first"}
     content = bytearray(path.read_bytes())
     where = int(place * len(content))
     path.write_bytes(
         content[:where] if change == "cut" else content[:where] + bytes([content[where] ^ 1]) + content[where + 1 :]
     )
     with pytest.raises(Damaged, match=r"state\.safetensors is damaged"):
-        memory.read(path)
+        tensor_files.read(path)
 
 
 def test_the_previous_file_is_kept(tmp_path: Path) -> None:
     path, previous = tmp_path / "state.safetensors", tmp_path / "previous.safetensors"
     for value in (1.0, 2.0, 3.0):
         write_atomically(path, {"x": torch.tensor(value)}, previous=previous)
-    assert [memory.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
+    assert [tensor_files.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
 
 
 def test_the_memory_of_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:

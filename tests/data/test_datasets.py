@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import DataError, DataSettings, SettingError, cache, load, resolve
-from data.catalog import ALIASES, KNOWN
+from data import DataError, DataSettings, SettingError, load, resolve
+from data.sources import cache
+from data.sources.catalog import ALIASES, KNOWN
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -286,7 +287,7 @@ RACE = """
 import sys, time
 from pathlib import Path
 from data import DataSettings, load
-from data import cache
+from data.sources import cache
 write = cache.write
 def late(folder, arrays):
     Path(sys.argv[1]).touch()  # both have found no copy before either writes one

@@ -17,8 +17,8 @@ from client_app.messages import pack, unpack
 from client_app.models import build
 from client_app.state import State, digest
 from data import federate
+from fedskew.engines.local import LocalGrid, identify
 from server_app.checkpoint import Checkpoint
-from server_app.engines.local import LocalGrid, identify
 from strategies.base import Strategy
 from strategies.exchange import Exchange, ExchangeSettings, TooFewNodes, TooFewReplies, wait_for_nodes
 

@@ -11,17 +11,17 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from in_process import Outcome, TamperingGrid, losses, small
 
-from client_app.assignment import Player, player
 from client_app.client import Client, Report
 from client_app.memory import folder_of, recall
 from client_app.messages import pack, unpack
 from client_app.models import build
+from client_app.player import Player, player
 from client_app.state import State, copy, digest
 from client_app.training import train_round
 from data import SettingError
+from fedskew.engines.local import LocalGrid, identify
 from server_app.app import Run
 from server_app.checkpoint import Checkpoint
-from server_app.engines.local import LocalGrid, identify
 from server_app.methods import METHODS
 from server_app.settings import defaults, parse
 from strategies.fednova import FedNova

@@ -13,9 +13,9 @@ import torch
 from in_process import Outcome, experiment
 
 from client_app.models import batch_norm_names, build
+from fedskew.engines.local import LocalGrid
 from server_app.app import run
 from server_app.checkpoint import Checkpoint
-from server_app.engines.local import LocalGrid
 from server_app.methods import METHODS
 from server_app.results import RunFolder
 from server_app.settings import parse
@@ -73,7 +73,14 @@ def test_another_process_gives_the_same(train: Train, tmp_path: Path) -> None:
         "for method in changes: print(experiment(Path(sys.argv[2]), method=method).hash)"
     )
     methods = ["fedshift+fedbn+iwds", "creff+fedbn"]
-    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path / "there"), json.dumps(methods)]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        str(Path(__file__).parents[1]),
+        str(tmp_path / "there"),
+        json.dumps(methods),
+    ]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert told == [train("here", method=method).hash for method in methods]
 

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losses, small
 
-import client_app.memory
+import client_app.tensor_files
 import server_app.app
 import server_app.results
-from client_app.assignment import player
-from client_app.memory import WriteFailed
+from client_app.player import player
+from client_app.tensor_files import WriteFailed
 from data import DataError, SettingError, federate
+from fedskew.export.from_run import TrainedRun
+from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
-from server_app.export.from_run import TrainedRun
-from server_app.grid import finished
 from server_app.lock import FolderBusy
 from server_app.results import RunFolder
 from strategies.exchange import TooFewReplies
@@ -288,7 +288,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(
     """The disk is full when a file of that name is written in or after round 3."""
     changes = {"method": "fedbn", "rounds": 4}
     whole = train("whole", **changes)
-    real, folder = client_app.memory.writing, small(tmp_path / "full", **changes).folder
+    real, folder = client_app.tensor_files.writing, small(tmp_path / "full", **changes).folder
 
     @contextlib.contextmanager
     def full(path: Path) -> Iterator[None]:
@@ -299,7 +299,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(
             yield
 
     with monkeypatch.context() as patch:
-        for module in (client_app.memory, server_app.results):
+        for module in (client_app.tensor_files, server_app.results):
             patch.setattr(module, "writing", full)
         with pytest.raises((WriteFailed, TooFewReplies), match=rf"{name} cannot be written: No space left on device"):
             train("full", **changes)
@@ -309,7 +309,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(
 
 def test_a_file_that_grows_too_large_is_one_sentence(tmp_path: Path) -> None:
     """The operating system itself refuses, in the middle of a file."""
-    command = [sys.executable, "-m", "server_app.cli", "run", "--engine", "inprocess", "--results", str(tmp_path)]
+    command = [sys.executable, "-m", "fedskew", "run", "--engine", "inprocess", "--results", str(tmp_path)]
     command += ["--set", "rounds=2", "--set", "local-epochs=1"]
     limit = (40_000, 40_000)
 

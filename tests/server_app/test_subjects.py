@@ -11,13 +11,13 @@ from in_process import Outcome, TamperingGrid, small
 from rich.console import Console
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from client_app.assignment import initial_seed
 from client_app.messages import pack, unpack
 from client_app.models import build
+from client_app.player import initial_seed
 from data import federate
+from fedskew.cli.results_table import lines, results_table
+from fedskew.engines.local import LocalGrid
 from server_app.checkpoint import Checkpoint
-from server_app.engines.local import LocalGrid
-from server_app.tables import lines, results_table
 
 Train = Callable[..., Outcome]
 SITES = ("NYU", "UM_1", "USM", "UCLA_1")

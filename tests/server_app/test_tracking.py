@@ -11,9 +11,9 @@ from command_line import FedSkew
 from in_process import PLACES, Outcome, killed, small
 from rich.console import Console
 
+from fedskew.engines import execute
+from fedskew.sweep import run_all
 from server_app import settings as settings_module
-from server_app.engines import execute
-from server_app.grid import run_all
 from server_app.results import RunFolder
 from server_app.settings import parse
 from server_app.tracking import Tracker, scalars

@@ -16,10 +16,10 @@ import client_app.app
 from client_app.messages import pack, unpack
 from client_app.models import batch_norm_names, build
 from client_app.variants.norm_statistics import REFUSAL
+from fedskew.cli.results_table import unseen_table
+from fedskew.engines.local import LocalGrid
 from server_app.checkpoint import Checkpoint
-from server_app.engines.local import LocalGrid
 from server_app.results import RunFolder
-from server_app.tables import unseen_table
 from strategies.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]

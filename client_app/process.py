@@ -1,0 +1,44 @@
+"""What holds for a process that plays clients: its device, its threads, and the hash of the code that it runs."""
+
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+import torch
+
+from data import SettingError
+
+
+@functools.cache
+def code_version(*packages: str) -> str:
+    """Return a hash of the packages' sources; of those that a client runs, when none is named."""
+    root = Path(__file__).resolve().parent.parent
+    sha = hashlib.sha256()
+    for package in packages or ("client_app", "data"):
+        for path in sorted((root / package).rglob("*.py")):
+            sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return sha.hexdigest()[:16]
+
+
+def choose_device(wanted: str) -> str:
+    """Return cpu or cuda. Raises SettingError when cuda is demanded and this process sees none."""
+    seen = torch.cuda.is_available()
+    if wanted == "cuda" and not seen:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        remedy = (
+            "give clients a share of one with --federation-config 'client-resources-num-gpus=0.5'"
+            if hidden
+            else "use device = cpu, or a machine with one"
+        )
+        raise SettingError("device", wanted, f"this client sees no GPU; {remedy}")
+    return "cuda" if seen and wanted != "cpu" else "cpu"
+
+
+def repeat_to_the_bit() -> None:
+    """Let this process compute sums in one order: one thread, and of cuDNN's algorithms those that add nothing racing.
+
+    One thread also keeps clients that share a machine's cores from fighting over them.
+    """
+    torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True

@@ -1,0 +1,87 @@
+"""Files of tensors and text with a checksum, written in one step: a reader finds the old file or the new one."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from client_app.state import digest
+
+CHECKSUM = "checksum"
+"""Key of a file's metadata: the digest of its tensors and of its other metadata."""
+
+
+class Damaged(ValueError):
+    """A file that is not as it was written; the message names it."""
+
+
+class WriteFailed(OSError):
+    """A file that could not be written; the message names it and says why."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within this context, turn whatever prevents `path` from being written into one sentence, WriteFailed."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise WriteFailed(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def write_atomically(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, previous: Path | None = None
+) -> None:
+    """Write tensors and text so that a reader, and a kill at any time, finds the old file or the new one.
+
+    With `previous` the old file is kept under that name; a kill may then leave it there alone. Raises WriteFailed.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    told = dict(metadata or {})
+    told[CHECKSUM] = checksum(tensors, told)
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, told)
+            if previous is not None and path.exists():
+                path.replace(previous)
+            partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return a file's tensors and text. Raises Damaged when they are not the ones that were written."""
+    with opened(path) as file:
+        told = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    stated = told.pop(CHECKSUM, None)  # files of earlier versions have none
+    if stated is not None and stated != checksum(tensors, told):
+        raise Damaged(f"{path} is damaged: its checksum is another")
+    return tensors, told
+
+
+def check_length(path: Path) -> None:
+    """Raise Damaged for a file that is cut short. No tensor is read, so one that was changed is not found."""
+    with opened(path):
+        pass
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a file of tensors, which is as long as its head says. Raises Damaged for what is none."""
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def checksum(tensors: Mapping[str, Tensor], told: Mapping[str, str]) -> str:
+    """Return the sha256 of tensors and text."""
+    return digest([tensors], *sorted(f"{key}={value}" for key, value in told.items()))

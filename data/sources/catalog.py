@@ -1,0 +1,268 @@
+"""What is known of each named data set before a byte of it is read: classes, shape, normalization, where it lies."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set that can be asked for by name."""
+
+    class_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    """Channels, height, width; or the length of a vector."""
+    mean: tuple[float, ...]
+    """Of each channel, on the scale 0..1."""
+    std: tuple[float, ...]
+    """Of each channel, on the scale 0..1."""
+    torchvision_class: str = ""
+    """Name in torchvision.datasets; empty where torchvision has none."""
+    torchvision_root: str = ""
+    """What torchvision calls root, below data-root."""
+    files: tuple[str, ...] = ()
+    """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
+    layout: str = "torchvision"
+    """Which reader of layouts.py understands the files; torchvision, or only npz where there are no files."""
+    family: str = "digits"
+    """How it is treated as one domain of several: a key of FAMILIES."""
+    how: str = ""
+    """How to get it where no library can download it."""
+    nilearn_files: tuple[str, ...] = ()
+    """Patterns of `files` as nilearn downloads it; empty where nilearn does not."""
+    sizes: tuple[int, int] = (0, 0)
+    """Training and test samples, for estimates before the data are there; 0 where that depends on settings."""
+
+    @property
+    def downloaded_by(self) -> str:
+        """The library that can download it; empty where none can."""
+        return "torchvision" if self.torchvision_class else "nilearn" if self.nilearn_files else ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What domains of one problem have in common."""
+
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+    train_share: float
+    """recipe fedbn: training samples of each domain, over those of the smallest domain."""
+    val_share: float
+    """recipe fedbn: validation samples, likewise, from the end of the same list."""
+    resplit: bool = False
+    """recipe fedbn: whether train and test are pooled and split anew, 80 to 20."""
+
+
+# FedBN (Li et al., 2021): digits are brought to 3x28x28 and normalized by .5/.5, its other images are not normalized.
+FAMILIES = {
+    "digits": Family((3, 28, 28), 0.5, 0.5, 1.0, 0.0, resplit=True),
+    "office": Family((3, 256, 256), 0.0, 1.0, 0.5, 0.4),
+    "domainnet": Family((3, 256, 256), 0.0, 1.0, 0.05, 0.05),
+    "abide": Family((6105,), 0.0, 1.0, 1.0, 0.0),
+}
+
+
+_DIGITS = tuple(str(digit) for digit in range(10))
+_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+# CReFF (Shang et al., 2022) uses these for CIFAR-10 and CIFAR-100 alike, and so do FedNova and FedBE.
+_CIFAR_MEAN, _CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+_CIFAR100 = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle "
+    "caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant "
+    "flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man "
+    "maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree "
+    "plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper "
+    "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train "
+    "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_HALF = (0.5, 0.5, 0.5)
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_OFFICE = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
+_DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
+
+
+def _office(domain: str) -> Known:
+    return Known(
+        tuple(_OFFICE.split()),
+        (3, 256, 256),
+        (0.0,) * 3,
+        (1.0,) * 3,
+        files=(f"office_caltech_10/{domain}/*",),
+        layout="office",
+        family="office",
+        how="unpack office_caltech_10 (Gong et al., 2012), one folder a domain, into data-root",
+    )
+
+
+def _domainnet(domain: str) -> Known:
+    return Known(
+        tuple(_DOMAINNET.split()),
+        (3, 256, 256),
+        (0.0,) * 3,
+        (1.0,) * 3,
+        files=(f"DomainNet/{domain}/*",),
+        layout="domainnet",
+        family="domainnet",
+        how=f"unpack {domain}.zip of DomainNet (Peng et al., 2019), with its two list files, into data-root/DomainNet",
+    )
+
+
+def _abide(site: str) -> Known:
+    return Known(
+        ("control", "autism"),
+        (6105,),
+        (0.0,),
+        (1.0,),
+        files=(f"abide/{site}.npz",),
+        nilearn_files=("ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv", f"ABIDE_pcp/*/*/{site}_*_rois_*.1D"),
+        layout="abide",
+        family="abide",
+    )
+
+
+_SIZES = {
+    "digits": (1437, 360),
+    "mnist": (60_000, 10_000),
+    "fashion-mnist": (60_000, 10_000),
+    "usps": (7291, 2007),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "mnist-m": (60_000, 10_000),
+    "svhn": (73_257, 26_032),
+    "synthdigits": (479_400, 9553),
+    "cinic10": (180_000, 90_000),
+    "tiny-imagenet": (100_000, 10_000),
+    "imagenet-lt": (115_846, 50_000),
+    "office-amazon": (766, 192),
+    "office-caltech": (898, 225),
+    "office-dslr": (125, 32),
+    "office-webcam": (236, 59),
+}
+KNOWN: dict[str, Known] = {
+    "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,)),
+    "mnist": Known(
+        _DIGITS, (1, 28, 28), (0.1307,), (0.3081,), "MNIST", "", tuple(f"MNIST/raw/{file}" for file in _IDX)
+    ),
+    # IWDS only divides by 255; these are the training pixels' own mean and standard deviation.
+    "fashion-mnist": Known(
+        ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        (1, 28, 28),
+        (0.2860,),
+        (0.3530,),
+        "FashionMNIST",
+        "",
+        tuple(f"FashionMNIST/raw/{file}" for file in _IDX),
+    ),
+    # The training pixels' own, as torchvision decodes them.
+    "usps": Known(_DIGITS, (1, 16, 16), (0.2539,), (0.3842,), "USPS", "USPS", ("USPS/usps.bz2", "USPS/usps.t.bz2")),
+    "cifar10": Known(
+        _CIFAR10,
+        (3, 32, 32),
+        _CIFAR_MEAN,
+        _CIFAR_STD,
+        "CIFAR10",
+        "",
+        ("cifar-10-batches-py/*",),
+    ),
+    "cifar100": Known(
+        tuple(_CIFAR100.split()), (3, 32, 32), _CIFAR_MEAN, _CIFAR_STD, "CIFAR100", "", ("cifar-100-python/*",)
+    ),
+    # FedBN (Li et al., 2021) normalizes every domain with .5/.5; torchvision has no class for it.
+    "mnist-m": Known(
+        _DIGITS,
+        (3, 32, 32),
+        _HALF,
+        _HALF,
+        files=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_test_labels.txt"),
+        layout="mnist-m",
+        how="unpack mnist_m.tar.gz (Ganin et al., 2016) into data-root",
+    ),
+    "svhn": Known(
+        _DIGITS, (3, 32, 32), _HALF, _HALF, "SVHN", "SVHN", ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"), "mat"
+    ),
+    "synthdigits": Known(
+        _DIGITS,
+        (3, 32, 32),
+        _HALF,
+        _HALF,
+        files=("SynthDigits/synth_train_32x32.mat", "SynthDigits/synth_test_32x32.mat"),
+        layout="mat",
+        how="the .mat files of SynthDigits (Ganin and Lempitsky, 2015)",
+    ),
+    # FedMA (Wang et al., 2020).
+    "cinic10": Known(
+        _CIFAR10,
+        (3, 32, 32),
+        (0.4789, 0.4723, 0.4305),
+        (0.2421, 0.2383, 0.2587),
+        files=("CINIC-10/train/*", "CINIC-10/valid/*", "CINIC-10/test/*"),
+        layout="cinic",
+        how="unpack CINIC-10.tar.gz (Darlow et al., 2018) into data-root/CINIC-10",
+    ),
+    "tiny-imagenet": Known(
+        tuple(map(str, range(200))),
+        (3, 64, 64),
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        files=(
+            "tiny-imagenet-200/wnids.txt",
+            "tiny-imagenet-200/train/*/images",
+            "tiny-imagenet-200/val/val_annotations.txt",
+        ),
+        layout="tiny-imagenet",
+        how="unpack tiny-imagenet-200.zip (Stanford CS231n) into data-root",
+    ),
+    "imagenet-lt": Known(
+        tuple(map(str, range(1000))),
+        (3, 224, 224),
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        files=("ImageNet/ImageNet_LT_train.txt", "ImageNet/ImageNet_LT_test.txt"),
+        layout="imagenet-lt",
+        how="put the list files of ImageNet-LT (Liu et al., 2019) beside ImageNet's own train and val folders",
+    ),
+    **{f"office-{domain}": _office(domain) for domain in ("amazon", "caltech", "dslr", "webcam")},
+    **{
+        f"domainnet-{domain}": _domainnet(domain)
+        for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+    },
+    **{f"abide-{site.lower().replace('_', '-')}": _abide(site) for site in ("NYU", "UM_1", "USM", "UCLA_1")},
+}
+KNOWN = {name: replace(known, sizes=_SIZES.get(name, (0, 0))) for name, known in KNOWN.items()}
+ALIASES = {
+    "digits-five": ("mnist", "svhn", "usps", "synthdigits", "mnist-m"),
+    "office-caltech10": tuple(name for name in KNOWN if name.startswith("office-")),
+    "domainnet": tuple(name for name in KNOWN if name.startswith("domainnet-")),
+    "abide": tuple(name for name in KNOWN if name.startswith("abide-")),
+}
+"""Names for the papers' sets of domains, in the papers' order."""
+
+DOMAINS_PREFIX = "domains:"
+OWN_PREFIXES = ("npz:", "folder:")
+
+
+def is_own(name: str) -> bool:
+    """Whether `name` is a user's own file or folder."""
+    return name.startswith(OWN_PREFIXES)
+
+
+def has_domains(dataset: str) -> bool:
+    """Whether `dataset` is several domains."""
+    return dataset.startswith(DOMAINS_PREFIX) or dataset in ALIASES
+
+
+def members(dataset: str) -> tuple[str, ...]:
+    """The data sets that `dataset` is made of: its domains in order, or itself alone."""
+    if dataset in ALIASES:
+        return ALIASES[dataset]
+    if has_domains(dataset):
+        return tuple(entry.strip() for entry in dataset.removeprefix(DOMAINS_PREFIX).split(","))
+    return (dataset,)
+
+
+def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What domains are called: a user's own go by their file's name, or by their path where two have the same name."""
+    short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
+    return short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)

@@ -1,0 +1,101 @@
+"""Images and labels as they come from disk, and the checks that every one of them has to pass."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.settings import DataError
+from data.sources.files import ImageFiles
+from data.sources.images import bring_to
+
+
+@dataclass(frozen=True)
+class Split:
+    """Train, test or validation data before they are brought to the input shape."""
+
+    images: NDArray[np.generic] | ImageFiles
+    """(N, H, W) or (N, H, W, C), uint8 or float32, or float32 vectors (N, F)."""
+    labels: NDArray[np.generic]
+    """(N,), whole numbers from 0."""
+    where: str
+    """File or folder that an error names."""
+    key: str
+    """train, test or val; empty where there is one split alone."""
+    groups: NDArray[np.int64] | None = None
+    """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
+
+    def take(self, indices: NDArray[np.int64], key: str) -> "Split":
+        """Some of the samples, in that order, as the split `key`."""
+        images = self.images.only(indices) if isinstance(self.images, ImageFiles) else self.images[indices]
+        groups = None if self.groups is None else self.groups[indices]
+        return Split(images, self.labels[indices], self.where, key, groups)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A data set as read."""
+
+    train: Split
+    test: Split
+    val: Split | None = None
+
+
+def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Inputs (N, *shape), uint8 or float32, and labels (N,), int64.
+
+    Raises:
+        DataError: what cannot be trained on, said in one sentence.
+    """
+    images, labels = split.images, split.labels
+    if isinstance(images, ImageFiles):
+        images = images.decoded()
+    images_key, labels_key = (f"{split.key}_{part}".lstrip("_") for part in ("images", "labels"))
+
+    def check(holds: bool, key: str, value: str, rule: str) -> None:
+        if not holds:
+            raise DataError(f"{split.where}: {key}: {value}: {rule}")
+
+    rule = "must be uint8 images, or float32 images or vectors"
+    check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
+    allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
+    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
+    check(images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule)
+    check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
+    lengths = f"{len(images)} images and {len(labels)} labels"
+    check(len(images) == len(labels), images_key, lengths, f"{images_key} and {labels_key} must be equally long")
+    check(len(images) > 0, images_key, "no image", "must hold at least one")
+    example = labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
+    rule = "labels must be stored as whole numbers of an integer type"
+    check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
+    whole = labels.astype(np.int64)
+    outside = (whole < 0) | (whole >= classes)
+    if outside.any():
+        first = int(np.argmax(outside))
+        rule = f"labels must be 0..{classes - 1}"
+        check(False, labels_key, f"label {whole[first]} of {classes} classes at index {first}", rule)
+    if images.dtype == np.float32:
+        finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
+        first = int(np.argmin(finite))
+        check(bool(finite.all()), images_key, f"NaN or infinite pixel in image {first}", "pixels must be finite")
+    try:
+        inputs = bring_to(images, shape)
+    except ValueError as error:
+        raise DataError(f"{split.where}: {images_key}: {error}") from None
+    return inputs, whole
+
+
+def stratified(labels_N: NDArray[np.int64], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
+
+    Raises:
+        DataError: a class with a single sample.
+    """
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    try:
+        split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+        train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
+    except ValueError as error:
+        raise DataError(f"{where}: cannot be split 80 to 20 by class: {error}") from None
+    return train.astype(np.int64), test.astype(np.int64)

@@ -1,0 +1,1 @@
+"""The command line: a file a command, and what they print with."""

@@ -1,0 +1,193 @@
+"""The command line's `fedskew data`: which data are there, who holds what, and whether one's own will work."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load, require
+from data.federation import save_partition
+from data.sources.catalog import ALIASES, KNOWN
+from data.sources.named import files_of
+from data.sources.own import seen
+from fedskew.cli.class_matrix import draw
+from fedskew.cli.terminal import console
+from server_app.settings import parse, parse_text
+
+application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True)
+out = console()
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")]
+SHOWN_CLASSES = 20
+"""More classes than these do not fit a terminal: then each client's largest class stands for them."""
+
+
+@application.command(name="list")
+def list_data(
+    data_root: Annotated[str, typer.Option(help="The setting data-root: the folder of the data sets' files.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the data sets: what is there, what is missing, and how to get it."""
+    rows = [
+        {
+            "dataset": name,
+            "classes": len(known.class_names),
+            "input-shape": "x".join(map(str, known.shape)),
+            **status(name, data_root),
+        }
+        for name, known in KNOWN.items()
+    ]
+    there = {row["dataset"]: row["there"] for row in rows}
+    for alias, members in ALIASES.items():
+        missing = [name for name in members if not there[name]]
+        rows.append(
+            {
+                "dataset": alias,
+                "classes": len(KNOWN[members[0]].class_names),
+                "input-shape": "",
+                "there": not missing,
+                "what": f"the domains {', '.join(members)}" + f"; missing {', '.join(missing)}" * bool(missing),
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("dataset", "classes", "input-shape", "there", "what"):
+        table.add_column(heading, no_wrap=heading != "what")
+    for row in rows:
+        there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
+        table.add_row(row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"])
+    out.print(table)
+    out.print("Beside these: npz:PATH, folder:PATH (see `fedskew data check`) and domains:NAME,NAME,...")
+
+
+def status(name: str, data_root: str) -> dict[str, Any]:
+    """Return whether a data set is there, and where, or how to get it."""
+    known = KNOWN[name]
+    try:
+        files = files_of(name, DataSettings(name, data_root))
+    except DataError:
+        by = known.downloaded_by
+        way = f"download = true fetches it into data-root, through {by}" if by else known.how
+        return {"there": False, "what": f"{way}; or {name}.npz in data-root"}
+    if not files:
+        return {"there": True, "what": "comes with scikit-learn"}
+    return {"there": True, "what": str(files[0]) + f" and {len(files) - 1} more" * (len(files) > 1)}
+
+
+@application.command()
+def show(
+    settings: Settings = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the matrix into a PNG file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many samples of each class every client holds."""
+    one = parse(dict(parse_text(text) for text in settings or []))
+    made = federate(one.data, one.general.seed)
+    if png is not None:
+        require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
+        draw(made.counts_KC, made.dataset.class_names, made.client_names).save(png)
+    if as_json:
+        print(json.dumps({"hash": made.hash, "classes": made.dataset.class_names, "counts": made.counts_KC.tolist()}))
+        return
+    title = f"{one.data.dataset}, partition {one.data.partition}, seed {one.general.seed}: training samples"
+    out.print(matrix_table(made, title))
+    tests = len(made.global_test)
+    out.print(f"{made.counts_KC.sum()} training and {tests} test samples; hash of data and partition {made.hash}")
+
+
+@application.command(name="save-partition")
+def save(
+    file: Annotated[Path, typer.Argument(help="The file to write; the setting partition-file reads it.")],
+    settings: Settings = None,
+) -> None:
+    """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
+    one = parse(dict(parse_text(text) for text in settings or []))
+    made = federate(one.data, one.general.seed)
+    save_partition(made, file)
+    out.print(f"{file}: {made.clients} clients, {made.counts_KC.sum()} training and {len(made.global_test)} test")
+
+
+def matrix_table(made: Federation, title: str) -> Table:
+    """Return a row a client: its samples of each class, brighter where they are more of the client's own."""
+    counts_KC, names = made.counts_KC, made.dataset.class_names
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    few = len(names) <= SHOWN_CLASSES
+    digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
+    for heading in ("client", *(names if few else ("classes held", "largest class", "its share")), "all"):
+        shown = heading[: max(5, digits)] if heading in names else heading
+        table.add_column(shown, justify="right", no_wrap=True, min_width=digits)
+    for client, row in zip(made.client_names, counts_KC, strict=True):
+        if few:
+            cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
+        else:
+            largest = int(row.argmax())
+            cells = [Text(str(np.count_nonzero(row))), Text(names[largest]), Text(f"{row[largest] / row.sum():.0%}")]
+        table.add_row(client, *cells, str(row.sum()))
+    if few:
+        table.add_row("all", *map(str, counts_KC.sum(axis=0)), str(counts_KC.sum()), style="bold")
+    return table
+
+
+def shade(share: float) -> str:
+    """Return the style of a cell."""
+    return "dim" if share == 0 else "bold cyan" if share >= 0.5 else "cyan" if share >= 0.2 else ""
+
+
+@application.command()
+def check(
+    path: Annotated[Path, typer.Argument(help="An npz file, or a folder with train/CLASS/* and test/CLASS/*.")],
+    classes: Annotated[str, typer.Option(help="The setting classes; found out when empty.")] = "",
+    input_shape: Annotated[str, typer.Option(help="The setting input-shape; found out when empty.")] = "",
+) -> None:
+    """Say whether one's own data will work, and with which settings; every image is read."""
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder")
+    name = f"{'folder' if path.is_dir() else 'npz'}:{path.absolute()}"
+    found = seen(name, DataSettings(name))
+    stated = {
+        "classes": classes or found.get("classes", ""),
+        "input-shape": input_shape or found.get("input-shape", ""),
+    }
+    with tempfile.TemporaryDirectory() as cache:
+        settings = DataSettings(
+            name, classes=stated["classes"] or "2", input_shape=stated["input-shape"] or "3x32x32", cache=cache
+        )
+        data = load(settings)
+        out.print(f"{path} will work.", style="green")
+        if beyond_one(data):
+            out.print("Images of floating-point numbers are taken as 0..1, and some are outside.", style="yellow")
+        out.print(counts_table(data))
+        words = " ".join(f"--set '{key}={value}'" for key, value in (("dataset", name), *stated.items()))
+        out.print(f"fedskew run {words}")
+        try:
+            federate(settings, 0)
+        except SettingError as error:
+            out.print(f"With the default partition it will not: {error}", style="yellow")
+
+
+def beyond_one(data: Dataset) -> bool:
+    """Return whether images are floating-point numbers on another scale than 0..1."""
+    inputs = [one for one in (data.train_inputs, data.test_inputs) if isinstance(one, np.ndarray)]
+    floats = [one for one in inputs if len(data.shape) == 3 and one.dtype == np.float32]
+    return any(one.min() < 0 or one.max() > 1 for one in floats)
+
+
+def counts_table(data: Dataset) -> Table:
+    """Return the samples of each class in each split."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    splits = {"train": data.train_labels, "test": data.test_labels}
+    splits |= {} if data.val_labels is None else {"val": data.val_labels}
+    for heading in ("class", *splits):
+        table.add_column(heading, justify="right")
+    counts = [np.bincount(labels, minlength=data.num_classes).tolist() for labels in splits.values()]
+    for name, *row in zip(data.class_names, *counts, strict=True):
+        table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))
+    return table

@@ -1,0 +1,106 @@
+"""The command line's `fedskew export` and `fedskew predict`."""
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from client_app.process import choose_device
+from data import SettingError
+from fedskew.cli.terminal import console
+from fedskew.export import from_run
+from fedskew.export.inputs import read_inputs
+from fedskew.export.model_card import percent
+from fedskew.export.model_folder import ModelFolder
+from fedskew.export.predict import Prediction
+from fedskew.export.predict import predict as predict_inputs
+from server_app.results import RunFolder
+
+out = console()
+SHOWN_ROWS = 20
+"""Predictions that a terminal gets; --output and --json get all."""
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its name below --results.")],
+    model: Annotated[str, typer.Option(help="Which deployed model; left out, the method's own.")] = "",
+    output: Annotated[Path | None, typer.Option(help="Folder to write; by default export/MODEL in the run's.")] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also as ONNX.")] = False,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Also when rounds are left.")] = False,
+    results: Annotated[Path, typer.Option(help="The setting results: the folder of the runs' folders.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Write a run's deployed model as safetensors, with a model card."""
+    path = Path(run) if Path(run).is_dir() else results / run
+    trained = from_run.TrainedRun(RunFolder(path), model, unfinished)
+    for file in from_run.export(trained, output or path / "export" / trained.model, onnx):
+        out.print(str(file), markup=False)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A folder that `fedskew export` wrote.")],
+    data: Annotated[
+        Path, typer.Argument(help="A folder of images or of class folders, or an npz file: images, labels.")
+    ],
+    site: Annotated[str, typer.Option(help="Whose batch norm, where the sites keep that.")] = "",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Use an exported model on images; where their classes are known, say how well it does."""
+    folder = ModelFolder(model)
+    inputs = read_inputs(data, folder.description, choose_device("auto"))
+    predictions, numbers = predict_inputs(folder, inputs, site)
+    if output is not None:
+        write_csv(output, predictions)
+    if as_json:
+        rows = [{key: value for key, value in asdict(one).items() if value is not None} for one in predictions]
+        print(json.dumps({"predictions": rows, **({} if numbers is None else {"metrics": numbers})}, indent=2))
+        return
+    out.print(predictions_table(predictions))
+    if len(predictions) > SHOWN_ROWS:
+        out.print(f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim")
+    if numbers is not None:
+        out.print(numbers_table(numbers, folder.description.class_names))
+
+
+def write_csv(file: Path, predictions: list[Prediction]) -> None:
+    """Write a row an input; the column label is empty where the true class is unknown."""
+    try:
+        with file.open("w", newline="") as opened:
+            rows = csv.DictWriter(opened, list(Prediction.__dataclass_fields__))
+            rows.writeheader()
+            rows.writerows(asdict(one) for one in predictions)
+    except OSError as error:
+        raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
+
+
+def predictions_table(predictions: list[Prediction]) -> Table:
+    """Return the first predictions, wrong ones in red where the true class is known."""
+    labeled = predictions[0].label is not None
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("input", "prediction", "probability", *(["label"] * labeled)):
+        table.add_column(heading, justify="right" if heading == "probability" else "left")
+    for one in predictions[:SHOWN_ROWS]:
+        wrong = labeled and one.label != one.prediction
+        cells = (one.input, one.prediction, f"{one.probability:.3f}", *([str(one.label)] * labeled))
+        table.add_row(*map(Text, cells), style="red" if wrong else "")  # as text: names may hold brackets
+    return table
+
+
+def numbers_table(numbers: dict[str, Any], classes: tuple[str, ...]) -> Table:
+    """Return accuracy, balanced accuracy and the recall of every class, in percent."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for key in ("accuracy", "balanced-accuracy"):
+        table.add_row(key.replace("-", " "), percent(numbers[key]))
+    for name, recall in zip(classes, numbers["recall"], strict=True):
+        table.add_row(Text(f"recall of {name}"), percent(recall))
+    return table

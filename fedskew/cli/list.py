@@ -1,0 +1,55 @@
+"""`fedskew list`: the methods, settings, models or experiments there are."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fedskew.cli.terminal import console
+from fedskew.experiments.experiments import listed
+from server_app.methods import METHODS
+from server_app.settings import defaults, explanations
+
+
+class Topic(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    settings = "settings"
+    models = "models"
+    experiments = "experiments"
+
+
+def list_topic(
+    topic: Annotated[Topic, typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """List the methods, settings, models or experiments there are."""
+    from client_app.models import MODELS
+
+    rows: list[dict[str, Any]]
+    if topic is Topic.methods:
+        rows = [
+            {"method": m.name, "parts": "+".join((*m.variants, *m.serving)) or "fedavg",
+             "uploads beside the model": m.reveals, "paper": m.paper}
+            for m in METHODS.values()
+        ]  # fmt: skip
+    elif topic is Topic.settings:
+        meaning = explanations()
+        rows = [{"key": key, "default": value, "meaning": meaning[key]} for key, value in defaults().items()]
+    elif topic is Topic.models:
+        rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
+    else:
+        rows = [{"experiment": name, "what": title} for name, title in listed().items()]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(rows[0]):
+        table.add_column(heading, no_wrap=number == 0)  # names are to be copied whole
+    for row in rows:
+        table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
+    console().print(table)

@@ -1,0 +1,46 @@
+"""The command `fedskew`: its subcommands, and what becomes of an error."""
+
+import logging
+import sys
+
+import click
+import typer
+
+from data import DataError, SettingError
+from fedskew.cli.data import application as data_application
+from fedskew.cli.export import export, predict
+from fedskew.cli.list import list_topic
+from fedskew.cli.report import report
+from fedskew.cli.run import run
+from fedskew.cli.terminal import BAD_INPUT, FAILED, INTERRUPTED, complain
+
+application = typer.Typer(
+    help="Federated learning on skewed data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+application.command()(run)
+application.command(name="list")(list_topic)
+application.add_typer(data_application, name="data")
+application.command()(report)
+application.command()(export)
+application.command()(predict)
+
+
+def main() -> None:
+    """Run the command line; the exit status is 0 only for complete success."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    try:
+        status = application(standalone_mode=False)
+        if status == INTERRUPTED:  # typer makes a return value of a KeyboardInterrupt
+            complain("interrupted; the same command goes on from the last finished round", INTERRUPTED)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.ClickException as error:  # a wrong option: the usage and one sentence
+        error.show()
+        sys.exit(error.exit_code)
+    except (SettingError, DataError) as error:
+        sys.exit(complain(str(error), BAD_INPUT))
+    except (RuntimeError, OSError, ValueError, LookupError) as error:
+        sys.exit(complain(f"{type(error).__name__}: {error}", FAILED))

@@ -1,0 +1,67 @@
+"""The command line's `fedskew report`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from data import SettingError, require
+from fedskew.cli.terminal import console, to_stdout
+from fedskew.experiments.experiments import find_all, load_experiments
+from server_app.settings import GeneralSettings, Scalar, parse_text
+
+
+def report(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is all with a finished run.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a line a row, column and selection.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run.")
+    ] = None,
+) -> None:
+    """Report on experiments: ours beside the paper's, whether the claims hold, and what it took."""
+    if markdown + csv + as_json > 1:
+        raise SettingError("report", "--markdown --csv --json", "must be one of them")
+    from fedskew.report import text  # what draws and tests takes a moment to import
+    from fedskew.report.document import document
+    from fedskew.report.gather import command, gather
+
+    errors = console(stderr=True)
+    overrides: dict[str, Scalar] = dict(parse_text(assignment) for assignment in settings or [])
+    overrides |= {"results": results} if results is not None else {}
+    folder = str(overrides.get("results", GeneralSettings().results))
+    require(folder != "", "--results", folder, "must name a folder")
+    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
+    everything = [gather(one, overrides) for one in find_all(names or list(load_experiments()))]
+    found = [one for one in everything if one.finished]
+    if not found:
+        what = f"of {', '.join(names)}" if names else "of any experiment"
+        how = command(names, overrides) if names else f"fedskew run NAME --results {folder}"
+        raise RuntimeError(f"no finished run {what} in {folder}; make them with `{how}`")
+    documents = [document(one) for one in (everything if names else found)]
+    if html is not None:
+        from fedskew.report.page import html as page
+
+        try:
+            html.write_text(page(documents))
+        except OSError as error:
+            raise SettingError("--html", str(html), f"cannot be written: {error.strerror}") from error
+        errors.print(f"written: {html}", markup=False)
+    if csv or (html is not None and not markdown and not as_json):  # the other forms say them themselves
+        for one in documents:
+            for warning in one.gathered.warnings:
+                errors.print(f"{one.gathered.experiment.name}: {warning}", markup=False)
+    with to_stdout():
+        if markdown:
+            sys.stdout.write(text.markdown(documents))
+        elif csv:
+            sys.stdout.write(text.csv_text(documents))
+        elif as_json:
+            print(json.dumps(text.as_json(documents), indent=2))
+        elif html is None:
+            text.show(documents, console())

@@ -1,0 +1,117 @@
+"""`fedskew run`: experiments, or one run from settings."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from data import require
+from fedskew.cli.results_table import lines, results_table, unseen_table
+from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
+from fedskew.experiments.experiments import find_all
+from fedskew.experiments.plan import Cell, plan, runs, selected
+from fedskew.sweep import labels, refuse_missing_gpus, results_lock, run_all
+from server_app.settings import RunSettings, Scalar, parse, parse_text
+
+
+class Engine(StrEnum):
+    """Where the clients are played."""
+
+    inprocess = "inprocess"
+    workers = "workers"
+    ray = "ray"
+
+
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments of experiments.yaml; none is one run.")] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Where the clients are played; left out, workers, or inprocess for several runs at a time."),
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
+    results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
+    federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
+) -> None:
+    """Run experiments, or one run from settings, and print the results."""
+    require(bool(names) or not jobs, "--jobs", jobs, "is for named experiments")
+    overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
+    stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
+    overrides |= {key: value for key, value in stated.items() if value is not None}
+    cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
+    cells = selected(cells, row or (), column or ())
+    planned = runs(cells) if names else [parse(overrides)]
+    out = console(stderr=as_json)
+    chosen = engine.value if engine else ""
+    if dry_run:
+        show_plan(planned, cells, out, chosen, jobs, workers, as_json)
+        return
+    if not names:
+        with results_lock(planned, alone=False):
+            done = {planned[0].run_id: conduct(planned[0], chosen or "workers", out, workers, federation_config)}
+        failed: dict[str, str] = {}
+    else:
+        with results_lock(planned, alone=True):
+            done, failed = run_all(planned, cells, out, chosen, jobs, workers, federation_config)
+    if as_json:
+        lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
+        print(json.dumps([*done.values(), *lost] if names else done[planned[0].run_id], indent=2))
+    else:
+        shown = lines(cells, planned, done)
+        table = results_table(shown)
+        out.print(table if fits(table, out) else results_table(shown, by_class=False))
+        if any("unseen" in summary for summary in done.values()):
+            out.print(unseen_table(planned, done))
+        for one in planned:
+            out.print(str(one.folder), style="dim")
+    if failed:
+        complain(f"{len(failed)} of {len(planned)} runs failed", FAILED)
+        for name, reason in failed.items():
+            complain(f"{name}: {reason}", FAILED)
+        raise typer.Exit(FAILED)
+
+
+def show_plan(
+    planned: list[RunSettings],
+    cells: list[Cell],
+    out: Console,
+    engine: str,
+    jobs: int,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
+    from fedskew.costs import dry_run
+
+    found = dry_run.plan_costs(planned, labels(planned, cells), out, engine, jobs, workers)
+    if as_json:
+        print(json.dumps(dry_run.as_json(found), indent=2))
+    else:
+        out.print(dry_run.plan_table(found))
+        for line in dry_run.told(found):
+            out.print(line, markup=False)
+    for refusal in found.refusals:
+        complain(refusal, BAD_INPUT)
+    if found.refusals:
+        raise typer.Exit(BAD_INPUT)
+
+
+def conduct(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
+    """Run one experiment with a line a round."""
+    refuse_missing_gpus([settings], engine)
+    from fedskew.engines import execute  # flwr takes a moment to import; wrong settings should be told at once
+
+    title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"
+    out.print(title, style="bold")
+    with out.status(title):
+        return execute(settings, engine, out.print, workers=workers, federation_config=federation_config)

@@ -1,0 +1,52 @@
+"""Where the command line prints."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+
+from data import DataError
+
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+"""Exit statuses."""
+
+UNBOUNDED = 200
+"""Columns of a file or a pipe, which has no edge to cut tables at."""
+
+
+def console(stderr: bool = False) -> Console:
+    """Return a console that neither breaks lines nor colors numbers, so that paths and names can be copied whole."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = UNBOUNDED
+    return made
+
+
+@contextmanager
+def to_stdout() -> Iterator[None]:
+    """Within this context print what the command is for; at its end all of it is out.
+
+    Raises DataError where stdout takes no more, as on a full disk; what is left of it is then dropped, or Python would
+    try it, and fail, once more when it ends.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise DataError(f"stdout cannot be written: {error.strerror}") from error
+
+
+def fits(table: Table, console: Console) -> bool:
+    """Return whether no cell of the table has to be cut."""
+    unlimited = console.options.update(width=10**6)
+    return console.measure(table, options=unlimited).maximum <= console.width
+
+
+def complain(sentence: str, status: int) -> int:
+    """Print one sentence to stderr and return the exit status."""
+    console(stderr=True).print(f"fedskew: {sentence}", markup=False, soft_wrap=True)
+    return status

@@ -1,0 +1,110 @@
+"""Where a run's clients are played: in this process, in worker processes, or by Flower's simulation on Ray."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from data import SettingError, federate
+from fedskew.engines.launcher import launch
+from fedskew.engines.local import LocalGrid
+from fedskew.engines.processes import claim, one_interrupt
+from server_app.results import RunFolder
+from server_app.settings import RunSettings
+from server_app.tracking import draw_finished
+
+ENGINES = ("inprocess", "workers", "ray")
+FOLLOW_INTERVAL = 0.1
+"""Seconds between two looks for a new record of a run in another process."""
+
+
+def execute(
+    settings: RunSettings,
+    engine: str,
+    tell: Callable[[str], None],
+    *,
+    workers: int = 0,
+    federation_config: str = "",
+) -> dict[str, Any]:
+    """Run the settings' experiment on an engine and return its summary; `tell` gets a line a round.
+
+    `workers` is the number of processes that play clients, 0 for one a core. Whatever ends the run, no process of it
+    is left. Raises what `server_app.app.run` raises, or LaunchFailed with its reason where that ran elsewhere.
+    """
+    if engine not in ENGINES:
+        raise SettingError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
+    workers = min(workers or os.cpu_count() or 1, settings.data.clients)
+    if engine == "ray":
+        return on_ray(settings, tell, workers, federation_config)
+    if federation_config:
+        raise SettingError("--federation-config", federation_config, "is for --engine ray")
+    from server_app.app import run
+
+    with one_interrupt(), LocalGrid(workers if engine == "workers" else 0) as grid:
+        return run(grid, settings, tell)
+
+
+def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, federation_config: str) -> dict[str, Any]:
+    """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
+    folder = RunFolder(settings.folder)
+    claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
+    # What is wrong with the data is said here, before Ray starts.
+    federation = federate(settings.data, settings.general.seed)
+    with folder.locked():
+        if settings.general.fresh:
+            folder.clear()
+        folder.refuse_other_data(federation.hash)
+        damage = folder.drop_damaged_summary(settings.general.rounds)
+    tell(f"run folder: {folder.path}")
+    if damage:
+        tell(damage)
+    if (summary := folder.summary()) is not None:
+        tell(folder.finished_note())
+        draw_finished(settings, summary)
+        return summary
+    config = settings.going_on().flat()
+    log = folder.path / "flwr.log"
+    with following(folder, tell):
+        launch(
+            app_folder(),
+            config,
+            folder.path,
+            nodes=workers,
+            federation_config=federation_config,
+            log=log,
+            result=folder.summary_file,
+        )
+    summary = folder.summary()
+    assert summary is not None, "the launcher returns once the summary is there"
+    return summary
+
+
+def app_folder() -> Path:
+    """Return the folder of the Flower app: the clone that this package is installed from."""
+    return Path(__file__).resolve().parent.parent.parent
+
+
+@contextmanager
+def following(folder: RunFolder, tell: Callable[[str], None]) -> Iterator[None]:
+    """Within this context, tell the line of every round that another process records."""
+    ended = threading.Event()
+    told = {record["round"] for record in folder.rounds()}
+
+    def follow() -> None:
+        last = False
+        while not last:
+            last = ended.wait(FOLLOW_INTERVAL)
+            for record in folder.rounds():
+                if record["round"] not in told:
+                    told.add(record["round"])
+                    tell(record["line"])
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

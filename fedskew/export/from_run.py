@@ -1,0 +1,178 @@
+"""From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client_app.memory import MemoryLost, folder_of, recall
+from client_app.state import State
+from client_app.tensor_files import Damaged, write_atomically, writing
+from data import DataError, SettingError, require
+from fedskew.export.model_card import model_card
+from fedskew.export.model_folder import MODEL_FILE, Description, Metadata, ModelFolder, read, site_file
+from fedskew.export.onnx_file import onnx_files, require_onnx
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
+from server_app.results import RunFolder, summarize, write_text
+from strategies.base import AVERAGE
+
+MEND = "the run's own command mends it"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client that keeps a part of the model."""
+
+    name: str
+    """Its domain where that is its alone, else its number, after the domain where it has one."""
+    client: int
+    round: int
+    """Of its memory."""
+    samples: int
+    """Training samples; 1 where the run did not write them down."""
+
+
+class TrainedRun:
+    """What is exported of a run, read from its folder alone: the data need not be there."""
+
+    def __init__(self, folder: RunFolder, model: str = "", unfinished: bool = False) -> None:
+        """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
+        self.folder = folder
+        try:
+            self.told = folder.told()
+        except OSError:
+            self.told = {}
+        if not self.told:
+            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
+        self.settings: dict[str, Any] = self.told["settings"]
+        try:
+            records, summary = folder.rounds(), folder.summary()
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        self.checkpoint = checkpoint(folder, summary is not None)
+        rounds = self.settings["rounds"]
+        records = [one for one in records if one["round"] <= self.checkpoint.round]
+        whole = len(records) == self.checkpoint.round
+        self.finished = whole and summary is not None
+        if not self.finished and not unfinished:
+            damage = f"is damaged after round {len(records)}" if folder.rounds_file.exists() else "is missing"
+            state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
+            remedy = "the run's own command finishes it" if whole else MEND
+            done = f"{state} (round {self.checkpoint.round} of {rounds})"
+            raise DataError(f"{folder.path}: {done}: {remedy}, --unfinished exports it as it is")
+        self.model = chosen(list(self.checkpoint.deployed), model)
+        self.models = summarize(records)
+
+    @property
+    def description(self) -> Description:
+        """What the model's file says of itself."""
+        one = self.settings
+        return Description(
+            run=self.folder.path.name,
+            method=one["method"],
+            model=self.model,
+            round=str(self.checkpoint.round),
+            architecture=one["model"],
+            classes=one["classes"],
+            input_shape=one["input-shape"],
+            mean=one["mean"],
+            std=one["std"],
+            crop="center" if one["dataset"] == "imagenet-lt" else "none",
+        )
+
+    @property
+    def shared(self) -> State:
+        """The deployed model's tensors, but for those that sites keep."""
+        return self.checkpoint.deployed[self.model]
+
+    def sites(self) -> list[Site]:
+        """Return the clients that have trained, by number; each may have kept something."""
+        sizes = self.told.get("samples") or {"clients": [], "train": []}
+        domains = [words.partition(" ")[2] for words in sizes["clients"]]
+        made = []
+        for client, round in sorted(self.checkpoint.memory_rounds.items()):
+            domain = domains[client] if client < len(domains) else ""
+            name = domain if domain and domains.count(domain) == 1 else f"{domain}-{client}".lstrip("-")
+            samples = sum(sizes["train"][client]) if client < len(domains) else 1
+            made.append(Site(name, client, round, samples))
+        return made
+
+    def kept(self) -> Iterator[tuple[Site, State]]:
+        """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
+        for site in self.sites():
+            try:
+                memory = recall(folder_of(self.folder.path, site.client), site.round)
+            except (Damaged, MemoryLost) as error:
+                raise DataError(f"{error}: fresh = true repeats the run") from None
+            if "private" in memory:
+                yield site, memory["private"]
+
+
+def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
+    """Return the run's last checkpoint. Raises DataError where there is none that can be used."""
+    if not folder.checkpoint_file.is_file():
+        lost = f"{folder.checkpoint_file.name} is missing: {MEND}"
+        raise DataError(f"{folder.path}: {lost if finished else 'no round of the run is finished'}")
+    try:
+        return Checkpoint.load(folder.checkpoint_file)
+    except BrokenCheckpoint as error:
+        remedy = "" if isinstance(error, OtherFormat) else ": delete it, and the run's own command makes it anew"
+        raise DataError(f"{error}{remedy}") from error
+
+
+def chosen(deployed: list[str], model: str) -> str:
+    """Return the model that is asked for, or the only one beside the average, or the average where it is alone."""
+    rule = f"must be one of the run's deployed models: {', '.join(deployed)}"
+    own = [name for name in deployed if name != AVERAGE]
+    require(model in deployed if model else len(own) <= 1, "--model", model, rule)
+    return model or (own or [AVERAGE])[0]
+
+
+def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
+    """Write the model's folder and return its files, the model first; an earlier export there is replaced.
+
+    Everything is there and checked before the first file is written. Raises DataError for a run of which something is
+    lost or damaged, SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
+    """
+    if onnx:
+        require_onnx()
+    metadata, sites = run.description.metadata(), []
+    tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
+    for site, state in run.kept():
+        own = {"site": site.name, "client": str(site.client), "samples": str(site.samples)}
+        tensors[site_file(output, site.name)] = state, {**metadata, **own}
+        sites.append(site.name)
+    try:
+        model = ModelFolder(output, tensors)
+    except DataError as error:
+        raise DataError(f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}") from None
+    card = model_card(run.description, run.told, run.models, sites, run.finished)
+    graphs = onnx_files(model) if onnx else {}
+    make_room(output)
+    for file, (state, told) in tensors.items():
+        write_atomically(file, state, told)
+    write_text(output / "README.md", card)
+    for file, graph in graphs.items():
+        with writing(file):
+            file.write_bytes(graph)
+    return [*tensors, output / "README.md", *graphs]
+
+
+def make_room(output: Path) -> None:
+    """Create the folder, or delete the earlier export that it holds. Raises SettingError for anything else.
+
+    The model's file stays until the new one replaces it, as it says that the folder holds an export; a hidden file is
+    what a killed export has left. So one that is killed at any time can be repeated.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        present = sorted(file for file in output.iterdir() if not file.name.startswith("."))
+        if present and "fedskew-format" not in read(output / MODEL_FILE)[1]:
+            raise DataError(f"{output / MODEL_FILE}: is not one of `fedskew export`")
+        for file in present:
+            if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
+                file.unlink()
+    except DataError:
+        raise SettingError("--output", str(output), "must be empty, new, or hold an earlier export") from None
+    except OSError as error:
+        raise SettingError("--output", str(output), f"cannot be written: {error.strerror}") from error

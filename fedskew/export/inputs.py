@@ -1,0 +1,75 @@
+"""What a model is to be used on: an npz file or a folder of images, read as in training."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data import DataError, Samples
+from data.sources.files import ImageFiles
+from data.sources.own import read_arrays, read_split, visible
+from data.sources.splits import Split, checked
+from fedskew.export.model_folder import Description
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs and, where they are known, labels."""
+
+    where: Path
+    samples: Samples
+    names: list[str]
+    """Of an image its path below the folder, else its place in the file."""
+    labeled: bool
+    """Whether the samples' labels mean anything."""
+
+
+def read_inputs(path: Path, about: Description, device: str = "cpu") -> Inputs:
+    """Return the inputs of an npz file (images and perhaps labels) or of a folder (images, or class folders of them).
+
+    Raises DataError, naming file or folder, when there are none or the model cannot take them.
+    """
+    images, labels_N, names, labeled = folder(path, about) if path.is_dir() else npz(path, about)
+    shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
+    samples = Samples(
+        images if isinstance(images, ImageFiles) else torch.from_numpy(np.ascontiguousarray(images)).to(device),
+        torch.from_numpy(labels_N).to(device),
+        torch.tensor(about.means, device=device).view(shape),
+        torch.tensor(about.stds, device=device).view(shape),
+    )
+    return Inputs(path, samples, names, labeled)
+
+
+Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
+
+
+def npz(path: Path, about: Description) -> Read:
+    """Read images and, if there, labels."""
+    arrays = read_arrays(path, ("images",), ("labels",))
+    labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
+    images, labels = checked(Split(arrays["images"], labels_N, str(path), ""), about.shape, len(about.class_names))
+    return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
+
+
+def folder(path: Path, about: Description) -> Read:
+    """List the images, which are decoded as they are asked for."""
+    if len(about.shape) == 1:
+        rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
+        raise DataError(f"{path}: {rule}")
+    entries = list(visible(path))
+    if not entries:
+        raise DataError(f"{path}: holds no image")
+    labeled = all(entry.is_dir() for entry in entries)
+    if labeled:
+        split = read_split(path, "", about.class_names, about.shape)
+        assert isinstance(split.images, ImageFiles)
+        files, labels_N = split.images, split.labels.astype(np.int64)
+    elif any(entry.is_dir() for entry in entries):
+        raise DataError(f"{path}: holds folders and files: must hold images alone, or a folder of them for each class")
+    else:
+        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape)
+        labels_N = np.zeros(len(entries), np.int64)
+    names = [str(files.path(index).relative_to(path)) for index in range(len(files))]
+    return replace(files, central=about.crop == "center"), labels_N, names, labeled

@@ -1,0 +1,104 @@
+"""The README.md of an exported model, in the usual form of a model card."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from data.sources.catalog import is_own, members
+from fedskew.export.model_folder import Description
+from server_app.methods import METHODS, compose, row_name
+from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS
+
+SHOWN = {"balanced-accuracy": "balanced accuracy", "accuracy": "accuracy", "macro-f1": "macro-F1",
+         "calibration-error": "calibration error"}  # fmt: skip
+"""The numbers of the card's table, by their key in a record."""
+HUGGING_FACE = {"balanced-accuracy": "balanced_accuracy", "accuracy": "accuracy", "macro-f1": "f1"}
+"""What the front matter calls them."""
+
+
+def model_card(
+    about: Description, told: Mapping[str, Any], models: Mapping[str, Any], sites: Sequence[str], finished: bool
+) -> str:
+    """Return the card as Markdown; `told` is the run's settings.json, `models` the numbers of its summary."""
+    settings = told["settings"]
+    names = settings["method"].split("+")
+    data = data_names(settings["dataset"])
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown
+    )
+    templates.filters["percent"] = percent
+    samples = told.get("samples")
+    return templates.get_template("model_card.md.j2").render(
+        front=yaml.safe_dump(front_matter(about, data, names, models), sort_keys=False, allow_unicode=True).strip(),
+        about=about,
+        classes=about.class_names,
+        data=data,
+        finished=finished,
+        methods=[METHODS[name] for name in names],
+        models=models,
+        own=row(settings["method"], about.model),
+        rows={name: row(settings["method"], name) for name in models},
+        rounds=settings["rounds"],
+        samples=samples,
+        by_class=[sum(counts) for counts in zip(*samples["train"], strict=True)] if samples else [],
+        settings=shown_settings(settings),
+        shown=SHOWN,
+        sites=sites,
+        told=told,
+        vectors=len(about.shape) == 1,
+    )
+
+
+def row(method: str, deployed: str) -> str:
+    """Return what a deployed model is called in tables."""
+    return row_name(compose(method), deployed)
+
+
+def data_names(dataset: str) -> list[str]:
+    """Return the names of a data set's members; of one's own data the file's name, as the path is nobody's business."""
+    return [Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in members(dataset)]
+
+
+def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that can change numbers, without the paths of a machine."""
+    kept = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+    file = Path(settings.get("partition-file", "")).name
+    return {**kept, "dataset": ", ".join(data_names(settings["dataset"])), "partition-file": file}
+
+
+def percent(value: float | None) -> str:
+    """Return a share in percent, a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+
+
+def front_matter(
+    about: Description, data: Sequence[str], names: Sequence[str], models: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the card's YAML block, in the keys that model hubs read."""
+    vectors = len(about.shape) == 1
+    task = "tabular-classification" if vectors else "image-classification"
+    last = models.get(about.model, {}).get("last", {})
+    results = [
+        {"type": kind, "value": round(last[key], 4), "name": SHOWN[key]}
+        for key, kind in HUGGING_FACE.items()
+        if last.get(key) is not None
+    ]
+    of_data = {"type": "-".join(data), "name": ", ".join(data), "split": "test"}
+    result = {"task": {"type": task}, "dataset": of_data, "metrics": results}
+    return {
+        "library_name": "fedskew",
+        "pipeline_tag": task,
+        "tags": ["federated-learning", "flower", *names],
+        "datasets": list(data),
+        "metrics": list(HUGGING_FACE.values()),
+        "model-index": [{"name": about.run, "results": [result] if results else []}],
+    }

@@ -1,0 +1,65 @@
+"""An exported model as ONNX."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from client_app.models import Classifier
+from data import SettingError
+from fedskew.export.model_folder import ModelFolder
+
+PACKAGES = ("onnx", "onnxscript")
+"""What torch.onnx needs to write a file."""
+
+
+def require_onnx() -> None:
+    """Raise SettingError when a package is missing."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise SettingError("--onnx", True, f"needs {' and '.join(missing)}: pip install 'fedskew[onnx]'")
+
+
+class FromPixels(nn.Module):
+    """The model with its normalization before it, so that no reader of the file has to know that."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Classifier, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return (B, C) logits of images on the scale 0..1 (uint8 / 255), or of vectors as they are."""
+        logits_BC: Tensor = self.model((pixels - self.mean) / self.std)
+        return logits_BC
+
+
+def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
+    """Return model.onnx, or site-NAME.onnx for the whole model of each site, with what is to be written there.
+
+    The input `pixels` is (B, *shape), float32; the output `logits` (B, C).
+    """
+    about, files = folder.description, dict[Path, bytes]()
+    shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
+    mean, std = (torch.tensor(values).view(shape) for values in (about.means, about.stds))
+    example = torch.zeros(2, *about.shape)
+    for name, own in (folder.sites or {"": {}}).items():
+        folder.model.load_state_dict({**folder.shared, **own})
+        program = torch.onnx.export(
+            FromPixels(folder.model, mean, std).eval(),
+            (example,),
+            input_names=["pixels"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None  # as dynamo is True
+        # now, as the program's weights are the model's own, which the next site's replace
+        files[folder.path / (f"site-{name}.onnx" if name else "model.onnx")] = program.model_proto.SerializeToString()
+    return files

@@ -1,0 +1,130 @@
+"""The tables behind the main ones: classes, clients, time, runs."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedskew.report.gather import Gathered, Measured
+from fedskew.report.statistics import Floats, select
+from fedskew.report.table import NONE, SELECTION_WORDS, Cell, Table, named, per_column, plain
+
+MOST_CLASSES = 20
+"""More classes than these have no table of recalls; the figure shows them."""
+
+
+def class_names(gathered: Gathered) -> list[str]:
+    """Return the names of the classes; none when columns have different ones."""
+    names = {run.settings.data.classes for run in gathered.runs.values()}
+    return next(iter(names)).split(",") if len(names) == 1 else []
+
+
+def recalls(group: Iterable[Measured], selection: str) -> Floats | None:
+    """Return (C,): the recall of every class in percent, a mean over seeds; NaN for a class without test samples."""
+    found = [point.numbers["recall"] for one in group for point in select(one.points, selection)]
+    return 100 * np.array(found, float).mean(0) if found else None
+
+
+def recall_tables(gathered: Gathered) -> list[Table]:
+    """Return the recall of every class, for few classes."""
+    names, selection = class_names(gathered), gathered.experiment.selection
+    if not 0 < len(names) <= MOST_CLASSES:
+        return []
+    headings = {name: index for index, name in enumerate(names)}
+
+    def cell(row: str, column: str, heading: str) -> Cell:
+        found = recalls(gathered.of(row, column), selection)
+        value = None if found is None else float(found[headings[heading]])
+        return Cell(NONE) if value is None or np.isnan(value) else Cell(f"{value:.0f}", heat=value / 100)
+
+    def shown(column: str) -> Sequence[str]:
+        return names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
+
+    caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
+    return per_column(gathered, lambda _: caption, shown, cell)
+
+
+def client_tables(gathered: Gathered) -> list[Table]:
+    """Return the accuracy at each client, where clients have test sets of their own."""
+    selection = gathered.experiment.selection
+    tables = []
+    for column in gathered.experiment.columns:
+        rows, names = [], list[str]()
+        for row in gathered.experiment.rows:
+            group = gathered.of(row.label, column)
+            own = [one for one in group if one.run.samples.get("client-test")]
+            found = [
+                [np.nan if value is None else value for value in point.numbers["client-accuracy"]["values"]]
+                for one in own
+                for point in select(one.points, selection)
+                if "client-accuracy" in point.numbers
+            ]
+            if found and len({len(values) for values in found}) == 1:
+                names = own[0].run.samples["clients"]
+                means = 100 * np.array(found, float).mean(0)
+                rows.append([Cell(row.label), *(Cell(plain(float(value)), heat=value / 100) for value in means)])
+        if rows and all(len(row) == len(names) + 1 for row in rows):
+            caption = f"{named(column)}accuracy in percent at each client, {SELECTION_WORDS[selection]}, mean."
+            tables.append(Table(caption, [Cell("method"), *map(Cell, names)], rows))
+    return tables
+
+
+PARTS = ("clients", "server", "evaluation", "transport and the rest")
+
+
+def seconds_split(one: Measured) -> dict[str, float]:
+    """Return a run's mean seconds a round: clients at work, server, evaluation, and what is left.
+
+    Clients' own time is divided by the processes that played them, which is exact when all were equally busy.
+    """
+    split = dict.fromkeys(PARTS, 0.0)
+    for record in one.run.records:
+        seconds = record["seconds"]
+        asked = seconds.get("clients", 0.0)
+        work = min(asked, seconds.get("client-work", asked) / max(1, len(record.get("workers", ()))))
+        server, evaluation = seconds.get("server", 0.0), seconds.get("evaluation", 0.0)
+        rest = max(0.0, seconds["round"] - work - server - evaluation)
+        for part, value in zip(PARTS, (work, server, evaluation, rest), strict=True):
+            split[part] += value / len(one.run.records)
+    return split
+
+
+def trainings(gathered: Gathered, column: str) -> dict[str, list[Measured]]:
+    """Return the trainings of a column by the rows that they serve: one run a seed each."""
+    rows_of: dict[str, list[str]] = {}
+    for row in gathered.experiment.rows:
+        for one in gathered.of(row.label, column):
+            rows_of.setdefault(one.run.name, []).append(row.label)
+    result: dict[str, dict[str, Measured]] = {}
+    for row in gathered.experiment.rows:
+        for one in gathered.of(row.label, column):
+            result.setdefault(", ".join(rows_of[one.run.name]), {})[one.run.name] = one
+    return {label: list(runs.values()) for label, runs in result.items()}
+
+
+def time_tables(gathered: Gathered) -> list[Table]:
+    """Return seconds a round by what they went into."""
+    tables = []
+    for column in gathered.experiment.columns:
+        rows = []
+        for label, runs in trainings(gathered, column).items():
+            split = {part: float(np.mean([seconds_split(one)[part] for one in runs])) for part in PARTS}
+            shown = [Cell(f"{value:.3f}") for value in (*split.values(), sum(split.values()))]
+            rows.append([Cell(label), *shown])
+        if rows:
+            caption = f"{named(column)}seconds a round, mean over rounds and seeds; one training a row."
+            tables.append(Table(caption, [Cell("training"), *map(Cell, PARTS), Cell("round")], rows))
+    return tables
+
+
+def runs_table(gathered: Gathered) -> Table:
+    """Return every run of the plan, how far it is, and what made it."""
+    rows = []
+    for run in gathered.runs.values():
+        made = run.versions if run.told else {}
+        partition = str(run.told.get("partition-hash", NONE))[:12]
+        model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]
+        told = [made.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
+        rows.append([Cell(run.name), Cell(run.state), *map(Cell, (*told, partition, model))])
+    headings = ("run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash")
+    caption = "The runs, what made them, and the hashes of their data and models."
+    return Table(caption, list(map(Cell, headings)), rows, wordy=True)

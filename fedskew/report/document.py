@@ -1,0 +1,152 @@
+"""What a report says of one experiment, in order and without any looks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedskew.report.claims import Verdict, judge
+from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, time_tables
+from fedskew.report.gather import Gathered
+from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
+from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES, in_percent, summarize_seeds
+from fedskew.report.table import Table, number_tables, plain, seeds_of, signed, words
+
+CLAIMS = (
+    "A claim holds for a seed when its difference is exceeded in every one of its columns, or in as many as it names; "
+    "the smallest of those is shown. Rounds are counted until the number that the other row has in the end, never as "
+    f"one round more than were run. The interval is a hierarchical bootstrap of {RESAMPLES:,} draws: seeds, and within "
+    "a seed the test examples of each class. Examples are drawn apart for the two methods, though both saw the same "
+    "ones, which makes the interval wider than it need be. With a single seed it says nothing of other seeds. p-values "
+    "(Wilcoxon's signed-rank test, one-sided; Holm's correction over the claims) are given from "
+    f"{LEAST_SEEDS} seeds on."
+)
+REACH = (
+    "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole."
+)
+SELECTED = (
+    "The best test round is chosen on the test set itself, which nobody could do in earnest; the means are over the "
+    "last evaluated rounds."
+)
+CLIENTS = (
+    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "
+    "decile is the mean of the lowest tenth of the clients. In the figure a bar marks the mean, a circle that decile."
+)
+TIME = (
+    "Clients: their own work, divided by the processes that shared it. "
+    "Transport and the rest: what is left of the round."
+)
+GROUPS = {"many": "many-recall", "medium": "medium-recall", "few": "few-recall"}
+SPREAD = {
+    "local accuracy": "local-accuracy.mean",
+    "worst decile": "local-accuracy.worst-decile",
+    "worst client": "local-accuracy.worst",
+    "accuracy at clients": "client-accuracy.mean",
+    "its worst decile": "client-accuracy.worst-decile",
+    "at the worst client": "client-accuracy.worst",
+}
+CALIBRATION = {"calibration error": "calibration-error", "test loss": "loss"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the details."""
+
+    key: str
+    title: str
+    about: str
+    tables: Sequence[Table]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One experiment's report."""
+
+    gathered: Gathered
+    verdicts: Sequence[Verdict]
+    subtitle: str
+    headline: str
+    """The verdict in a sentence."""
+    main: Table
+    notes: Sequence[str]
+    """On the paper's numbers, in the order of their marks."""
+    sections: Sequence[Section]
+
+
+def document(gathered: Gathered) -> Document:
+    """Return the report on an experiment, of which at least one run is finished."""
+    experiment, verdicts = gathered.experiment, judge(gathered)
+    sections = [
+        Section("claims", "Claims", CLAIMS, [claims_table(gathered, verdicts)] if verdicts else []),
+        Section("curves", "Round by round", "", []),
+        Section("reach", "Rounds and bytes", REACH, [reach_table(gathered)] if len(experiment.rows) > 1 else []),
+        Section("selections", "Every way to choose the round", SELECTED, selection_tables(gathered)),
+        Section(
+            "classes",
+            "Classes",
+            "",
+            [*number_tables(gathered, "recall by shot group in percent.", GROUPS), *recall_tables(gathered)],
+        ),
+        Section(
+            "clients",
+            "Clients",
+            CLIENTS,
+            [*number_tables(gathered, "over the clients, in percent.", SPREAD), *client_tables(gathered)],
+        ),
+        Section(
+            "calibration",
+            "Calibration",
+            "Expected calibration error in percent (15 bins); loss in nats.",
+            number_tables(gathered, "calibration.", CALIBRATION),
+        ),
+        Section("time", "Time", TIME, time_tables(gathered)),
+        Section("runs", "Runs", "", [runs_table(gathered)]),
+    ]
+    notes = [f"{about}: {note}" for about, note in experiment.notes.items()]
+    return Document(
+        gathered, verdicts, subtitle(gathered), headline(gathered, verdicts), main_table(gathered), notes, sections
+    )
+
+
+def subtitle(gathered: Gathered) -> str:
+    """Return what was run, in a line."""
+    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    grid = [f"{len(experiment.rows)} methods", f"{len(experiment.columns)} columns", f"{len(seeds)} seeds"]
+    counted = [words_ for words_ in grid if not words_.startswith("1 ")]
+    runs = f"{len(gathered.finished)} of {len(gathered.runs)} runs finished"
+    return ", ".join([*([experiment.paper] if experiment.paper else []), *counted, runs])
+
+
+def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
+    """Return the verdict in a sentence: on the claims, or where there are none on who is first."""
+    if not verdicts:
+        return " ".join(first(gathered, column) for column in gathered.experiment.columns).strip()
+    return counted(verdicts)
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """Return in a sentence how many claims hold."""
+    where = {"holds": "in every seed", "mixed": "in some seeds", "fails": "in no seed"}
+    counts = {status: sum(one.status == status for one in verdicts) for status in where}
+    told = [f"{count} {where[status]}" for status, count in counts.items() if count]
+    if told:
+        told[0] = told[0].replace(" ", " holds " if told[0].startswith("1 ") else " hold ", 1)
+    if unmeasured := len(verdicts) - sum(counts.values()):
+        told.append(f"{unmeasured} not measured yet")
+    return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(told)}."
+
+
+def first(gathered: Gathered, column: str) -> str:
+    """Return which row is first in a column, of those that have all seeds, and by how much."""
+    experiment, metric = gathered.experiment, gathered.experiment.metric_of(column)
+    found = {
+        row.label: one.mean
+        for row in experiment.rows
+        if (one := summarize_seeds(gathered.of(row.label, column), experiment.selection, metric))
+        and one.n == len(seeds_of(gathered))
+    }
+    order = sorted(found, key=lambda row: -found[row])
+    where = f"In {column} " if column else ""
+    if len(order) < 2 or not in_percent(metric):
+        return ""
+    ahead = signed(found[order[0]] - found[order[1]]).removeprefix("+")
+    said = f"{order[0]} is first with {plain(found[order[0]])} percent {words(metric)}"
+    return f"{where}{said}, {ahead} points above {order[1]}."

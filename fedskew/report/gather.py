@@ -1,0 +1,253 @@
+"""From an experiment to the records of its runs, and what is wrong with them."""
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data import DataError
+from fedskew.experiments.experiments import Experiment
+from fedskew.experiments.plan import Cell, plan
+from server_app.results import RunFolder
+from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
+
+VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
+"""What a run's numbers depend on beside its settings; a difference is told."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluated round of a model: its numbers, and the record that they stand in."""
+
+    numbers: Mapping[str, Any]
+    record: Mapping[str, Any]
+
+    @property
+    def round(self) -> int:
+        return int(self.record["round"])
+
+    def number(self, name: str) -> float | None:
+        """Return a number of the model, or of the round; a dot before a part, as in client-accuracy.values.0.
+
+        None where there is none, or NaN.
+        """
+        value: Any = self.numbers if name.partition(".")[0] in self.numbers else self.record
+        for part in name.split("."):
+            if isinstance(value, Mapping):
+                value = value.get(part)
+            elif isinstance(value, Sequence) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                return None
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left in its folder so far."""
+
+    settings: RunSettings
+    told: Mapping[str, Any]
+    """settings.json: settings, partition-hash, versions, samples; empty before the first round."""
+    records: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any] | None
+    """None before the run is finished."""
+
+    @staticmethod
+    def read(settings: RunSettings) -> "Run":
+        """Return what is in the folder of a run, which need not be there. Raises DataError for what is no file."""
+        folder = RunFolder(settings.folder)
+        try:
+            return Run(settings, folder.told(), folder.rounds(), folder.summary())
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    @property
+    def name(self) -> str:
+        return self.settings.run_id
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has a summary and all rounds that it is made of; else another round would seem its last."""
+        return self.summary is not None and len(self.records) == self.settings.general.rounds
+
+    @property
+    def state(self) -> str:
+        """finished, damaged, missing, or how far it is."""
+        if self.summary is not None:
+            return "finished" if self.finished else "damaged"
+        rounds = self.settings.general.rounds
+        return f"round {self.records[-1]['round']} of {rounds}" if self.records else "missing"
+
+    @property
+    def samples(self) -> Mapping[str, Any]:
+        """Training and test samples by class and client; empty where there are too many, or an old run has none."""
+        return self.told.get("samples") or {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What the numbers depend on beside the settings."""
+        versions = self.told.get("versions", {})
+        devices = {str(worker.get("device")) for record in self.records for worker in record.get("workers", ())}
+        return {**{name: str(versions.get(name, "unknown")) for name in VERSIONS}, "device": "+".join(sorted(devices))}
+
+    def points(self, model: str) -> tuple[Point, ...]:
+        """Return the evaluated rounds of one of the run's models."""
+        return tuple(Point(record["models"][model], record) for record in self.records if model in record["models"])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One cell of the table for one seed: a finished run, and the rounds of one of its models."""
+
+    cell: Cell
+    run: Run
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All that an experiment's runs have left."""
+
+    experiment: Experiment
+    cells: Sequence[Cell]
+    """The plan."""
+    runs: Mapping[str, Run]
+    """Every run of the plan by its id, whether there is anything of it or not."""
+    measured: Mapping[tuple[str, str], tuple[Measured, ...]]
+    """By row and column the finished runs, in the order of the seeds."""
+    warnings: tuple[str, ...]
+    command: str
+    """What makes the missing runs."""
+
+    @property
+    def assumed(self) -> dict[str, str]:
+        """What the paper leaves open, as it is in force in these runs; several values are those of columns and rows."""
+        return {key: values_of(key, self.cells) for key in self.experiment.assumed}
+
+    @property
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs.values() if run.finished]
+
+    def of(self, row: str, column: str) -> tuple[Measured, ...]:
+        """Return the finished runs of a row in a column; none is an empty tuple."""
+        return self.measured.get((row, column), ())
+
+
+def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
+    """Return what the runs of the experiment have left; only finished ones are measured.
+
+    Raises as `plan` and `Run.read` do.
+    """
+    cells = plan(experiment, overrides)
+    runs = {run_id: Run.read(settings) for run_id, settings in {cell.run.run_id: cell.run for cell in cells}.items()}
+    measured: dict[tuple[str, str], tuple[Measured, ...]] = {}
+    without: list[str] = []
+    for cell in cells:
+        run = runs[cell.run.run_id]
+        if not run.finished:
+            continue
+        if points := run.points(cell.deployed):
+            measured[cell.row, cell.column] = (
+                *measured.get((cell.row, cell.column), ()),
+                Measured(cell, run, points),
+            )
+        else:
+            without.append(f"{run.name} is finished and has no numbers of {cell.deployed}, row {cell.row}.")
+    counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
+    changed = changes(plan(experiment), cells, counting) if counting else []
+    warnings = (*changed, *without, *state_warnings(runs.values()), *mismatches(cells, runs))
+    return Gathered(experiment, cells, runs, measured, warnings, command([experiment.name], overrides))
+
+
+def values_of(key: str, cells: Iterable[Cell]) -> str:
+    """Return the values of a setting in the runs that have it, in the order of the cells."""
+    found = (settings[key] for settings in (cell.run.flat() for cell in cells) if key in settings)
+    return ", ".join(dict.fromkeys(map(str, found)))
+
+
+def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[str]) -> list[str]:
+    """Return a sentence for the settings that are not the experiment's: the paper's numbers are not for such runs."""
+    pairs = {key: (values_of(key, cells), values_of(key, experiment)) for key in keys}
+    told = [f"{key} = {ours} instead of {stated}" for key, (ours, stated) in pairs.items() if ours != stated]
+    return [f"Differs from the experiment: {', '.join(told)}."] if told else []
+
+
+def state_warnings(runs: Iterable[Run]) -> list[str]:
+    """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
+    runs = list(runs)
+    missing = [run for run in runs if run.state == "missing"]
+    told = (
+        [f"{len(missing)} of {len(runs)} runs are missing: {listed(run.name for run in missing)}."] if missing else []
+    )
+    for run in runs:
+        if run.state == "damaged":
+            rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
+            told.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
+        elif run.state not in ("missing", "finished"):
+            told.append(f"Unfinished and left out: {run.name}, {run.state}.")
+    failed = {run.name: int(run.summary.get("failures", 0)) for run in runs if run.summary}
+    for name, failures in failed.items():
+        if failures:
+            told.append(f"{name}: {failures} times a client failed in a round and was left out of it.")
+    return told
+
+
+def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
+    """Return a sentence for every difference between runs that stand beside each other or are averaged."""
+    finished = {name: run for name, run in runs.items() if run.finished}
+    told = []
+    for run in finished.values():
+        if not run.told:
+            told.append(f"{run.name}: settings.json is missing or damaged; its own command writes it anew.")
+            continue
+        planned, found = run.settings.flat(), run.told["settings"]
+        different = sorted(key for key in planned.keys() | found.keys() if planned.get(key) != found.get(key))
+        if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
+            told.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
+        made_with = [run.told["versions"], *run.told.get("earlier-versions", ())]
+        if changed := [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]:
+            told.append(f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json.")
+    paired: dict[tuple[str, int], dict[str, Run]] = {}
+    for cell in cells:
+        if cell.run.run_id in finished:
+            paired.setdefault((cell.column, cell.seed), {})[cell.run.run_id] = finished[cell.run.run_id]
+    for (column, seed), group in paired.items():
+        where = f"{column}, seed {seed}".removeprefix(", ")
+        hashes = grouped(group.values(), lambda run: str(run.told.get("partition-hash", "unknown"))[:12])
+        if len(hashes) > 1:
+            told.append(f"Not the same samples at the same clients ({where}): partition {versus(hashes)}.")
+    for name in (*VERSIONS, "device"):
+        values = grouped(finished.values(), lambda run, name=name: run.versions[name])
+        if len(values) > 1:
+            told.append(f"Runs were made with different {name}: {versus(values)}.")
+    return told
+
+
+def grouped(runs: Iterable[Run], key: Any) -> dict[str, list[str]]:
+    """Return the runs' names by what `key` says of them."""
+    result: dict[str, list[str]] = {}
+    for run in runs:
+        result.setdefault(key(run), []).append(run.name)
+    return result
+
+
+def versus(groups: Mapping[str, Sequence[str]]) -> str:
+    """Return every value with the runs that have it."""
+    return "; ".join(f"{value} in {listed(names)}" for value, names in groups.items())
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """Return the first names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def command(names: Sequence[str], overrides: Mapping[str, Scalar]) -> str:
+    """Return the command that makes the runs of experiments."""
+    words = ["fedskew", "run", *names]
+    for key, value in overrides.items():
+        words += ["--results", str(value)] if key == "results" else ["--set", f"{key}={value}"]
+    return shlex.join(words)

@@ -1,0 +1,184 @@
+"""The tables that an experiment is run for: ours beside the paper's, its claims, every selection, rounds and bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fedskew.experiments.experiments import SELECTIONS
+from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference
+from fedskew.report.gather import Gathered
+from fedskew.report.statistics import LEAST_SEEDS, Summary, in_percent, summarize_seeds
+from fedskew.report.table import (
+    NONE,
+    SELECTION_WORDS,
+    Cell,
+    Table,
+    per_column,
+    plain,
+    seeds_of,
+    signed,
+    spread_words,
+    words,
+    words_and_unit,
+)
+
+
+def main_table(gathered: Gathered) -> Table:
+    """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
+    experiment, seeds, marks = gathered.experiment, seeds_of(gathered), note_marks(gathered)
+    columns = list(experiment.columns)
+    rows = []
+    for row in experiment.rows:
+        paper = experiment.cells.get(row.label, (None,) * len(columns))
+        cells = []
+        for column, number in zip(columns, paper, strict=True):
+            cell = rounds_cell(gathered, row.label, column, number) if experiment.reaches else None
+            cell = cell or number_cell(gathered, row.label, column, number)
+            cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
+        rows.append([Cell(row.label + marks.get(row.label, "")), *cells])
+    selected, metrics = SELECTION_WORDS[experiment.selection], set(map(experiment.metric_of, columns))
+    what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
+    if experiment.reaches:
+        what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
+    over = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
+    form = "mean ± standard deviation " if len(seeds) > 1 and not experiment.reaches else ""
+    beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
+    headings = [Cell("method")]
+    for column in columns:
+        shown = words(experiment.metric_of(column))
+        headings.append(Cell(column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected))
+    return Table(f"{what}, {form}{over}{beside}.", headings, rows)
+
+
+def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> Cell:
+    """Return mean and standard deviation, below them the paper's number; strong where it is the highest of the
+    column's rows that have all seeds."""
+    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    metric = experiment.metric_of(column)
+    found = {
+        other.label: summarize_seeds(gathered.of(other.label, column), experiment.selection, metric)
+        for other in experiment.rows
+    }
+    ours = found[row]
+    below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
+    if ours is None or ours.n < len(seeds):
+        below.append(f"{ours.n if ours else 0} of {len(seeds)} seeds")
+    complete = {row: other.mean for row, other in found.items() if other and other.n == len(seeds)}
+    best = len(complete) > 1 and in_percent(metric) and complete.get(row) == max(complete.values())
+    return Cell(spread_words(ours, metric), "; ".join(below), best)
+
+
+def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> Cell | None:
+    """Return the rounds until the reference's number is reached, below them the paper's; None without any run."""
+    found = reached(gathered, row, column)
+    if not found:
+        return None
+    text = reach_cell(found, reached(gathered, reference(gathered.experiment), column)).text
+    if paper is None:
+        return Cell(text)
+    return Cell(text, beside_paper(paper, mean_or_never(list(found.values()), "round")))
+
+
+def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
+    """Return the paper's number and ours minus it."""
+    return f"paper {plain(paper, metric)}" + ("" if ours is None else f", {signed(ours - paper, metric)}")
+
+
+def note_marks(gathered: Gathered) -> dict[str, str]:
+    """Return the mark of every note on the paper's numbers, by what it is about."""
+    return {about: f" [{number}]" for number, about in enumerate(gathered.experiment.notes, 1)}
+
+
+def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:
+    """Return the claims and what came of them."""
+    headings = [
+        Cell("claim"), Cell("holds"), Cell("difference", "95 % interval"),
+        Cell("share of resamples", "in which it holds"), Cell("p", "Wilcoxon, Holm"),
+    ]  # fmt: skip
+    columns = list(gathered.experiment.columns)
+    rows = [claim_row(f"{number}. ", one, columns) for number, one in enumerate(verdicts, 1)]
+    return Table("Each claim, in how many seeds it holds, and how sure that is.", headings, rows, wordy=True)
+
+
+def claim_row(number: str, one: Verdict, columns: Sequence[str]) -> list[Cell]:
+    """Return one claim of an experiment with these columns."""
+    claim, metric = one.claim, one.metric
+    where = ", every column" * (len(columns) > 1)
+    if claim.in_columns:
+        where = f", in {claim.in_columns} of {len(one.columns)} columns"
+    elif set(one.columns) != set(columns):
+        where = f", in {', '.join(one.columns)}"
+    by = f" by more than {claim.by:g} {one.unit}".rstrip() if claim.by else ""
+    compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}{by}"
+    says = Cell(f"{number}{claim.says}", f"{compared}; {words(metric)}, {SELECTION_WORDS[one.selection]}{where}")
+    missing = f"{one.unmeasured} not measured" if one.unmeasured else ""
+    if not one.n:
+        return [says, Cell(NONE, missing), *[Cell(NONE)] * 3]
+    difference = f"{signed(one.estimate, metric)} {one.unit}"
+    share, drawn = NONE, ""
+    if one.interval:
+        difference += f" [{signed(one.interval.low, metric)}, {signed(one.interval.high, metric)}]"
+        share, drawn = f"{one.interval.probability:.0%}", f"over {one.interval.resampled}"
+    seeds = "seeds: " + ", ".join(signed(margin, metric) for margin in one.margins.values()) if one.n > 1 else ""
+    p = Cell(NONE, f"from {LEAST_SEEDS} seeds on") if one.p_holm is None else Cell(f"{one.p_holm:.3f}")
+    holds = Cell(f"{one.holds} of {one.n} seeds", missing, strong=one.status == "holds")
+    return [says, holds, Cell(difference, seeds), Cell(share, drawn), p]
+
+
+def selection_tables(gathered: Gathered) -> list[Table]:
+    """Return ours by every selection."""
+    rows = [row.label for row in gathered.experiment.rows]
+    metric_of = gathered.experiment.metric_of
+    keys = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
+
+    def found(row: str, column: str, heading: str) -> Summary | None:
+        return summarize_seeds(gathered.of(row, column), keys[heading], metric_of(column))
+
+    return per_column(
+        gathered,
+        lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
+        lambda column: [heading for heading in keys if any(found(row, column, heading) for row in rows)],
+        lambda row, column, heading: Cell(spread_words(found(row, column, heading), metric_of(column))),
+    )
+
+
+def reach_table(gathered: Gathered) -> Table:
+    """Return rounds and bytes that each row needs for the reference's number."""
+    experiment, standard = gathered.experiment, reference(gathered.experiment)
+    columns = list(experiment.columns)
+    rows = []
+    for row in experiment.rows:
+        cells = []
+        for column in columns:
+            cells.append(reach_cell(reached(gathered, row.label, column), reached(gathered, standard, column)))
+        rows.append([Cell(row.label), *cells])
+    caption = (
+        f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
+        "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
+    )
+    return Table(caption, [Cell("method"), *(Cell(column or "rounds") for column in columns)], rows)
+
+
+def reach_cell(found: Mapping[int, Reached | None], base: Mapping[int, Reached | None]) -> Cell:
+    """Return rounds, and below them speed-up and bytes."""
+    if not found:
+        return Cell(NONE)
+    ours = list(found.values())
+    never = sum(one is None for one in ours)
+    if never == len(ours):
+        return Cell("never", f"in {never} seeds" if never > 1 else "")
+    if never:
+        got = ", ".join("never" if one is None else str(one.round) for one in ours)
+        return Cell(got, f"by seed; never in {never} of {len(ours)}")
+    rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
+    standard = mean_or_never([base[seed] for seed in found], "round")
+    assert rounds is not None and sent is not None and standard is not None
+    return Cell(f"{rounds:.1f}".removesuffix(".0"), f"{standard / rounds:.2f}\N{MULTIPLICATION SIGN}, {in_bytes(sent)}")
+
+
+def in_bytes(number: float) -> str:
+    """Return a number of bytes in a unit that suits it."""
+    for name in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {name}"
+        number /= 1000
+    return f"{number:.3g} TB"

@@ -1,0 +1,138 @@
+"""The report as one HTML file that opens offline: tables and figures in a Jinja2 template, no script."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from fedskew.report import figures
+from fedskew.report.claims import Verdict
+from fedskew.report.detail_tables import MOST_CLASSES, PARTS, class_names, recalls, seconds_split, trainings
+from fedskew.report.document import Document, counted
+from fedskew.report.gather import Gathered
+from fedskew.report.statistics import select
+from fedskew.report.svg import Figure
+from fedskew.report.table import words
+from fedskew.report.text import SAYS
+
+TEMPLATES = Path(__file__).parent / "templates"
+Drawings = list[tuple[str, list[Figure]]]
+"""By title, the panels that belong together."""
+
+
+def html(documents: Sequence[Document]) -> str:
+    """Return the page."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals |= {"svg": Markup, "says": SAYS}
+    parts = [
+        {
+            "document": one,
+            "experiment": one.gathered.experiment,
+            "drawings": drawings(one, f"e{number}"),
+            "styles": list(figures.styles(one.gathered).values()),
+            "split": [(part, f"var(--series-{index + 1})") for index, part in enumerate(PARTS)],
+        }
+        for number, one in enumerate(documents)
+    ]
+    claimed = [verdict for one in documents for verdict in one.verdicts]
+    overall = counted(claimed) if claimed else ""
+    style = Markup((TEMPLATES / "report.css").read_text())
+    return environment.get_template("report.html.j2").render(parts=parts, overall=overall, style=style)
+
+
+def drawings(one: Document, prefix: str) -> dict[str, Drawings]:
+    """Return the figures of every section; `prefix` makes their ids unique in the page."""
+    gathered = one.gathered
+    columns = list(gathered.experiment.columns)
+
+    def panels(key: str, draw: Callable[[str, str], Figure | None]) -> list[Figure]:
+        made = [draw(column, f"{prefix}-{key}-{number}") for number, column in enumerate(columns)]
+        return [figure for figure in made if figure is not None]
+
+    def curves(number: str) -> list[Figure]:
+        key = re.sub(r"\W", "-", f"curve-{number}")
+        return panels(key, lambda c, n: figures.curves(gathered, c, number or metric_of(c), n))
+
+    metric_of = gathered.experiment.metric_of
+    metrics = set(map(metric_of, columns))
+    shown = {words(min(metrics)) if len(metrics) == 1 else "the table's numbers": ""}
+    shown |= {words(number): number for number in gathered.experiment.series}
+    found: dict[str, Drawings] = {
+        "claims": [("", forests(one.verdicts, prefix))],
+        "curves": [(title[0].upper() + title[1:], curves(number)) for title, number in shown.items()],
+        "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
+        "clients": [
+            ("Who holds what", panels("matrix", lambda c, n: matrix(gathered, c, n))),
+            ("Spread over the clients", panels("spread", lambda c, n: spread(gathered, c, n))),
+        ],
+        "time": [("", panels("time", lambda c, n: time(gathered, c, n)))],
+    }
+    return {key: [(title, group) for title, group in groups if group] for key, groups in found.items()}
+
+
+def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
+    """Return the claims' differences, those in points apart from those in rounds."""
+    made = []
+    for unit in ("points", "rounds"):
+        chosen = {number: one for number, one in enumerate(verdicts, 1) if one.n and one.unit == unit}
+        if chosen:
+            made.append(figures.forest(chosen, unit, f"{prefix}-forest-{unit}"))
+    return made
+
+
+def matrix(gathered: Gathered, column: str, name: str) -> Figure | None:
+    """Return who holds what for the first seed that has a finished run."""
+    runs = [one for row in gathered.experiment.rows for one in gathered.of(row.label, column)]
+    first = min(runs, key=lambda one: one.cell.seed, default=None)
+    return figures.matrix(first, column, name) if first else None
+
+
+def recall_curve(gathered: Gathered, column: str, name: str) -> Figure | None:
+    """Return the recall by class where there are too many classes for a table."""
+    rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
+    found = {
+        row: one for row, runs in rows.items() if (one := recalls(runs, gathered.experiment.selection)) is not None
+    }
+    if not found or len(class_names(gathered)) <= MOST_CLASSES:
+        return None
+    first = next(runs[0] for runs in rows.values() if runs)
+    counts_KC = first.run.samples.get("train")
+    order = (
+        np.argsort(-np.array(counts_KC).sum(0), kind="stable") if counts_KC else np.arange(len(class_names(gathered)))
+    )
+    return figures.recall_curve(found, figures.styles(gathered), column, order.tolist(), name)
+
+
+def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
+    """Return the clients' accuracies: on test sets of their own where they have some, else on their mix of classes."""
+    rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
+    own = any(one.run.samples.get("client-test") for runs in rows.values() for one in runs)
+    key = "client-accuracy" if own else "local-accuracy"
+    found: dict[str, list[list[float]]] = {}
+    for row, runs in rows.items():
+        points = [point for one in runs for point in select(one.points, gathered.experiment.selection)]
+        if each := [values for point in points if (values := percent(point.numbers.get(key, {}).get("values", ())))]:
+            found[row] = each
+    return figures.spread(found, figures.styles(gathered), column, words(key), name) if found else None
+
+
+def percent(values: Iterable[float | None]) -> list[float]:
+    """Return the known shares in percent."""
+    return [100 * value for value in values if value is not None]
+
+
+def time(gathered: Gathered, column: str, name: str) -> Figure | None:
+    """Return what a round's seconds went into."""
+    split: dict[str, Mapping[str, float]] = {}
+    for label, runs in trainings(gathered, column).items():
+        split[label] = {part: float(np.mean([seconds_split(one)[part] for one in runs])) for part in PARTS}
+    return figures.stacked(split, column, name) if split else None

@@ -1,0 +1,113 @@
+"""A table of the report as text, and how numbers are written; how it looks is for text.py and page.py."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedskew.report.gather import Gathered
+from fedskew.report.statistics import DISTANCES, Summary, in_percent, summarize_seeds
+
+SELECTION_WORDS = {
+    "last": "last round",
+    "best-test": "best test round (oracle)",
+    "best-validation": "best validation round",
+    "mean-of-last-5": "mean of the last 5",
+    "mean-of-last-10": "mean of the last 10",
+}
+NONE = "—"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table."""
+
+    text: str
+    below: str = ""
+    """A second, smaller line."""
+    strong: bool = False
+    heat: float | None = None
+    """A share to shade by."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of a row names it."""
+
+    caption: str
+    headings: Sequence[Cell]
+    rows: Sequence[Sequence[Cell]]
+    wordy: bool = False
+    """Whether cells are sentences rather than numbers."""
+
+
+def words(metric: str) -> str:
+    """Return a metric's key as words."""
+    name, _, part = metric.replace("-", " ").partition(".")
+    return f"{name} ({part.replace('values.', 'client ')})" if part else name
+
+
+def words_and_unit(metric: str) -> str:
+    """Return a metric's key as words, with its unit where it has one."""
+    unit = " in percent" if in_percent(metric) else "" if metric.startswith(DISTANCES) else " in nats"
+    return words(metric) + unit
+
+
+def plain(number: float | None, metric: str = "") -> str:
+    """Return a number with as many digits as its kind deserves."""
+    if number is None:
+        return NONE
+    return f"{number:.{1 if in_percent(metric) else 3}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def signed(number: float, metric: str = "") -> str:
+    """Return a number with its sign."""
+    return ("+" if number >= 0 else "") + plain(number, metric)
+
+
+def spread_words(summary: Summary | None, metric: str = "") -> str:
+    """Return mean and standard deviation."""
+    if summary is None:
+        return NONE
+    return plain(summary.mean, metric) + (f" ± {plain(summary.sd, metric)}" if summary.sd is not None else "")
+
+
+def seeds_of(gathered: Gathered) -> list[int]:
+    return sorted({cell.seed for cell in gathered.cells})
+
+
+def named(column: str) -> str:
+    """Return a caption's words for a column; a single column has no name."""
+    return f"{column}: " if column else ""
+
+
+def per_column(
+    gathered: Gathered,
+    caption: Callable[[str], str],
+    headings: Callable[[str], Sequence[str]],
+    cell: Callable[[str, str, str], Cell],
+) -> list[Table]:
+    """Return a table a column, for the headings that the column has; `cell` gets row, column and heading."""
+    tables = []
+    for column in gathered.experiment.columns:
+        if shown := headings(column):
+            rows = [
+                [Cell(row.label), *(cell(row.label, column, heading) for heading in shown)]
+                for row in gathered.experiment.rows
+                if gathered.of(row.label, column)
+            ]
+            tables.append(Table(named(column) + caption(column), [Cell("method"), *map(Cell, shown)], rows))
+    return tables
+
+
+def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str]) -> list[Table]:
+    """Return a table a column with the given metrics, by heading, where they are recorded."""
+    rows, selection = [row.label for row in gathered.experiment.rows], gathered.experiment.selection
+
+    def found(row: str, column: str, heading: str) -> Summary | None:
+        return summarize_seeds(gathered.of(row, column), selection, metrics[heading])
+
+    return per_column(
+        gathered,
+        lambda _: caption,
+        lambda column: [heading for heading in metrics if any(found(row, column, heading) for row in rows)],
+        lambda row, column, heading: Cell(spread_words(found(row, column, heading), metrics[heading])),
+    )

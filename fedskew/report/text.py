@@ -1,0 +1,191 @@
+"""The report as Markdown, CSV, JSON, and as tables for a terminal."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fedskew.experiments.experiments import SELECTIONS
+from fedskew.report.claims import reached
+from fedskew.report.document import Document
+from fedskew.report.statistics import Summary, summarize_seeds
+from fedskew.report.table import Cell, Table
+
+SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
+"""A claim's status in words."""
+
+
+def markdown(documents: Sequence[Document]) -> str:
+    """Return the reports one below the other, without figures."""
+    parts = []
+    for one in documents:
+        parts += [f"## {one.gathered.experiment.title}", one.subtitle, one.headline, "\n".join(verdict_lines(one))]
+        parts.append("\n".join(f"> {escaped(warning)}" for warning in one.gathered.warnings))
+        parts.append(markdown_table(one.main))
+        parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(one.notes, 1)))
+        parts.append(escaped(assumed(one)))
+        for section in one.sections:
+            if section.tables:
+                parts += [f"### {section.title}", section.about, *map(markdown_table, section.tables)]
+        parts.append(f"`{one.gathered.command}`")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def assumed(one: Document) -> str:
+    """Return the settings that the paper leaves open; empty where there are none."""
+    told = ", ".join(f"{key} = {value}" for key, value in one.gathered.assumed.items())
+    return f"The paper leaves open, and these runs have: {told}." if told else ""
+
+
+def verdict_lines(one: Document) -> list[str]:
+    """Return a line a claim, and below them one for each that nothing here can judge."""
+    lines = []
+    for verdict in one.verdicts:
+        counted = f", {verdict.holds} of {verdict.n} seeds" if verdict.n else ""
+        counted += f", {verdict.unmeasured} not measured yet" if verdict.n and verdict.unmeasured else ""
+        remark = "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
+        lines.append(f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{counted}{escaped(remark)}")
+    lines += [f"- {escaped(says)}: **not judged**" for says in one.gathered.experiment.unjudged]
+    return lines
+
+
+def markdown_table(table: Table) -> str:
+    """Return one table with its caption above it."""
+    rows = [[markdown_cell(cell) for cell in row] for row in table.rows]
+    headings = [markdown_cell(cell) for cell in table.headings]
+    rule = [":--", *[":--" if table.wordy else "--:"] * (len(headings) - 1)]
+    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *rows)]
+    return f"{escaped(table.caption[0].upper() + table.caption[1:])}\n\n" + "\n".join(lines)
+
+
+def markdown_cell(cell: Cell) -> str:
+    """Return a cell in one line."""
+    text = f"**{escaped(cell.text)}**" if cell.strong else escaped(cell.text)
+    return text + (f" ({escaped(cell.below)})" if cell.below else "")
+
+
+def escaped(text: str) -> str:
+    """Return text that Markdown does not read as its own."""
+    return text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")
+
+
+COLUMNS = (
+    "experiment", "column", "row", "metric", "selection", "n", "mean", "sd", "paper", "difference", "seeds", "values",
+)  # fmt: skip
+
+
+def lines(one: Document) -> list[dict[str, Any]]:
+    """Return a line a row, column and selection; the paper's number and the difference stand at its own selection."""
+    gathered, experiment = one.gathered, one.gathered.experiment
+    result = []
+    for index, column in enumerate(experiment.columns):
+        for row in experiment.rows:
+            paper = experiment.cells.get(row.label, (None,) * len(experiment.columns))[index]
+            group, metric = gathered.of(row.label, column), experiment.metric_of(column)
+            found = {(metric, each): summarize_seeds(group, each, metric) for each in SELECTIONS}
+            compared = (metric, experiment.selection)
+            if experiment.reaches:
+                rounds = {seed: float(r.round) for seed, r in reached(gathered, row.label, column).items() if r}
+                compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
+                found[compared] = Summary(rounds) if rounds else None
+            for (name, selection), ours in found.items():
+                beside = paper if (name, selection) == compared else None
+                if ours or beside is not None:
+                    told = (experiment.name, column, row.label, name, selection)
+                    result.append(dict(zip(COLUMNS, (*told, *line(ours, beside)), strict=True)))
+    return result
+
+
+def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
+    """Return the numbers of a line."""
+    if ours is None:
+        return (0, None, None, paper, None, [], [])
+    difference = None if paper is None else ours.mean - paper
+    return (ours.n, ours.mean, ours.sd, paper, difference, list(ours.by_seed), list(ours.by_seed.values()))
+
+
+def csv_text(documents: Sequence[Document]) -> str:
+    """Return `lines` of all experiments; several numbers in a field are apart by spaces."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for one in documents:
+        for each in lines(one):
+            writer.writerow({key: csv_field(value) for key, value in each.items()})
+    return file.getvalue()
+
+
+def csv_field(value: Any) -> str:
+    """Return a value as text; numbers with four decimals."""
+    if isinstance(value, list):
+        return " ".join(map(csv_field, value))
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return "" if value is None else str(value)
+
+
+def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
+    """Return everything that the tables are made of."""
+    return [
+        {
+            "experiment": one.gathered.experiment.name,
+            "title": one.gathered.experiment.title,
+            "headline": one.headline,
+            "warnings": list(one.gathered.warnings),
+            "numbers": lines(one),
+            "claims": [
+                asdict(verdict) | {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
+                for verdict in one.verdicts
+            ],
+            "not-judged": list(one.gathered.experiment.unjudged),
+            "assumed": one.gathered.assumed,
+            "runs": {run.name: {"state": run.state, **run.versions} for run in one.gathered.runs.values()},
+            "command": one.gathered.command,
+        }
+        for one in documents
+    ]
+
+
+def show(documents: Sequence[Document], console: Console) -> None:
+    """Print what matters most: verdicts, warnings, ours beside the paper's, the claims."""
+    for one in documents:
+        console.print(Text(one.gathered.experiment.title, "bold"), Text(f"\n{one.subtitle}", "dim"), end="\n")
+        for said in (one.headline, *verdict_lines(one)):
+            console.print(said.replace("**", "").replace("\\", ""), markup=False)
+        for warning in one.gathered.warnings:
+            console.print(Text(warning, "yellow"))
+        console.print(rich_table(one.main))
+        for number, note in enumerate(one.notes, 1):
+            console.print(f"[{number}] {note}", markup=False, style="dim")
+        if told := assumed(one):
+            console.print(told, markup=False, style="dim")
+        for section in one.sections:
+            if section.key in ("claims", "reach"):
+                for table in section.tables:
+                    console.print(rich_table(table))
+        if len(one.gathered.finished) < len(one.gathered.runs):
+            console.print(f"What is missing is made by: {one.gathered.command}", markup=False)
+
+
+def rich_table(table: Table) -> RichTable:
+    """Return a table for a terminal."""
+    shown = RichTable(title=table.caption, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(table.headings):
+        left = number == 0 or table.wordy
+        shown.add_column(
+            rich_cell(heading), justify="left" if left else "right", no_wrap=number == 0 and not table.wordy
+        )
+    for row in table.rows:
+        shown.add_row(*map(rich_cell, row))
+    return shown
+
+
+def rich_cell(cell: Cell) -> Text:
+    """Return a cell with its second line below the first."""
+    return Text.assemble((cell.text, "bold" if cell.strong else ""), (f"\n{cell.below}" if cell.below else "", "dim"))

@@ -1,0 +1,148 @@
+"""A grid of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from client_app.process import code_version
+from data import DataError, DataSettings, SettingError, federate, require
+from fedskew.costs.estimate import work_of
+from fedskew.costs.memory import memory_of, refuse_what_cannot_fit
+from fedskew.costs.sizes import sizes_of
+from fedskew.experiments.plan import Cell
+from fedskew.sweep.jobs import Job, Outcome, ordered, shares
+from server_app.lock import locked
+from server_app.results import RunFolder
+from server_app.settings import RunSettings
+from server_app.tracking import draw_finished
+from server_app.versions import PACKAGES
+
+Summaries = dict[str, dict[str, Any]]
+"""By run id."""
+
+
+def run_all(
+    planned: Sequence[RunSettings],
+    cells: Sequence[Cell],
+    console: Console,
+    engine: str = "",
+    at_once: int = 0,
+    workers: int = 0,
+    federation_config: str = "",
+) -> tuple[Summaries, dict[str, str]]:
+    """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
+
+    Runs whose data are not there fail at once; where that holds for all and none is finished, and for every other
+    mistake in what is asked, SettingError or DataError is raised before anything starts.
+    """
+    rule = "is for --engine ray"  # of a single run the engine itself says so
+    require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
+    refuse_missing_gpus(planned, engine)
+    summaries = finished(planned)
+    left = [one for one in planned if one.run_id not in summaries]
+    if summaries:
+        console.print(finished_note(planned, summaries), markup=False)
+        for one in planned:
+            if one.run_id in summaries:
+                draw_finished(one, summaries[one.run_id])
+    if not left:
+        return summaries, {}
+    names = labels(planned, cells)
+    jobs, outcomes = checked([Job(one, names[one.run_id]) for one in left])
+    if not jobs and not summaries:
+        raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
+    if jobs:
+        from fedskew.sweep.overview import Overview  # flwr takes a moment to import; mistakes should be told at once
+        from fedskew.sweep.queue import conduct
+
+        share = shares(jobs, engine, at_once, workers)
+        outcomes |= conduct(jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config)
+    summaries |= {name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None}
+    failed = {}
+    for name in (one.run_id for one in planned):  # not in the order in which they ended, which is another every time
+        if name in outcomes and outcomes[name].summary is None:
+            failed[f"{names[name]} ({name})"] = outcomes[name].reason
+    return {one.run_id: summaries[one.run_id] for one in planned if one.run_id in summaries}, failed
+
+
+def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContextManager[None]:
+    """Return the lock of the results folder: a grid wants the folder for itself, single runs go beside each other.
+
+    Each run's folder has a lock of its own as well, for engines and for Flower's own commands.
+    """
+    return locked(Path(planned[0].general.results), ".lock", shared=not alone)
+
+
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
+    """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
+
+    With Ray the clients see what they are given there, which they check themselves.
+    """
+    wanting = [one for one in planned if one.general.device == "cuda" and engine != "ray"]
+    if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
+        raise SettingError("device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one")
+
+
+def finished(planned: Sequence[RunSettings]) -> Summaries:
+    """Return the summaries of the runs that need not be conducted.
+
+    Raises SettingError for one that was made on other data than are there now.
+    """
+    found = {}
+    for one in planned:
+        folder = RunFolder(one.folder)
+        if not one.general.fresh and (summary := folder.finished(one.general.rounds)) is not None:
+            with contextlib.suppress(DataError):  # who has the results needs the data no more
+                folder.refuse_other_data(federate(one.data, one.general.seed).hash)
+            found[one.run_id] = summary
+    return found
+
+
+def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
+    """Return a line about the runs that are not repeated."""
+    folders = [RunFolder(one.folder) for one in planned if one.run_id in summaries]
+    other = sum(bool(folder.other_code()) for folder in folders)
+    by_others = f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)" * bool(other)
+    return f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --fresh repeats them"
+
+
+def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
+    """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
+
+    Every partition is dealt here, so that one that cannot be raises SettingError before anything starts.
+    """
+    ready, reasons = [], dict[DataSettings, str]()
+    for job in ordered(jobs):  # `federate` keeps the last few: each pair is dealt once
+        data, seed = job.settings.data, job.settings.general.seed
+        if data in reasons:
+            continue
+        try:
+            federate(data, seed)  # downloads what may be downloaded
+            sizes = sizes_of(data, seed)
+        except DataError as error:
+            reasons[data] = str(error)
+            continue
+        refuse_what_cannot_fit(job.settings, sizes)
+        work = 0.0 if sizes is None else work_of(job.settings, sizes)
+        ready.append(replace(job, memory=memory_of(job.settings, sizes), work=work))
+    lost = (job.settings for job in jobs if job.settings.data in reasons)
+    return ready, {one.run_id: Outcome(reason=reasons[one.data]) for one in lost}
+
+
+def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
+    """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
+    several = len({cell.experiment for cell in cells}) > 1
+    named: dict[str, str] = {}
+    for one in planned:
+        own = [cell for cell in cells if cell.run.run_id == one.run_id]
+        experiments = [cell.experiment for cell in own if several][:1]
+        rows = "/".join(dict.fromkeys(cell.row for cell in own)) or one.general.method
+        columns = list(dict.fromkeys(cell.column for cell in own if cell.column))[:1]
+        named[one.run_id] = ", ".join([*experiments, rows, *columns, f"seed {one.general.seed}"])
+    return named

@@ -1,0 +1,141 @@
+"""A process that conducts runs one after the other, and what the grid holds of it."""
+
+import contextlib
+import logging
+import os
+import signal
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from data import DataError, SettingError
+from fedskew.sweep.jobs import Job, Shares, same_data
+from server_app.settings import RunSettings
+
+Event = tuple[str, Any]
+"""("told", line), ("finished", summary), ("failed", reason) or ("died", reason)."""
+
+
+FAREWELL = 1.0
+"""Seconds that a process has to end by itself."""
+
+
+class Worker:
+    """A worker process and the job it has."""
+
+    def __init__(self, context: ForkServerContext, shares: Shares, gpu: str | None) -> None:
+        self.gpu = gpu
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=work, args=(theirs, shares.engine, shares.workers, gpu))
+        self.process.start()
+        theirs.close()
+        self.job: Job | None = None
+
+    def take(self, job: Job) -> None:
+        """Conduct a job."""
+        self.job = job
+        with contextlib.suppress(OSError):  # it died meanwhile, which `event` tells
+            self.connection.send(job.settings)
+
+    def event(self) -> Event:
+        """Return what the process says next; to be called when there is something, or the process is gone."""
+        try:
+            event: Event = self.connection.recv()
+            return event
+        except (EOFError, OSError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            killed = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
+            return "died", f"its process ended {killed}" + "; out of memory?" * (code == -signal.SIGKILL)
+
+    def memory(self) -> int:
+        """Return the bytes that are the process's own."""
+        with contextlib.suppress(psutil.Error):
+            return int(psutil.Process(self.process.pid).memory_full_info().uss)
+        return 0
+
+    def let_go(self) -> None:
+        """Let the process end by itself, if it has no job: killed, it would leave its engine's semaphores behind."""
+        if self.job is None:  # one that has would still write into the pipe
+            self.connection.close()
+
+    def end(self) -> None:
+        """End the process, at once if it has a job: what is on disk is whole at any moment."""
+        self.let_go()
+        if self.job is None:
+            self.process.join(FAREWELL)
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+class Teller(logging.Handler):
+    """Hands log records to the grid, which has the terminal."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(logging.WARNING)
+        self.connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.connection.send(("told", record.getMessage()))
+
+
+def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> None:
+    """Conduct the runs whose settings arrive, until no more can."""
+    from fedskew.engines.local import end_with_parent
+
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the grid, which ends this process
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores a closed terminal
+            signal.signal(number, end_quietly)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger().addHandler(Teller(connection))
+    last: RunSettings | None = None
+    with contextlib.suppress(EOFError):
+        while True:
+            settings = connection.recv()
+            if last is None or same_data(last) != same_data(settings):
+                release_data()
+            last = settings
+            connection.send(conducted(settings, engine, workers, connection))
+
+
+def end_quietly(number: int, frame: FrameType | None) -> None:
+    """End by the signal itself, where the engine would make a KeyboardInterrupt of it; the grid says what happened."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def conducted(settings: RunSettings, engine: str, workers: int, connection: Connection) -> Event:
+    """Conduct a run and return how it ended."""
+    from client_app.player import player
+    from fedskew.engines import execute
+
+    def tell(line: str) -> None:
+        connection.send(("told", line))
+
+    try:
+        return "finished", execute(settings, engine, tell, workers=workers)
+    except Exception as error:
+        return "failed", reason(error)
+    finally:
+        player.cache_clear()  # no other run has the same clients
+
+
+def reason(error: Exception) -> str:
+    """Return an error as one line."""
+    words = " ".join(str(error).split())
+    return words if isinstance(error, SettingError | DataError) else f"{type(error).__name__}: {words}"
+
+
+def release_data() -> None:
+    """Let go of the data of the runs so far."""
+    from data import federate
+
+    federate.cache_clear()

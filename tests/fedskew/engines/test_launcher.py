@@ -1,0 +1,284 @@
+"""Launching a tiny Flower app: it completes, fails with its own reason, and leaves no process, however it ends."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedskew.engines import launcher
+from fedskew.engines.launcher import LaunchFailed, federation_words, launch, reason, toml
+from fedskew.engines.processes import RunBusy, end, marked
+
+PYPROJECT = """
+[project]
+name = "tiny"
+version = "1.0.0"
+description = "A ServerApp that waits, fails or writes its result."
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "tiny"
+[tool.flwr.app.components]
+serverapp = "tiny_server:app"
+clientapp = "tiny_client:app"
+[tool.flwr.app.config]
+result = ""
+failure = ""
+text = ""
+seconds = 0.0
+"""
+SERVER = """
+import os, time
+from pathlib import Path
+from flwr.serverapp import ServerApp
+
+class SettingError(ValueError):
+    pass
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    config = context.run_config
+    print("tiny main in", Path.cwd(), flush=True)
+    time.sleep(config["seconds"])
+    if config["failure"]:
+        raise SettingError(config["failure"])
+    Path(config["result"] + ".new").write_text(config["text"] + f"|{len(list(grid.get_node_ids()))}")
+    os.replace(config["result"] + ".new", config["result"])
+    print("tiny done", flush=True)
+"""
+CLIENT = """
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+"""
+SCRIPT = """
+import sys
+from pathlib import Path
+from fedskew.engines.launcher import launch
+
+app, folder = map(Path, sys.argv[1:])
+result = folder / "result"
+launch(app, {"seconds": 100.0, "result": str(result)}, folder, nodes=2, log=folder / "log", result=result)
+"""
+SENTENCE = "SettingError: alpha = 0: must be greater than 0"
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "app"
+    path.mkdir()
+    for name, text in (("pyproject.toml", PYPROJECT), ("tiny_server.py", SERVER), ("tiny_client.py", CLIENT)):
+        (path / name).write_text(text)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "run"
+    path.mkdir()
+    yield path
+    end(path, 0)
+
+
+def run(app: Path, folder: Path, **config: bool | int | float | str) -> None:
+    result = folder / "result"
+    launch(app, {"result": str(result), **config}, folder, nodes=3, log=folder / "log", result=result)
+
+
+def started(app: Path, folder: Path) -> subprocess.Popen[str]:
+    """Start a process that launches the app for 100 seconds, and return it once Ray's actors are up."""
+    words = [sys.executable, "-c", SCRIPT, str(app), str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    wait_for(folder, "ClientAppActor")
+    return process
+
+
+def wait_for(folder: Path, name: str) -> psutil.Process:
+    """Return the run's first process with `name` in its command line, once it is there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in marked(folder):
+            try:
+                if name in " ".join(process.cmdline()[:2]):
+                    return process
+            except psutil.Error:
+                continue
+        time.sleep(0.05)
+    raise AssertionError(f"no {name} after 60 s")
+
+
+def test_an_earlier_result_is_refused(app: Path, folder: Path) -> None:
+    (folder / "result").touch()
+    with pytest.raises(ValueError, match="is there already"):
+        run(app, folder)
+
+
+def test_a_folder_that_is_no_app_is_refused(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(LaunchFailed, match="pip install -e"):
+        run(tmp_path, folder)
+
+
+def test_missing_commands_are_named(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(folder))
+    with pytest.raises(LaunchFailed, match="no flower-superlink beside"):
+        run(app, folder)
+
+
+def test_a_superlink_that_does_not_start_says_why(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    for name in ("flwr", "flower-superlink"):
+        (folder / name).write_text("#!/bin/sh\necho no room for the database; exit 3\n")
+        (folder / name).chmod(0o755)
+    with pytest.raises(LaunchFailed, match="did not start: no room for the database"):
+        run(app, folder)
+
+
+@pytest.mark.parametrize("value", [True, False, 3, -0.5, 1e-05, 1e30, "", 'a "b" \\ c', "two\nlines\t\x7f\x00", "é😀"])
+def test_values_survive_toml(value: bool | int | float | str) -> None:
+    read = tomllib.loads(f"a.b-c = {toml(value)}")["a"]["b-c"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_the_users_federation_config_goes_first() -> None:
+    assert federation_words(4, "") == "num-supernodes=4 client-resources-num-cpus=1"
+    given = " client-resources-num-cpus=2  backend=\"ray\" init-args-logging-level='a b' "
+    expected = "num-supernodes=4 client-resources-num-cpus=2 backend=\"ray\" init-args-logging-level='a b'"
+    assert federation_words(4, given) == expected
+    for wrong in ("num-supernodes", "num-supernodes = 4", "verbose=true nonsense"):
+        with pytest.raises(ValueError, match="KEY=VALUE"):
+            federation_words(4, wrong)
+
+
+TRACEBACK = """\x1b[91mERROR \x1b[0m:     Simulation raised an exception
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+    g()
+    ^^^
+package.module.SettingError: alpha = 0: must be greater than 0
+\x1b[91mERROR \x1b[0m:     Exit Code: 700
+"""
+BOX = "Using SuperLink\n╭─ Error ─────╮\n│ [code: 15] Invalid run    │\n│ configuration.   │\n╰────╯\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "details", "expected"),
+    [
+        (TRACEBACK, "Simulation failed with exception: alpha = 0: must be greater than 0", SENTENCE),
+        (TRACEBACK, "", SENTENCE),
+        (TRACEBACK, "Simulation failed with exception: ", SENTENCE),
+        ("", "Simulation failed with exception: no space (left)", "no space (left)"),
+        ("x.Error: a (b\nc\n", "Simulation failed with exception: a (b\nc", "Error: a (b\nc"),
+        (BOX, "", "[code: 15] Invalid run configuration."),
+        ("", "", ""),
+    ],
+)
+def test_reason(text: str, details: str, expected: str) -> None:
+    assert reason(text, details) == expected
+
+
+@pytest.mark.slow
+def test_two_launches_complete_in_one_process(app: Path, folder: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    for text in ('say "é"', "again"):
+        (folder / "result").unlink(missing_ok=True)
+        run(app, folder, text=text)
+        assert (folder / "result").read_text().startswith(f"{text}|")
+        assert not marked(folder)
+    # what the ServerApp printed last may be missing: flwr streams logs with a delay, and the result ends the run
+    assert (folder / "log").read_text().count("Successfully started run") == 2
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.slow
+def test_a_server_app_that_raises_gives_its_sentence(app: Path, folder: Path) -> None:
+    with pytest.raises(LaunchFailed) as failed:
+        run(app, folder, failure="alpha = 0: must be greater than 0")
+    assert str(failed.value) == SENTENCE
+    assert not marked(folder)
+    assert "Traceback" in (folder / "log").read_text()
+
+
+@pytest.mark.slow
+def test_an_unknown_key_is_refused_by_flwr(app: Path, folder: Path) -> None:
+    with pytest.raises(LaunchFailed, match="Invalid run configuration"):
+        run(app, folder, unknown=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_everything(app: Path, folder: Path, number: signal.Signals) -> None:
+    process = started(app, folder)
+    assert len(marked(folder)) > 8
+    began = time.monotonic()
+    for _ in range(3):  # the second and third must not stop the cleaning
+        process.send_signal(number)
+        time.sleep(0.05)
+    errors = process.communicate(timeout=20)[1]
+    assert time.monotonic() - began < 5
+    assert not marked(folder)
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("flwr-simulation", "flwr-simulation, the process"), ("flower-superlink", "the SuperLink ended")],
+)
+def test_a_killed_process_is_noticed(app: Path, folder: Path, name: str, message: str) -> None:
+    process = started(app, folder)
+    began = time.monotonic()
+    wait_for(folder, name).kill()
+    errors = process.communicate(timeout=30)[1]
+    assert time.monotonic() - began < 12
+    assert f"LaunchFailed: {message}" in errors.splitlines()[-1]
+    assert not marked(folder)
+
+
+@pytest.mark.slow
+def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Path) -> None:
+    process = started(app, folder)
+    with pytest.raises(RunBusy, match=str(process.pid)):
+        run(app, folder)
+    assert process.poll() is None
+    home = Path(wait_for(folder, "flower-superlink").environ()["FLWR_HOME"])
+    process.kill()
+    process.communicate()
+    left = {each.pid for each in marked(folder)}
+    assert left
+    run(app, folder, text="mine")
+    assert (folder / "result").read_text().startswith("mine|")
+    assert not left & set(psutil.pids())
+    shutil.rmtree(home)  # nobody else can know of it
+
+
+@pytest.mark.slow
+def test_a_hanging_stream_is_noticed(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is stopped, so that only flwr's status tells that the run is over."""
+    monkeypatch.setattr(launcher, "STATUS_INTERVAL", 2.0)
+    start = launcher._Flower.start
+
+    def start_and_stop(
+        self: launcher._Flower, command: str, *words: str, output: Path, errors: bool = True
+    ) -> subprocess.Popen[bytes]:
+        process = start(self, command, *words, output=output, errors=errors)
+        if words[0] == "run":
+            wait_for(folder, "flwr-simulation")
+            process.send_signal(signal.SIGSTOP)
+        return process
+
+    monkeypatch.setattr(launcher._Flower, "start", start_and_stop)
+    with pytest.raises(LaunchFailed, match="alpha = 0: must be greater than 0"):
+        run(app, folder, failure="alpha = 0: must be greater than 0")
+    assert not marked(folder)

@@ -1,0 +1,178 @@
+"""Processes of a run: found by their mark, ended whatever they do, and claimed from a launcher that is dead."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedskew.engines.processes import LAUNCHER, RUN, RunBusy, alive, claim, end, mark, marked, one_interrupt
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
+PARENT = (
+    f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], env=dict()); time.sleep(60)"
+)
+ORPHAN = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
+FORKING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: None if os.fork() else signal.signal(signal.SIGTERM, signal.SIG_IGN))
+print('up', flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end: time.sleep(0.01)
+"""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start Python code with the run folder's mark, and wait until it (or its child) prints a line."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str, **environment: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-S", "-c", code]
+        process = subprocess.Popen(
+            words, env=os.environ | mark(tmp_path) | environment, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield start
+    end(tmp_path, 0)
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_only_the_folders_processes_are_marked(start: Start, tmp_path: Path) -> None:
+    mine = start(SLEEP)
+    start(SLEEP, **{RUN: str(tmp_path / "other")})
+    assert [process.pid for process in marked(tmp_path)] == [mine.pid]
+    assert len(marked(tmp_path / "other")) == 1
+    end(tmp_path / "other")
+    assert mine.poll() is None
+
+
+def test_this_process_and_its_ancestors_are_spared(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from fedskew.engines.processes import end
+end(Path({str(tmp_path)!r}))
+print('up', flush=True)
+"""
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], check=True)"
+    environment = os.environ | mark(tmp_path) | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", parent], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "up\n"), done.stderr
+
+
+@pytest.mark.parametrize("code", [SLEEP, STUBBORN, PARENT, ORPHAN, FORKING])
+def test_end_leaves_none(start: Start, tmp_path: Path, code: str) -> None:
+    start(code)
+    assert marked(tmp_path)
+    below = {child for process in marked(tmp_path) for child in process.children(recursive=True)}
+    end(tmp_path, 0.2)
+    assert not marked(tmp_path)
+    assert not any(alive(process) for process in below)
+
+
+def test_end_without_processes_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"slept for {seconds} s")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    end(tmp_path)
+
+
+def test_end_names_what_cannot_be_ended(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(SLEEP)
+    for way in ("terminate", "kill"):
+        monkeypatch.setattr(psutil.Process, way, lambda self: None)
+    with pytest.raises(TimeoutError, match=str(process.pid)):
+        end(tmp_path, -10)
+    monkeypatch.undo()
+
+
+def test_a_zombie_is_not_alive(start: Start, tmp_path: Path) -> None:
+    process = start("print('up', flush=True)")
+    seen = psutil.Process(process.pid)
+    while seen.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not alive(seen)
+    assert marked(tmp_path) == []
+
+
+def test_claim_ends_what_a_dead_launcher_left(start: Start, tmp_path: Path) -> None:
+    start(ORPHAN, **{LAUNCHER: _dead()})
+    claim(tmp_path)
+    assert not marked(tmp_path)
+
+
+def test_claim_ends_what_a_namesake_of_the_launcher_left(start: Start, tmp_path: Path) -> None:
+    with _sleeper() as other:
+        start(SLEEP, **{LAUNCHER: f"{other.pid}/{psutil.Process(other.pid).create_time() - 100}"})
+        claim(tmp_path)
+        assert not marked(tmp_path)
+        assert other.poll() is None
+
+
+@pytest.mark.parametrize("identity", ["", "nonsense", "1", "x/y", "-5/1.0"])
+def test_claim_ends_what_an_unreadable_launcher_left(start: Start, tmp_path: Path, identity: str) -> None:
+    start(SLEEP, **{LAUNCHER: identity})
+    claim(tmp_path)
+    assert not marked(tmp_path)
+
+
+def test_claim_ends_what_this_launcher_left(start: Start, tmp_path: Path) -> None:
+    start(SLEEP)
+    claim(tmp_path)
+    assert not marked(tmp_path)
+
+
+def test_claim_refuses_a_folder_whose_launcher_lives(start: Start, tmp_path: Path) -> None:
+    with _sleeper() as other:
+        process = start(SLEEP, **{LAUNCHER: f"{other.pid}/{psutil.Process(other.pid).create_time()}"})
+        with pytest.raises(RunBusy) as busy:
+            claim(tmp_path)
+        assert str(tmp_path) in str(busy.value)
+        assert str(other.pid) in str(busy.value)
+        assert process.poll() is None
+
+
+def test_one_interrupt_interrupts_once_and_restores_the_handlers() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.kill(os.getpid(), number)
+            time.sleep(0.05)
+            cleaned = True
+    assert cleaned
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def _dead() -> str:
+    """Return the identity of a process that has ended."""
+    with _sleeper() as process:
+        return f"{process.pid}/{psutil.Process(process.pid).create_time()}"
+
+
+@contextlib.contextmanager
+def _sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

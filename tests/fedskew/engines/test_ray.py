@@ -1,0 +1,162 @@
+"""Real `flwr run`s on Ray: the same results as in one process, failures that are seen, GPUs shared as asked."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedskew.engines import app_folder, execute
+from fedskew.engines.launcher import LaunchFailed, launch
+from fedskew.engines.processes import end, mark, marked
+from server_app.settings import RunSettings, parse
+
+pytestmark = pytest.mark.slow
+
+METHOD = {"method": "creff+fedbn", "model": "mlp-bn"}
+
+
+def settings(folder: Path, **changes: Any) -> RunSettings:
+    return parse({"rounds": 4, "participation": 0.5, "results": str(folder), **METHOD, **changes})
+
+
+def silent(line: str) -> None:
+    """Tell nobody."""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The hashes of the run in one process."""
+    return execute(settings(tmp_path_factory.mktemp("inprocess")), "inprocess", silent)["hash"]
+
+
+@pytest.mark.parametrize("nodes", [2, 10])
+def test_ray_gives_the_hash_of_one_process(tmp_path: Path, expected: dict[str, str], nodes: int) -> None:
+    summary = execute(settings(tmp_path), "ray", silent, federation_config=f"num-supernodes={nodes}")
+    assert summary["hash"] == expected
+
+
+def test_a_killed_run_goes_on_to_the_same_hash(tmp_path: Path, expected: dict[str, str]) -> None:
+    one = settings(tmp_path)
+    arguments = [text for key, value in METHOD.items() for text in ("--set", f"{key}={value}")]
+    command = [
+        sys.executable,
+        "-m",
+        "fedskew",
+        "run",
+        "--engine",
+        "ray",
+        "--results",
+        str(tmp_path),
+        *arguments,
+    ]
+    command += ["--set", "rounds=4", "--set", "participation=0.5"]
+    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    records = one.folder / "rounds.jsonl"
+    deadline = time.monotonic() + 120
+    while not (records.exists() and records.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    simulations = [process for process in marked(one.folder) if "flwr-simulation" in " ".join(process.cmdline()[:2])]
+    assert simulations, "the run's ServerApp was to be killed after its first round"
+    for process in simulations:
+        process.send_signal(signal.SIGKILL)
+    told = launcher.communicate(timeout=120)[1]
+    assert launcher.returncode == 1
+    assert "flwr-simulation" in told
+    assert not marked(one.folder)
+    assert execute(one, "ray", silent)["hash"] == expected
+
+
+def test_a_killed_launcher_is_taken_over(tmp_path: Path, expected: dict[str, str]) -> None:
+    """kill -9 of the command itself leaves Ray's processes at work; the same command ends them and goes on."""
+    one = settings(tmp_path)
+    words = [text for key, value in one.flat().items() for text in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "fedskew", "run", "--engine", "ray", *words]
+    launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (one.folder / "settings.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    launcher.kill()
+    launcher.wait()
+    assert marked(one.folder), "the launcher was to be killed while its run was going on"
+    assert execute(one, "ray", silent)["hash"] == expected
+    assert not marked(one.folder)
+
+
+def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LaunchFailed, match=re.escape("SettingError: alpha = 0.0: must be greater than 0")):
+        launch(app_folder(), {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none")
+
+
+def test_a_failing_round_fails_the_run_with_its_reason(tmp_path: Path) -> None:
+    one = settings(tmp_path, **{"learning-rate": 1e30, "method": "fedavg"})
+    with pytest.raises(LaunchFailed, match=r"TooFewReplies: round \d: .* is not finite"):
+        execute(one, "ray", silent)
+
+
+def test_logical_gpus_hold_two_clients_each_and_change_nothing(tmp_path: Path, expected: dict[str, str]) -> None:
+    federation = "num-supernodes=10 init-args-num-gpus=4 client-resources-num-gpus=0.5 init-args-num-cpus=8"
+    one = settings(tmp_path)
+    assert execute(one, "ray", silent, federation_config=federation)["hash"] == expected
+    records = [json.loads(line) for line in (one.folder / "rounds.jsonl").read_text().splitlines()]
+    workers = {worker["process"]: worker["visible-gpus"] for record in records for worker in record["workers"]}
+    held = Counter(workers.values())
+    assert set(held) <= {"0", "1", "2", "3"}
+    assert max(held.values()) <= 2
+    assert len(workers) > 2, "clients ran side by side"
+
+
+def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) -> None:
+    """`flwr run . --stream` as a newcomer types it, but for a home and a port of its own."""
+    flwr = Path(sys.executable).parent / "flwr"
+    environment = os.environ | mark(tmp_path) | {
+        "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",  # as in an activated environment
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }  # fmt: skip
+    try:
+        told = subprocess.run(
+            [flwr, "run", app_folder(), "--stream", "--run-config", "rounds=2"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        ).stdout
+    finally:
+        end(tmp_path)
+    found = re.search(r"finished: (\S+)", told)
+    assert found, told
+    assert (Path(found[1]) / "summary.json").exists()
+    assert Path(found[1]).parent == tmp_path / "results"
+
+
+def test_run_simulation_with_default_settings(tmp_path: Path) -> None:
+    """flwr's own, deprecated, entry point passes no run config: the defaults hold."""
+    program = (
+        "from flwr.simulation import run_simulation\n"
+        "from client_app.app import app as client\nfrom server_app.app import app as server\n"
+        "run_simulation(server, client, num_supernodes=2)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, timeout=240)
+    (summary,) = (tmp_path / "results").glob("*/summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 20
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

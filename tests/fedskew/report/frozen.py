@@ -1,0 +1,95 @@
+"""Frozen records of a small experiment, put where its plan looks for them; `python tests/report/frozen.py` renews the
+golden files from them."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.experiments.plan import plan, runs
+from fedskew.report.document import Document, document
+from fedskew.report.gather import Gathered, gather
+from fedskew.report.text import csv_text, markdown
+from server_app.results import RunFolder, finite, summarize
+from server_app.settings import RunSettings
+
+HERE = Path(__file__).parent
+ENTRY: dict[str, Any] = {
+    "title": "FedAvg, CReFF and FedShift on skewed digits",
+    "paper": "Nobody, Table 1",
+    "settings": {"dataset": "digits", "rounds": 2},
+    "assumed": {"local-epochs": 5},
+    "columns": {"LDA 0.1": {"alpha": 0.1, "imbalance-factor": 4}, "LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}},
+    "methods": ["fedavg", "creff", "fedshift"],
+    "seeds": [0, 1, 2],
+    "cells": {"fedavg": [70.1, 75.5], "creff": [78.0, None]},
+    "notes": {"creff": "an invented number", "fedavg, LDA 0.5": "another one"},
+    "series": ["matching-loss"],
+    "claims": [
+        {"says": "CReFF beats FedAvg", "better": "creff", "than": "fedavg"},
+        {"says": "CReFF is sooner", "better": "creff", "than": "fedavg", "sooner": True, "columns": ["LDA 0.5"]},
+        {
+            "says": "CReFF helps the rare classes most", "better": "creff", "than": "fedavg", "by": 5,
+            "metric": "few-recall", "columns": ["LDA 0.5"],
+        },
+        {
+            "says": "FedShift is far above FedAvg", "better": "fedshift", "than": "fedavg", "by": 20,
+            "selection": "best-test", "expected": False, "why": "five epochs are few.",
+        },
+    ],
+    "unjudged": ["CReFF's curves are smoother"],
+}  # fmt: skip
+VERSIONS = {"code": "c0de", "torch": "2", "flwr": "1", "numpy": "2", "cpu": "AVX2"}
+
+
+def frozen(results: Path, **changes: Any) -> Experiment:
+    """Write the frozen runs into a folder of results and return their experiment, with changes to its entry."""
+    made = experiment("frozen", {**ENTRY, **changes})
+    records = json.loads((HERE / "records.json").read_text())
+    for run in runs(plan(made, {"results": str(results)})):
+        column = next(label for label, stated in made.columns.items() if stated["alpha"] == run.data.alpha)
+        if found := records.get(
+            f"{column}, IF {run.data.imbalance_factor:g} / {run.general.method} / {run.general.seed}"
+        ):
+            write(run, found)
+    return made
+
+
+def write(run: RunSettings, found: Mapping[str, Any], **versions: str) -> None:
+    """Write a finished run's files, but for its checkpoint."""
+    folder = RunFolder(run.folder)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    folder.clear()
+    told = {"settings": run.flat(), "partition-hash": found["partition-hash"], "samples": found["samples"]}
+    folder.settings_file.write_text(json.dumps({**told, "versions": {**VERSIONS, **versions}}))
+    for record in found["rounds"]:
+        folder.add_round(record)
+    summary = {"models": summarize(folder.rounds()), "failures": 0, "hash": {"all": "ab" * 32}}
+    folder.summary_file.write_text(json.dumps(finite(summary)))
+
+
+def gathered(results: Path, **changes: Any) -> Gathered:
+    """Return what the report finds of the frozen runs."""
+    return gather(frozen(results, **changes), {"results": str(results)})
+
+
+def golden(results: Path) -> tuple[Document, dict[str, str]]:
+    """Return the frozen report, and its texts by the name of their golden files; the folder's name is left out."""
+    one = document(gathered(results))
+    texts = {"golden.md": markdown([one]), "golden.csv": csv_text([one])}
+    ids = {run.run_id: f"run-{number}" for number, run in enumerate(runs(one.gathered.cells))}
+    for name, text in texts.items():
+        for run_id, short in ids.items():  # a run's id changes with every setting that FedSkew gets
+            text = text.replace(run_id, short)
+        texts[name] = text.replace(str(results), "RESULTS")
+    return one, texts
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in golden(Path(folder))[1].items():
+            (HERE / name).write_text(text)
+            sys.stdout.write(f"{HERE / name}\n")

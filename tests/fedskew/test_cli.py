@@ -1,0 +1,194 @@
+"""The command line as a user meets it: exit status, one sentence for bad input, a table, JSON, Ctrl-C."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from command_line import FedSkew
+
+QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
+
+
+def test_a_run_prints_rounds_table_and_folder(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, told, _ = fedskew("run", *QUICK, "--set", "method=creff", "--results", tmp_path)
+    assert status == 0
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    for words in ("round   1/2", "round   2/2", "fedavg", "creff", "balanced", str(folder)):
+        assert words in told
+    left = {file.name for file in folder.iterdir()}
+    assert {"settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"} <= left
+
+
+def test_json_is_all_that_stdout_gets(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, told, _ = fedskew("run", *QUICK, "--json", "--results", tmp_path, "--seed", "3")
+    assert status == 0
+    summary = json.loads(told)
+    assert summary["rounds"] == 2
+    assert "seed3" in summary["run"]
+
+
+def test_a_finished_run_is_not_repeated_unless_asked(tmp_path: Path, fedskew: FedSkew) -> None:
+    told = []
+    for more in ([], [], ["--fresh"]):
+        status, words, _ = fedskew("run", *QUICK, "--results", tmp_path, *more)
+        assert status == 0
+        told.append("finished earlier" in words)
+    assert told == [False, True, False]
+
+
+@pytest.fixture
+def own_data(tmp_path: Path) -> Path:
+    """Three npz files: 40 images, a label that does not exist, and no labels at all."""
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 10
+    np.savez(tmp_path / "forty.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(tmp_path / "ten.npz", train_images=images, train_labels=labels + 1, test_images=images, test_labels=labels)
+    np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
+    return tmp_path
+
+
+OWN = ["classes=10", "input-shape=1x8x8"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["roundz=3"], ["roundz", "did you mean rounds"]),
+        (["rounds=many"], ["rounds", "many", "integer"]),
+        (["alpha=0"], ["alpha = 0.0", "greater than 0"]),
+        (["method=fedbn"], ["model", "small-cnn", "batch norm"]),
+        (["method=feddf+fedbe"], ["feddf and fedbe", "combine"]),
+        (["method=feddf"], ["holdout-per-class = 0", "feddf"]),
+        (["method=fedshift+reweighting"], ["logit-shift and reweighting", "class prior"]),
+        (["dataset=npz:forty.npz", *OWN, "clients=50"], ["50", "40"]),
+        (["dataset=npz:ten.npz", *OWN], ["ten.npz", "10"]),
+        (["dataset=npz:bare.npz", *OWN], ["bare.npz", "train_labels"]),
+        (["dataset=folder:nowhere", *OWN], ["nowhere"]),
+        (["dataset=mnist", "data-root=empty"], ["mnist", "empty", "download"]),
+        (["dataset=mnits"], ["mnits", "mnist"]),
+        (["results=forty.npz/below"], ["results", "forty.npz", "cannot be written"]),
+    ],
+)
+@pytest.mark.parametrize("engine", ["inprocess", "ray"])
+def test_bad_input_is_one_sentence_and_exit_status_2(
+    own_data: Path,
+    fedskew: FedSkew,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: list[str],
+    words: list[str],
+    engine: str,
+) -> None:
+    """Also for Ray: what is wrong is said before Ray starts."""
+    monkeypatch.chdir(own_data)
+    pairs = [word for setting in settings for word in ("--set", setting)]
+    status, _, told = fedskew("run", "--engine", engine, *pairs)
+    assert status == 2
+    assert told.count("\n") == 1
+    assert told.startswith("fedskew: ")
+    for word in words:
+        assert word in told
+
+
+def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSkew) -> None:
+    for more in ([], ["--dry-run"]):
+        status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--jobs", "2", *more)
+        assert status == 2 and told == "fedskew: --jobs = 2: is for named experiments\n"
+
+
+@pytest.mark.parametrize("names", [[], ["demo"]])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "seed=1.5"], "fedskew: seed = 1.5: must be an integer\n"),
+        (["--set", "seed=x"], "fedskew: seed = 'x': must be an integer\n"),
+        (["--set", "seed=-1"], "fedskew: seed = -1: must be 0 or more\n"),
+        (["--seed", "-1"], "fedskew: seed = -1: must be 0 or more\n"),
+        (["--results", ""], "fedskew: results = '': must name a folder\n"),
+        (["--workers", "-1"], "Invalid value for '--workers': -1 is not in the range x>=0."),
+        (["--jobs", "-1"], "Invalid value for '--jobs': -1 is not in the range x>=0."),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    fedskew: FedSkew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where --results "" would be
+    status, _, errors = fedskew("run", *names, *words)
+    assert status == 2 and told in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_says_why_and_exits_with_1(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--set", "learning-rate=1e30")
+    assert status == 1 and "not finite" in told
+
+
+@pytest.mark.parametrize("topic", ["methods", "settings", "models", "experiments"])
+def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
+    (as_json, told, _), (as_table, table, _) = fedskew("list", topic, "--json"), fedskew("list", topic)
+    rows = json.loads(told)
+    assert as_json == as_table == 0 and rows
+    for row in rows:
+        assert all(value != "" or key == "default" for key, value in row.items())
+        assert str(next(iter(row.values()))) in table
+
+
+@pytest.mark.parametrize("engine", ["inprocess", pytest.param("workers", marks=pytest.mark.slow)])
+def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fedskew",
+        "run",
+        "--engine",
+        engine,
+        "--results",
+        str(tmp_path),
+        "--json",
+    ]
+    command += ["--set", "rounds=60", "--set", "local-epochs=1"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    children = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGINT)
+    told = running.communicate(timeout=30)[1]
+    assert running.returncode == 130
+    assert "interrupted" in told
+    assert not psutil.wait_procs(children, timeout=5)[1]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "resuming after round" in finished.stderr
+    assert json.loads(finished.stdout)["rounds"] == 60
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fedskew",
+        "run",
+        "--engine",
+        "workers",
+        "--results",
+        str(tmp_path),
+        "--json",
+    ]
+    command += ["--set", "rounds=20", "--set", "local-epochs=1", "--workers", "2"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= 2
+    running.kill()
+    running.wait()
+    assert not psutil.wait_procs(children, timeout=10)[1]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "resuming after round" in finished.stderr

@@ -1,0 +1,120 @@
+"""`fedskew data` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import FedSkew
+from PIL import Image
+
+from data import DataSettings, federate
+from data.sources.catalog import ALIASES, KNOWN
+from fedskew.cli.class_matrix import draw
+
+
+def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew: FedSkew) -> None:
+    np.savez(tmp_path / "usps.npz", train_images=[0])
+    status, told, _ = fedskew("data", "list", "--data-root", tmp_path, "--json")
+    rows = {row["dataset"]: row for row in json.loads(told)}
+    assert status == 0 and list(rows) == [*KNOWN, *ALIASES]
+    assert {name for name, row in rows.items() if row["there"]} == {"digits", "usps"}
+    assert rows["usps"]["what"] == str(tmp_path / "usps.npz")
+    assert "download = true" in rows["cifar10"]["what"]
+    assert rows["cinic10"]["what"].startswith("unpack CINIC-10.tar.gz")
+    assert rows["digits-five"]["what"].endswith("missing mnist, svhn, synthdigits, mnist-m")
+    assert all(row["what"] for row in rows.values())
+    status, told, _ = fedskew("data", "list")
+    assert status == 0 and all(name in told for name in rows)
+
+
+def test_show_is_the_matrix_of_the_federation(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--set", "partition=llt", "--set", "alpha=0.9", "--set", "seed=3")
+    made = federate(DataSettings(partition="llt", alpha=0.9), 3)
+    status, told, _ = fedskew("data", "show", *words, "--png", tmp_path / "matrix.png")
+    assert status == 0 and made.hash in told
+    rows = [line.split() for line in told.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == made.counts_KC.tolist()
+    monkeypatch.setenv("COLUMNS", "40")
+    told = fedskew("data", "show", *words)[1]
+    rows = [line.split() for line in told.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == made.counts_KC.tolist(), "no number is cut"
+    with Image.open(tmp_path / "matrix.png") as picture:
+        assert picture.size[0] > 10 * 24 and picture.size[1] > 10 * 20
+    status, told, _ = fedskew("data", "show", *words, "--json")
+    assert json.loads(told)["counts"] == made.counts_KC.tolist()
+
+
+def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:
+    file = tmp_path / "dealt.json"
+    assert fedskew("data", "save-partition", file, "--set", "clients=3", "--set", "seed=7")[0] == 0
+    status, told, _ = fedskew("data", "show", "--set", f"partition-file={file}", "--json")
+    made = federate(DataSettings(clients=3), 7)
+    assert status == 0 and json.loads(told)["hash"] == made.hash
+    assert json.loads(told)["counts"] == made.counts_KC.tolist()
+
+
+def test_the_picture_is_darker_where_there_are_more_samples() -> None:
+    counts_KC = np.array([[0, 10], [100, 50]])
+    pixels = np.asarray(draw(counts_KC, ["a", "b"], ["0", "1"])).sum(axis=2)
+    top, left = pixels.shape[0] - 8 - 40, pixels.shape[1] - 8 - 48
+    corners = {int(counts_KC[k, c]): int(pixels[top + 20 * k + 1, left + 24 * c + 1]) for k in (0, 1) for c in (0, 1)}
+    assert corners[100] < corners[50] < corners[10] < corners[0]
+    assert draw(np.ones((100, 1000), np.int64), ["x"] * 1000, ["1"] * 100).size == (6016, 816)
+
+
+def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:
+    labels = np.arange(300) % 30
+    images = np.zeros((300, 4, 4), np.uint8)
+    np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    words = [f"dataset=npz:{tmp_path}/own.npz", "classes=30", "input-shape=1x4x4", "partition=iid", "clients=3"]
+    status, told, _ = fedskew("data", "show", *(word for one in words for word in ("--set", one)))
+    assert status == 0 and "largest" in told and "100" in told
+
+
+@pytest.mark.parametrize("kind", ["npz", "folder"])
+def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: str) -> None:
+    images, labels = np.random.default_rng(0).integers(0, 256, (200, 6, 5), np.uint8), np.arange(200) % 2
+    if kind == "npz":
+        path = tmp_path / "own.npz"
+        np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    else:
+        path = tmp_path / "own"
+        for split in ("train", "test"):
+            for index, label in enumerate(labels[:120]):
+                (path / split / ("cat", "dog")[label]).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(images[index]).save(path / split / ("cat", "dog")[label] / f"{index}.png")
+    status, told, _ = fedskew("data", "check", path)
+    assert status == 0 and "will work" in told
+    stated = "'classes=2'" if kind == "npz" else "'classes=cat,dog'"
+    assert f"fedskew run --set 'dataset={kind}:{path}' --set {stated} --set 'input-shape=1x6x5'" in told
+    assert ("100" if kind == "npz" else "60") in told
+
+
+def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:
+    images, labels = np.random.default_rng(0).uniform(0, 1, (200, 6, 5)).astype(np.float32), np.arange(200) % 2
+    for scale, warned in ((1, False), (255, True)):
+        np.savez(tmp_path / "own.npz", train_images=scale * images, train_labels=labels, test_images=images,
+                 test_labels=labels)  # fmt: skip
+        assert ("taken as 0..1, and some are outside" in fedskew("data", "check", tmp_path / "own.npz")[1]) == warned
+
+
+def test_check_says_what_is_wrong(tmp_path: Path, fedskew: FedSkew) -> None:
+    images = np.zeros((20, 6, 5), np.uint8)
+    np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
+    np.savez(tmp_path / "few.npz", train_images=images, train_labels=np.arange(20) % 2, test_images=images,
+             test_labels=np.zeros(20, int))  # fmt: skip
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("no images")
+    for name, words in (
+        ("bare.npz", "train_labels, test_labels missing"),
+        ("nowhere", "there is no such file or folder"),
+        ("empty", "must hold train/CLASS/* and test/CLASS/*"),
+        ("text.txt", "cannot be read as an npz file"),
+    ):
+        status, _, told = fedskew("data", "check", tmp_path / name)
+        assert (status, told.count("\n")) == (2, 1) and words in told
+    status, told, _ = fedskew("data", "check", tmp_path / "few.npz")
+    assert status == 0 and "With the default partition it will not: min-samples = 10" in told

@@ -1,0 +1,287 @@
+"""experiments.yaml and the plan of an experiment: strict reading, and one training for rows that share it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from data import SettingError
+from fedskew.experiments.experiments import Experiment, experiment, find_all, listed, load_experiments, load_suites
+from fedskew.experiments.plan import Cell, passive, plan, runs, selected, split
+from fedskew.report.gather import values_of
+from server_app.methods import METHODS
+
+DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()
+
+
+def made(**entry: Any) -> Experiment:
+    """Return an experiment of two digits rounds."""
+    return experiment("one", {"title": "", "settings": {"rounds": 2}, "methods": ["fedavg"], **entry})
+
+
+def trained(cells: list[Cell]) -> dict[str, str]:
+    """Return the method that trains every row."""
+    return {cell.row: cell.run.general.method for cell in cells}
+
+
+@pytest.mark.parametrize("one", load_experiments().values(), ids=lambda one: one.name)
+def test_every_grid_point_of_every_shipped_experiment_parses(one: Experiment, tmp_path: Path) -> None:
+    cells = plan(one, {"results": str(tmp_path), "data-root": str(tmp_path)})
+    assert len({(cell.row, cell.column, cell.seed) for cell in cells}) == len(cells)
+    assert len(cells) == len(one.rows) * len(one.columns) * len(one.seeds)
+    assert len(runs(cells)) <= len(cells)
+
+
+@pytest.mark.parametrize("one", load_experiments().values(), ids=lambda one: one.name)
+def test_rows_are_compared_on_the_same_data_clients_and_model(one: Experiment) -> None:
+    """No shipped experiment has rows that are about data, model, participation or rounds: columns are."""
+    compared: dict[tuple[str, int], Cell] = {}
+    for cell in plan(one):
+        first = compared.setdefault((cell.column, cell.seed), cell).run
+        assert cell.run.data == first.data, cell.row
+        for key in ("seed", "model", "participation", "rounds"):
+            assert getattr(cell.run.general, key) == getattr(first.general, key), (cell.row, key)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"sseeds": [1]}, "sseeds.*is no key"),
+        ({"claims": [{"says": "", "better": "fedavg", "then": "fedavg"}]}, "then.*is no key"),
+        ({"claims": [{"says": "", "better": "fedavg"}]}, "than"),
+        ({"claims": [{"says": "", "better": "fedavg", "than": "fedsgd"}]}, "fedsgd.*is no row"),
+        ({"cells": {"fedavg": [1, 2]}}, "one number a column"),
+        ({"cells": {"fedprox": [1]}}, "fedprox.*is no row"),
+        ({"notes": {"fedavg, IF 3": ""}}, "IF 3"),
+        ({"selection": "best"}, "best.*must be one of last"),
+        ({"methods": ["fedavg", "fedavg"]}, "twice"),
+        ({"methods": [{"a": {}, "b": {}}]}, "LABEL"),
+        ({"seeds": []}, "at least one"),
+        ({"reaches": "fedprox"}, "fedprox.*is no row"),
+        ({"metrics": {"few": "few-recall"}}, "few.*is no column"),
+        ({"claims": [{"says": "", "better": "fedavg", "than": "fedavg", "in_columns": 2}]}, "in_columns = 2.*0 to 1"),
+    ],
+)
+def test_what_an_experiment_cannot_mean_is_refused(entry: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        made(**entry)
+
+
+def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "experiments.yaml").write_text("one:\n  title: a: b\n")
+    with pytest.raises(ValueError, match=r"experiments.yaml.*is not YAML.*line 2"):
+        load_experiments(tmp_path / "experiments.yaml")
+
+
+def test_an_experiment_nobody_wrote_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SettingError, match="did you mean demo"):
+        find_all(["demo", "dmo"])
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """Return a file of experiments with one called `one`."""
+    path = tmp_path / "experiments.yaml"
+    path.write_text("one: {title: One, methods: [fedavg]}\n" + text)
+    return path
+
+
+def test_a_suite_stands_for_its_experiments_once_each() -> None:
+    suite = load_suites()["quick"]
+    assert [one.name for one in find_all(["quick"])] == list(suite.experiments)
+    again = find_all(["demo", "quick", suite.experiments[0], "demo"])
+    assert [one.name for one in again] == ["demo", *suite.experiments]
+    assert listed().keys() == load_experiments().keys() | load_suites().keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("all: {title: All, experiments: [one, two]}", "all: experiments = 'two': is no experiment"),
+        ("all: {title: All, experiments: [one]}\nmore: {title: More, experiments: [all]}", "'all': is no experiment"),
+        ("all: {title: All, experiments: [one], seeds: [1]}", "seeds.*is no key"),
+        ("all: {experiments: [one]}", "title"),
+    ],
+)
+def test_what_a_suite_cannot_mean_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=words):
+        load_suites(written(tmp_path, text))
+
+
+def test_a_suite_is_no_experiment(tmp_path: Path) -> None:
+    path = written(tmp_path, "all: {title: All, experiments: [one]}")
+    assert list(load_experiments(path)) == ["one"]
+    assert load_suites(path)["all"].experiments == ("one",)
+
+
+def test_quick_is_at_most_twelve_claims_in_three_seeds_or_more() -> None:
+    quick = find_all(["quick"])
+    assert sum(len(one.claims) for one in quick) <= 12
+    assert all(one.seeds[:3] == (0, 1, 2) for one in quick)
+
+
+def ids(name: str) -> set[str]:
+    """Return the ids of an experiment's runs."""
+    return {run.run_id for one in find_all([name]) for run in runs(plan(one))}
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"),
+    [
+        ("fedshift-table2", "fedshift-table1"),
+        ("fedshift-figure1", "fedshift-table1"),
+        ("fedbn-convergence", "fedbn-digits"),
+    ],
+)
+def test_tables_of_the_same_runs_train_them_once(part: str, whole: str) -> None:
+    assert ids(part) < ids(whole)
+
+
+def test_rounds_that_no_paper_states_are_assumed() -> None:
+    """CReFF's paper and IWDS's poster name none; the latter's Figures 1 and 3 are about the first round."""
+    for name, one in load_experiments().items():
+        if name.startswith(("creff-", "iwds-")) and name not in ("iwds-figure1", "iwds-figure3"):
+            assert "rounds" in one.assumed and "rounds" not in one.settings, name
+
+
+def test_the_classifier_is_claimed_to_help_more_than_every_other_component() -> None:
+    one = load_experiments()["creff-figure2"]
+    assert [claim.than for claim in one.claims if claim.better == "classifier"] == [
+        row.label for row in one.rows if row.method == "real-blocks"
+    ]
+
+
+def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() -> None:
+    one = load_experiments()["fedshift-table2"]
+    rounds = [settings["rounds"] for settings in one.columns.values()]
+    assert list(one.cells[one.reaches]) == rounds and one.selection == "best-test"
+    assert "all its rounds in the paper" in one.notes[one.reaches]
+
+
+def test_scaffold_is_below_fedavg_and_fedprox_after_one_epoch() -> None:
+    """The worst of the four; FedShift's own claim makes it three."""
+    one = load_experiments()["fedshift-table3"]
+    below = {claim.better for claim in one.claims if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))}
+    assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in one.rows} - {"scaffold"}
+
+
+def test_the_assumed_settings_are_in_force_in_some_run() -> None:
+    for one in load_experiments().values():
+        cells = plan(one)
+        assert all(values_of(key, cells) for key in one.assumed), one.name
+
+
+def test_quick_takes_as_long_as_the_readme_says() -> None:
+    (minutes,) = re.findall(r"(\d+) minutes", load_suites()["quick"].title)
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    assert f"papers' claims in {minutes} minutes" in readme
+
+
+def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| (\d+) \|[^|]*\|[^|]*\|$", DOCUMENTATION, re.M)
+    told = {name: int(number) for name, number in rows}
+    assert told == {name: len(ids(name)) for name in listed()}
+    for name, title in listed().items():
+        if number := re.search(r"(\d+) runs", title):
+            assert int(number[1]) == told[name]
+
+
+def test_the_example_of_the_documentation_is_an_experiment() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", DOCUMENTATION, re.S)
+    ((name, entry),) = yaml.safe_load(text).items()
+    assert len(runs(plan(experiment(name, entry)))) == 2 * 2 * 3
+
+
+def test_assumed_settings_are_in_force_below_what_is_stated() -> None:
+    one = made(assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"])
+    first, second = (cell.run.flat() for cell in plan(one, {"batch-size": 16}))
+    assert (first["rounds"], first["batch-size"]) == (2, 16)
+    assert second["creff.head-steps"] == 2
+
+
+def test_a_column_may_show_another_number_of_the_same_run() -> None:
+    one = made(columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"})
+    assert [one.metric_of(column) for column in one.columns] == ["accuracy", "few-recall"]
+    assert len(runs(plan(one))) == 1
+
+
+def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
+    cells = plan(made(methods=["fedavg", "creff", "fedprox"], columns={"a": {"alpha": 0.1}, "b": {"alpha": 0.2}}))
+    assert selected(cells) == cells
+    (part,) = selected(cells, ["fedavg"], ["b"])
+    assert (part.row, part.column, part.run.general.method) == ("fedavg", "b", "creff")
+    assert part in cells
+    with pytest.raises(SettingError, match=r"--row = 'fedsgd': must be one of fedavg, creff, fedprox"):
+        selected(cells, ["fedsgd"])
+    with pytest.raises(SettingError, match=r"--column = 'c': must be one of a, b"):
+        selected(cells, [], ["c"])
+
+
+def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
+    cells = plan(made(methods=["fedavg", "creff", "ccvr", "tau-norm", "fedshift", "fedshift+creff", "fednova"]))
+    shared = "creff+ccvr+tau-norm"
+    assert trained(cells) == {
+        **dict.fromkeys(["fedavg", "creff", "ccvr", "tau-norm"], shared),
+        **dict.fromkeys(["fedshift", "fedshift+creff"], "fedshift+creff"),
+        "fednova": "fednova",
+    }
+    assert [cell.deployed for cell in cells] == [
+        "average", "creff", "ccvr", "tau-norm", "average", "creff", "average",
+    ]  # fmt: skip
+    assert len(runs(cells)) == 3
+
+
+def test_rows_of_one_method_with_other_settings_are_other_runs() -> None:
+    cells = plan(made(methods=["fedavg", {"m = 1": {"method": "creff", "creff.features-per-class": 1}}, "creff"]))
+    assert [cell.deployed for cell in cells] == ["average", "creff", "creff"]
+    first, second, third = (cell.run for cell in cells)
+    assert first.run_id == second.run_id != third.run_id
+    assert second.flat()["creff.features-per-class"] == 1
+    assert third.flat()["creff.features-per-class"] == 100
+
+
+def test_settings_of_a_section_count_for_the_methods_that_use_it() -> None:
+    one = made(
+        methods=["fedavg", "fedprox", "fedshift+fedprox"],
+        settings={"proximal.mu": 0.1},
+        columns={"E 2": {"local-epochs": 2}},
+    )
+    fedavg, fedprox, both = (cell.run.flat() for cell in plan(one))
+    assert "proximal.mu" not in fedavg
+    assert fedprox["proximal.mu"] == both["proximal.mu"] == 0.1
+    assert fedavg["local-epochs"] == 2
+    assert plan(one, {"proximal.mu": 0.3})[1].run.flat()["proximal.mu"] == 0.3
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"settings": {"creff.steps": 1}},
+        {"columns": {"x": {"creff.steps": 1}}},
+        {"methods": ["creff", {"fedavg": {"creff.steps": 1}}]},
+    ],
+)
+def test_a_section_that_no_row_uses_is_refused(entry: Mapping[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"creff.steps.*has no effect"):
+        plan(made(**entry))
+
+
+def test_overrides_win_and_cannot_name_the_method() -> None:
+    one = made(methods=[{"slow": {"method": "fedavg", "rounds": 9}}], seeds=[0, 1])
+    assert [(cell.seed, cell.run.general.rounds) for cell in plan(one, {"rounds": 3})] == [(0, 3), (1, 3)]
+    assert [cell.run.general.seed for cell in plan(one, {"seed": 5})] == [5]
+    with pytest.raises(SettingError, match="names its methods itself"):
+        plan(one, {"method": "creff"})
+
+
+def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
+    riders = {name for name in METHODS if split(made(methods=[name]).rows[0])[1]}
+    assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"}
+    assert not any(map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal")))
+
+
+def test_two_deployed_models_are_two_rows() -> None:
+    with pytest.raises(SettingError, match="a row of its own"):
+        plan(made(methods=["creff+ccvr"]))

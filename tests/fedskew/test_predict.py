@@ -1,0 +1,271 @@
+"""`fedskew predict`: a run's own numbers come back to the last digit, and bad input is one sentence."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import FedSkew
+from exported_models import exported, trained_on_digits, trained_on_domains, write_inputs, write_test_set
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from client_app.models import batch_norm_names
+from data import DataSettings, Samples, load
+from fedskew.export.inputs import read_inputs
+from fedskew.export.model_folder import ModelFolder
+from fedskew.export.predict import state_at
+from server_app.results import RunFolder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a CReFF run's exports `average` and `creff`, its test set `test.npz` and its folder's path."""
+    root = tmp_path_factory.mktemp("digits")
+    one, folder = trained_on_digits(root / "results")
+    for model in ("average", "creff"):
+        exported(folder, root / model, model)
+    write_test_set(one, root / "test.npz")
+    (root / "run.txt").write_text(str(folder.path))
+    return root
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a FedBN run's export `model`, its sites' test sets and its folder's path."""
+    root = tmp_path_factory.mktemp("domains")
+    folder = trained_on_domains(root)[1]
+    exported(folder, root / "model")
+    for domain in ("bright", "dark"):
+        write_inputs(root, domain)
+    (root / "run.txt").write_text(str(folder.path))
+    return root
+
+
+def last_round(root: Path) -> dict[str, dict[str, object]]:
+    """Return the recorded numbers of the last round, by deployed model."""
+    return RunFolder(Path((root / "run.txt").read_text())).rounds()[-1]["models"]
+
+
+@pytest.mark.parametrize("model", ["average", "creff"])
+def test_the_runs_numbers_come_back(digits: Path, fedskew: FedSkew, model: str) -> None:
+    status, told, _ = fedskew("predict", digits / model, digits / "test.npz", "--json")
+    found, recorded = json.loads(told), last_round(digits)[model]
+    assert status == 0 and len(found["predictions"]) == 360
+    for key in ("accuracy", "balanced-accuracy", "macro-f1", "recall"):
+        assert found["metrics"][key] == recorded[key]
+    assert found["metrics"]["loss"] == pytest.approx(recorded["loss"], rel=1e-12)  # a sum, here in another order
+    right = sum(one["prediction"] == one["label"] for one in found["predictions"])
+    assert right / 360 == pytest.approx(recorded["accuracy"], abs=1e-12)
+    assert all(0.1 <= one["probability"] <= 1 for one in found["predictions"])
+
+
+def test_each_sites_numbers_come_back(domains: Path, fedskew: FedSkew) -> None:
+    recorded = last_round(domains)["average"]["client-balanced-accuracy"]["values"]  # type: ignore[index]
+    assert recorded[0] != recorded[1]
+    for site, value in zip(("bright", "dark"), recorded, strict=True):
+        words = ("predict", domains / "model", domains / f"inputs-{site}.npz", "--site", site, "--json")
+        assert json.loads(fedskew(*words)[1])["metrics"]["balanced-accuracy"] == value
+
+
+def test_a_local_batch_norm_model_without_a_site_says_what_there_is(
+    domains: Path, digits: Path, fedskew: FedSkew
+) -> None:
+    for words in ((), ("--site", "elsewhere")):
+        status, _, told = fedskew("predict", domains / "model", domains / "inputs-dark.npz", *words)
+        assert (status, told.count("\n")) == (2, 1)
+        for word in ("--site", "bright, dark", "averaged", "re-estimate", "nearest", "nobody trained with"):
+            assert word in told
+    status, _, told = fedskew("predict", digits / "creff", digits / "test.npz", "--site", "bright")
+    assert status == 2 and "has no effect" in told
+
+
+def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
+    """The averaged state by hand, the first layer's statistics in closed form, the nearest site of its own data."""
+    folder = ModelFolder(domains / "model")
+    inputs = read_inputs(write_inputs(domains, "dark", labeled=False), folder.description)
+    assert not inputs.labeled
+    bright, dark = folder.sites["bright"], folder.sites["dark"]
+    mean = state_at(folder, inputs, "averaged")
+    name = "features.2.running_mean"  # 40 samples at each site
+    assert torch.allclose(mean[name], (bright[name] + dark[name]) / 2)
+    own = state_at(folder, inputs, "re-estimate")
+    everything = inputs.samples.batch(torch.arange(40)).flatten(1)
+    hidden = everything @ folder.shared["features.1.weight"].T + folder.shared["features.1.bias"]
+    assert torch.allclose(own[name], hidden.mean(0), atol=1e-5)
+    assert torch.allclose(own["features.2.running_var"], hidden.var(0), rtol=1e-4)
+    assert torch.equal(own["features.2.weight"], mean["features.2.weight"])
+    assert all(torch.equal(own[name], tensor) for name, tensor in folder.shared.items())
+    assert batch_norm_names(folder.model) == folder.private
+    for site, kept in folder.sites.items():
+        near = state_at(folder, read_inputs(domains / f"inputs-{site}.npz", folder.description), "nearest")
+        assert all(torch.equal(near[name], tensor) for name, tensor in kept.items())
+    for way in ("averaged", "re-estimate", "nearest"):
+        status, told, _ = fedskew("predict", domains / "model", inputs.where, "--site", way, "--json")
+        assert status == 0 and json.loads(told).keys() == {"predictions"}
+    np.savez(domains / "one.npz", images=np.zeros((1, 8, 8), np.uint8))
+    status, _, told = fedskew("predict", domains / "model", domains / "one.npz", "--site", "re-estimate")
+    assert status == 2 and "two inputs or more" in told
+
+
+def test_singleset_has_nothing_for_an_unseen_site(tmp_path: Path, fedskew: FedSkew) -> None:
+    folder = exported(trained_on_domains(tmp_path, "singleset", rounds=1)[1], tmp_path / "model")
+    file = write_inputs(tmp_path, "dark")
+    assert fedskew("predict", folder, file, "--site", "dark")[0] == 0
+    status, _, told = fedskew("predict", folder, file, "--site", "averaged")
+    assert status == 2 and "bright, dark" in told and "nobody" not in told
+
+
+def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    """Resized and turned grey as for dataset = folder:PATH; a flat folder has no labels."""
+    draw = np.random.default_rng(0)
+    for index in range(24):
+        for split in ("train", "test"):
+            file = tmp_path / "own" / split / ("cat", "dog")[index % 2] / f"[{index}].png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw.integers(0, 256, (11, 9, 3), np.uint8)).save(file)
+    renamed = rewritten(digits / "creff", tmp_path / "two", two_classes)
+    made = load(DataSettings(f"folder:{tmp_path / 'own'}", classes="cat,dog", input_shape="1x8x8"))
+    about = ModelFolder(renamed).description
+    inputs = read_inputs(tmp_path / "own" / "test", about)
+    assert torch.equal(inputs.samples.batch(torch.arange(24)), normalized(np.asarray(made.test_inputs)))
+    assert inputs.samples.labels_N.tolist() == made.test_labels.tolist() and inputs.labeled
+    flat = read_inputs(tmp_path / "own" / "test" / "dog", about)
+    assert torch.equal(flat.samples.batch(torch.arange(12)), normalized(np.asarray(made.test_inputs)[12:]))
+    assert not flat.labeled and flat.names == sorted(f"[{index}].png" for index in range(1, 24, 2))
+    status, told, _ = fedskew("predict", renamed, tmp_path / "own" / "test")
+    assert status == 0
+    for word in ("cat/[0].png", "and 4 more", "balanced accuracy", "recall of cat"):
+        assert word in told
+    status, told, _ = fedskew("predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv")
+    with (tmp_path / "told.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 24 and rows[0].keys() == {"input", "prediction", "probability", "label"}
+    assert fedskew("predict", renamed, tmp_path / "own" / "test" / "dog")[1].count("recall") == 0
+
+
+def normalized(images: np.ndarray) -> torch.Tensor:
+    """Return what training makes of uint8 images with mean and std .5."""
+    half = torch.full((1, 1, 1), 0.5)
+    samples = Samples(torch.from_numpy(images.copy()), torch.zeros(len(images), dtype=torch.int64), half, half)
+    return samples.batch(torch.arange(len(images)))
+
+
+def rewritten(source: Path, target: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> Path:
+    """Copy an export with its model file changed."""
+    shutil.copytree(source, target)
+    with safe_open(source / "model.safetensors", "pt") as file:
+        state, told = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+    change(state, told)
+    save_file(state, target / "model.safetensors", told)
+    return target
+
+
+def two_classes(state: dict[str, torch.Tensor], told: dict[str, str]) -> None:
+    told["classes"] = "cat,dog"
+    for name in ("head.weight", "head.bias"):
+        state[name] = state[name][:2].clone()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state, told: told.update({"classes": "a,b,c"}), ["head.weight", "10x64", "3x64"]),
+        (lambda state, told: told.update({"classes": "a"}), ["classes = 'a'", "at least two"]),
+        (lambda state, told: told.update({"input-shape": "1xBx8"}), ["input-shape", "1xBx8"]),
+        (lambda state, told: told.update({"architecture": "no-such"}), ["architecture = 'no-such'"]),
+        (lambda state, told: told.update({"mean": "0.5,0.5"}), ["mean = '0.5,0.5'", "1x8x8"]),
+        (lambda state, told: told.update({"std": "0"}), ["std = '0'"]),
+        (lambda state, told: told.pop("method"), ["lack method"]),
+        (lambda state, told: told.update({"fedskew-format": "2"}), ["fedskew-format = '2'"]),
+        (lambda state, told: told.clear(), ["fedskew-format = None"]),
+        (lambda state, told: state.pop("head.bias"), ["head.bias is missing"]),
+        (lambda state, told: state.update({"tail": torch.ones(1)}), ["tail is not expected"]),
+        (lambda state, told: state["head.bias"].fill_(float("nan")), ["head.bias is not finite"]),
+        (lambda state, told: state["head.weight"].fill_(3e38), ["outputs are not finite"]),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_in_order(digits: Path, tmp_path: Path, fedskew: FedSkew, change, words: list[str]) -> None:
+    folder = rewritten(digits / "creff", tmp_path / "model", change)
+    status, _, told = fedskew("predict", folder, digits / "test.npz")
+    assert (status, told.count("\n")) == (2, 1)
+    assert all(word in told for word in words), told
+
+
+def test_broken_files_and_files_of_another_run(digits: Path, domains: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    whole = (digits / "creff" / "model.safetensors").read_bytes()
+    for name, content in {"cut": whole[:-100], "text": b"no tensors", "empty": b""}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(content)
+    (tmp_path / "nothing").mkdir()
+    shutil.copytree(domains / "model", tmp_path / "mixed")
+    other = exported(trained_on_domains(tmp_path, rounds=1)[1], tmp_path / "other")
+    shutil.copy(other / "site-dark.safetensors", tmp_path / "mixed")
+    for name, words in {
+        "cut": "cannot be read as a safetensors file",
+        "text": "cannot be read as a safetensors file",
+        "empty": "cannot be read as a safetensors file",
+        "nothing": "holds no model.safetensors",
+        "nowhere": "holds no model.safetensors",
+        "mixed": "site-dark.safetensors: is of run",
+    }.items():
+        status, _, told = fedskew("predict", tmp_path / name, digits / "test.npz")
+        assert (status, told.count("\n")) == (2, 1) and words in told
+
+
+def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    images = np.zeros((4, 8, 8), np.uint8)
+    arrays = {
+        "channels": {"images": np.zeros((4, 8, 8, 4), np.uint8)},
+        "float64": {"images": images.astype(float)},
+        "scalar": {"images": np.uint8(3)},
+        "labels": {"images": images, "labels": np.array([0, 1, 2, 10])},
+        "lengths": {"images": images, "labels": np.zeros(3, int)},
+        "none": {"images": images[:0]},
+        "split": {"test_images": images},
+    }
+    for name, made in arrays.items():
+        np.savez(tmp_path / f"{name}.npz", **made)
+    (tmp_path / "empty").mkdir()
+    for name in ("text/words.txt", "mixed/image.png", "mixed/cat/image.png", "classes/cat/image.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("no image")
+    for name, words in {
+        "channels.npz": "4 channels cannot become 1",
+        "float64.npz": "images: dtype float64",
+        "scalar.npz": "images: ",
+        "labels.npz": "label 10 of 10 classes at index 3",
+        "lengths.npz": "images and labels must be equally long",
+        "none.npz": "must hold at least one",
+        "split.npz": "images missing; the file holds test_images",
+        "empty": "holds no image",
+        "text": "cannot be read as an image",
+        "mixed": "holds folders and files",
+        "classes": "class folders cat are none of",
+        "nowhere": "there is no such file",
+    }.items():
+        status, _, told = fedskew("predict", digits / "creff", tmp_path / name)
+        assert (status, told.count("\n")) == (2, 1) and words in told, told
+    status, _, told = fedskew(
+        "predict", digits / "creff", digits / "test.npz", "--output", tmp_path / "no" / "file.csv"
+    )
+    assert status == 2 and "--output" in told and "cannot be written" in told
+
+
+def test_export_by_name_and_by_folder(digits: Path, fedskew: FedSkew) -> None:
+    path = Path((digits / "run.txt").read_text())
+    status, told, _ = fedskew("export", path.name, "--results", path.parent)
+    assert status == 0 and told.split() == [
+        str(path / "export/creff" / name) for name in ("model.safetensors", "README.md")
+    ]
+    status, told, _ = fedskew("export", path, "--model", "average", "--output", digits / "mine")
+    assert status == 0 and str(digits / "mine" / "model.safetensors") in told
+    status, _, told = fedskew("export", "no-such-run", "--results", path.parent)
+    assert (status, told.count("\n")) == (2, 1) and "is no run's folder" in told
+    status, _, told = fedskew("export", path, "--model", "ccvr")
+    assert status == 2 and "average, creff" in told

@@ -1,0 +1,103 @@
+"""What a user sees of a grid: labels, counts, the time left, the last lines."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import SERVER_SMALL, jobs_of, made, small
+from rich.console import Console
+
+from fedskew.cli.results_table import lines, results_table
+from fedskew.experiments.plan import Cell, runs
+from fedskew.sweep import labels
+from fedskew.sweep.jobs import Outcome
+from fedskew.sweep.overview import Overview, duration
+from server_app.results import RunFolder
+from server_app.settings import RunSettings
+
+
+def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
+    cells = made(tmp_path, methods=["fedavg", "creff", "fedshift"], columns={"a": {}}, settings=SERVER_SMALL["creff"])
+    assert list(labels(runs(cells), cells).values()) == ["fedavg/creff, a, seed 0", "fedshift, a, seed 0"]
+    one = small(tmp_path, seed=3)
+    assert labels([one], []) == {one.run_id: "fedavg, seed 3"}
+
+
+# ---- who gets what ---------------------------------------------------------------------------------------------------
+
+
+def record(round: int, seconds: float, accuracy: float | None = 0.5) -> dict[str, Any]:
+    models = {"average": {"balanced-accuracy": accuracy}}
+    return {"round": round, "models": models, "failures": {}, "seconds": {"round": seconds}}
+
+
+def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, 3, rounds=10)
+    overview = Overview(Console(file=io.StringIO(), width=120), jobs, at_once=2, finished=1)
+    assert overview.time_left() is None
+    folders = [RunFolder(job.settings.folder) for job in jobs]
+    for job, folder in zip(jobs[:2], folders, strict=False):
+        folder.path.mkdir(parents=True)
+        overview.started(job)
+    assert overview.counts() == "1 of 4 done, 2 running, 1 waiting"
+    folders[0].add_round(record(1, 3.0))
+    overview.told(jobs[0], "round 1")
+    folders[1].add_round(record(1, 5.0, None))
+    overview.told(jobs[1], "round 1")
+    assert overview.time_left() == pytest.approx((9 * 3 + 9 * 5 + 10 * 4) / 2)
+    assert "fedavg 50.0" in overview.running[jobs[0].settings.run_id].numbers
+    assert "fedavg -" in overview.running[jobs[1].settings.run_id].numbers
+    overview.ended(jobs[0], Outcome(reason="out of luck"))
+    assert overview.counts().startswith("1 of 4 done, 1 running, 1 waiting, 1 failed, about ")
+    drawn = Console(file=io.StringIO(), width=120)
+    drawn.print(overview.table())
+    text = drawn.file.getvalue()  # type: ignore[attr-defined]
+    assert "seed 1" in text and "round 1/10" in text and "left" in text and "seed 0" not in text
+
+
+def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> None:
+    (job,) = jobs_of(tmp_path, 1)
+    file = io.StringIO()
+    with Overview(Console(file=file, force_terminal=True, width=120, highlight=False), [job], 1) as overview:
+        overview.started(job)
+        RunFolder(job.settings.folder).path.mkdir(parents=True)
+        RunFolder(job.settings.folder).add_round(record(1, 1.0))
+        overview.told(job, "round   1/2  loss 1.000")
+        overview.live.refresh()
+        overview.told(job, "client 3 left out")
+        overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
+    told = file.getvalue()
+    assert "loss 1.000" not in told
+    assert "client 3 left out" in told and "finished  fedavg 25.0" in told and "0 of 1 done, 1 running" in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h"), (864_000, "10.0 days")]
+)
+def test_durations_have_a_unit_that_suits(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
+    first = made(tmp_path, methods=["fedavg"])
+    second = [replace(cell, experiment="two") for cell in made(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})]
+    cells = [*first, *second]
+    assert list(labels(runs(cells), cells).values()) == ["one, fedavg, seed 0", "two, fedavg, seed 0"]
+    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
+    models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
+    shown = lines(cells, runs(cells), {one.run_id: models for one in runs(cells)})
+    headings = [column.header for column in results_table(shown).columns]
+    assert headings[:2] == ["experiment", "method"]
+    assert list(results_table(shown).columns[0].cells) == ["one", "two"]
+    assert "experiment" not in [column.header for column in results_table(shown[:1]).columns]
+    again = [*first, replace(first[0], experiment="two")]
+    assert len(lines(again, runs(again), {one.run_id: models for one in runs(again)})) == 2, (
+        "a run of both is shown in both"
+    )
+
+
+def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
+    one: RunSettings = small(tmp_path)
+    assert labels([one], [Cell("one", "a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"

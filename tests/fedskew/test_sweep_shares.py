@@ -1,0 +1,132 @@
+"""How a machine is shared among a grid's runs: cores, GPUs, memory, and the order of the runs."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import jobs_of, small
+
+from data import SettingError
+from fedskew.sweep import jobs as grid_jobs
+from fedskew.sweep.jobs import Job, ordered, shares
+from fedskew.sweep.queue import room
+
+
+@pytest.mark.parametrize(
+    ("cores", "number", "asked", "expected"),
+    [
+        (2, 4, {}, ("inprocess", 2, 1)),
+        (16, 4, {}, ("workers", 4, 4)),
+        (16, 3, {}, ("workers", 3, 5)),
+        (1, 4, {}, ("inprocess", 1, 1)),
+        (8, 40, {}, ("inprocess", 8, 1)),
+        (8, 40, {"at_once": 2}, ("workers", 2, 4)),
+        (8, 40, {"at_once": 20}, ("inprocess", 20, 1)),
+        (8, 40, {"engine": "inprocess"}, ("inprocess", 8, 1)),
+        (8, 40, {"engine": "workers", "workers": 4}, ("workers", 2, 4)),
+        (8, 40, {"engine": "ray"}, ("ray", 1, 0)),
+    ],
+)
+def test_cores_are_shared_without_idle_ones(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    number: int,
+    asked: Mapping[str, Any],
+    expected: tuple[str, int, int],
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    share = shares(jobs_of(tmp_path, number), **asked)
+    assert (share.engine, share.jobs, share.workers) == expected
+
+
+def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"--jobs = 2.*ray"):
+        shares(jobs_of(tmp_path), "ray", at_once=2)
+
+
+def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(grid_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
+    share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
+    assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
+    assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
+    assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
+
+
+def test_gpus_are_dealt_by_what_each_holds() -> None:
+    slots, held = ("0", "0", "0", "3"), []
+    for _ in slots:
+        held.append(grid_jobs.emptiest(slots, held))
+    assert held[:2] == ["0", "3"], "spread first"
+    assert sorted(held) == sorted(slots)
+    assert grid_jobs.emptiest((), [None]) is None
+
+
+def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, [N/A]\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
+    monkeypatch.setattr("torch.version.cuda", "12.4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert shares(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", []), ("-1", []), ("0, -1, 1", ["0"])],
+)
+def test_visible_gpus_are_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, expected: list[str]
+) -> None:
+    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, 1000\n1, GPU-b, 2000\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
+    monkeypatch.setattr("torch.version.cuda", "12.4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if told is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    found = grid_jobs.visible_gpus()
+    assert list(found) == expected
+    assert all(found[name] == (1000 if name == "0" else 2000) * 2**20 for name in found)
+
+
+def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
+    jobs = [
+        Job(small(tmp_path, seed=seed, method=method), f"{method} {seed}")
+        for method in ("fedavg", "fedshift")
+        for seed in (0, 1)
+    ]
+    assert [job.label for job in ordered(jobs)] == ["fedavg 0", "fedshift 0", "fedavg 1", "fedshift 1"]
+    heavy = [replace(job, work=1.0) if job.label == "fedshift 0" else job for job in jobs]
+    assert [job.label for job in ordered(heavy)] == ["fedshift 0", "fedavg 0", "fedavg 1", "fedshift 1"]
+
+
+class Busy:
+    """A worker whose process has taken some memory."""
+
+    def __init__(self, job: Job, taken: int) -> None:
+        self.job, self.taken = job, taken
+
+    def memory(self) -> int:
+        return self.taken
+
+
+@pytest.mark.parametrize(("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)])
+def test_the_queue_waits_for_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: int, fits: bool
+) -> None:
+    """A run of 4 GB is under way and has taken a part of it; another one needs 8, a third of 10 would do alone."""
+
+    class Memory:
+        available = free
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    busy: Any = [Busy(Job(small(tmp_path), "", 4 + 2), taken)]
+    assert room(8, busy) is fits
+    assert room(100, []), "alone it may always begin"
+
+
+# ---- what is seen ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,217 @@
+"""Experiments without Ray for the tests: small settings, grids that tamper with replies, runs that kill themselves."""
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message, RecordDict
+
+import client_app.app
+import fedskew.experiments.experiments
+from client_app.client import Client, Report
+from client_app.messages import pack, unpack
+from fedskew.engines.local import LocalGrid
+from fedskew.experiments.plan import Cell, plan
+from fedskew.sweep.jobs import Job
+from server_app.app import Run, run
+from server_app.results import RunFolder
+from server_app.settings import RunSettings, parse
+from strategies.base import Strategy
+
+SMALL: dict[str, Any] = {
+    "method": "fedavg",
+    "model": "mlp-bn",
+    "rounds": 2,
+    "dataset": "digits",
+    "clients": 4,
+    "train-images": 200,
+    "test-images": 100,
+    "alpha": 0.5,
+    "min-samples": 5,
+    "device": "cpu",
+}
+SERVER_SMALL: dict[str, dict[str, Any]] = {
+    "creff": {"creff.features-per-class": 5, "creff.feature-steps": 3, "creff.head-steps": 4},
+    "creff-code": {
+        "creff-code.features-per-class": 5,
+        "creff-code.feature-steps": 3,
+        "creff-code.head-epochs": 2,
+        "augmented-gradients.repeats": 2,
+    },
+    "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
+    "ratio-loss": {"holdout-per-class": 3},
+    "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
+    "real-blocks": {"holdout-per-class": 3, "real-blocks.steps": 4, "real-blocks.batch-size": 8},
+    "feddf": {"holdout-per-class": 3, "feddf.steps": 4, "feddf.batch-size": 8},
+    "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
+}
+"""By method: the settings it needs, and short work for the server."""
+
+Tamper = Callable[[Message, RecordDict], None]
+"""(what was asked, the reply's records to change in place)."""
+
+
+class TamperingGrid(LocalGrid):
+    """Changes replies on their way back, and keeps what was asked."""
+
+    def __init__(self, tamper: Tamper | None = None, workers: int = 0, faithful: bool = False) -> None:
+        super().__init__(workers, faithful)
+        self.tamper = tamper
+        self.asked: list[Message] = []
+
+    def kinds(self) -> list[str]:
+        """Return the types of the messages asked, in order."""
+        return [message.metadata.message_type for message in self.asked]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        messages = list(messages)
+        self.asked += messages
+        for asked, reply in zip(messages, super().send_and_receive(messages, timeout=timeout), strict=False):
+            if self.tamper and not reply.has_error():
+                self.tamper(asked, reply.content)
+            yield reply
+
+
+class ManyNodes(TamperingGrid):
+    """Several nodes in one process; replies come back in the opposite order."""
+
+    def __init__(self, nodes: int, faithful: bool = False) -> None:
+        super().__init__(faithful=faithful)
+        self.nodes = nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [7 * node + 3 for node in reversed(range(self.nodes))]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        yield from reversed(list(super().send_and_receive(messages, timeout=timeout)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run and what it left behind."""
+
+    summary: dict[str, Any]
+    folder: RunFolder
+    grid: LocalGrid
+    lines: list[str]
+
+    @property
+    def hash(self) -> str:
+        return str(self.summary["hash"]["all"])
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The rounds' records without what differs from run to run: seconds and processes."""
+        kept = [{k: v for k, v in record.items() if k not in ("seconds", "workers")} for record in self.folder.rounds()]
+        assert [record["round"] for record in kept] == list(range(1, len(kept) + 1))
+        return kept
+
+
+def small(results: Path, **changes: Any) -> RunSettings:
+    """Return small settings with changes; keys with `_` for `-` and `__` for `.`."""
+    method = str(changes.get("method", SMALL["method"]))
+    needed: dict[str, Any] = {}
+    for name in method.split("+"):
+        needed |= SERVER_SMALL.get(name, {})
+    stated = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
+    return parse({**SMALL, **needed, "results": str(results), **stated})
+
+
+def made(results: Path, **entry: Any) -> list[Cell]:
+    """Return the cells of a small experiment on digits."""
+    settings = {key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"}
+    entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
+    entry["settings"] = {**settings, **entry.get("settings", {})}
+    one = fedskew.experiments.experiments.experiment("one", entry)
+    return plan(one)
+
+
+def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:
+    return [Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)]
+
+
+def experiment(results: Path, grid: LocalGrid | None = None, **changes: Any) -> Outcome:
+    """Run one experiment and return its outcome."""
+    settings, lines = small(results, **changes), list[str]()
+    with grid or LocalGrid() as opened:
+        summary = run(opened, settings, lines.append)
+    return Outcome(summary, RunFolder(settings.folder), opened, lines)
+
+
+def number_of(asked: Message) -> int:
+    """Return the round that a message is about; 0 for a question."""
+    return int(asked.content.config_records["task"].get("round", 0))  # type: ignore[arg-type]
+
+
+def drop(records: RecordDict, client: int) -> None:
+    """Take out everything a client sent."""
+    for name in [name for name in records if name.startswith(f"{client}/")]:
+        del records[name]
+
+
+def losses(plan: Mapping[int, tuple[str, int]]) -> Tamper:
+    """Return a tampering that loses or spoils one client's training reply: {round: ("drop" or "nan", client)}."""
+
+    def tamper(asked: Message, records: RecordDict) -> None:
+        kind, client = plan.get(number_of(asked), ("", -1))
+        if asked.metadata.message_type != "train" or f"{client}/model" not in records:
+            return
+        if kind == "drop":
+            drop(records, client)
+        else:
+            model = unpack(records.array_records[f"{client}/model"])
+            records[f"{client}/model"] = pack({**model, "head.bias": model["head.bias"] * float("nan")})
+
+    return tamper
+
+
+PLACES = ("during training", "before the checkpoint", "after the checkpoint")
+
+
+def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, int]], changes: dict[str, Any]) -> None:
+    """Run an experiment that kills its own process (kill -9) in a place of a round."""
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if place == "during training":
+        original = client_app.app.train_round
+
+        def train_round(client: Client, *arguments: Any) -> Report:
+            if client.round == round and client.id == 2:
+                die()
+            return original(client, *arguments)
+
+        client_app.app.train_round = train_round
+    elif place == "during the final question":
+        question = Strategy.question
+
+        def ask_and_die(strategy: Strategy, *arguments: Any) -> None:
+            question(strategy, *arguments)
+            die()
+
+        Strategy.question = ask_and_die  # type: ignore[assignment,method-assign]
+    elif place == "before the checkpoint":
+        add_round = RunFolder.add_round
+
+        def add_and_die(folder: RunFolder, record: Mapping[str, Any]) -> None:
+            add_round(folder, record)
+            if record["round"] == round:
+                with folder.rounds_file.open("a") as file:
+                    file.write('{"round": 4, "models"')  # a line cut short
+                die()
+
+        RunFolder.add_round = add_and_die  # type: ignore[method-assign]
+    else:
+        save = Run.save
+
+        def save_and_die(run: Run) -> None:
+            save(run)
+            if run.strategy.round == round:
+                die()
+
+        Run.save = save_and_die  # type: ignore[method-assign]
+    experiment(Path(results), TamperingGrid(losses(plan)), **changes)
