@@ -17,12 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-COMMAND = (
-    "import importlib.util as found, sys\n"
-    "name = 'fedskew.cli.main' if found.find_spec('fedskew') else 'server_app.cli'\n"
-    "sys.exit(__import__(name, fromlist=['main']).main())"
-)
-"""The command line, where it is now and where it was at first."""
+HOMES = ("fedskew/cli/main.py", "server_app/cli.py")
+"""Where the command line is in a checkout: now, and at first."""
 SMALL = {
     "dataset": "digits", "clients": 4, "train-images": 200, "test-images": 100, "alpha": 0.5, "min-samples": 5,
     "rounds": 3, "local-epochs": 2, "model": "mlp-bn", "device": "cpu",
@@ -54,12 +50,13 @@ def runs(methods: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
 def fedskew(checkout: Path, *words: str) -> str:
     """Return what the command line of a checkout prints as JSON. Raises RuntimeError with what it said instead."""
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    told = subprocess.run(
-        [sys.executable, "-c", COMMAND, *words], env=environment, cwd=checkout, capture_output=True, text=True
-    )
-    if told.returncode:
-        raise RuntimeError(told.stderr.strip())
-    return told.stdout
+    home = next(home for home in HOMES if (checkout / home).exists())
+    start = f"from {home.removesuffix('.py').replace('/', '.')} import main; main()"
+    command = [sys.executable, "-c", start, *words]
+    done = subprocess.run(command, env=environment, cwd=checkout, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return done.stdout
 
 
 def main() -> None:
