@@ -77,10 +77,11 @@ def load(settings: DataSettings) -> Dataset:
         return np.array(mapped[name], np.int64)
 
     def inputs(name: str) -> NDArray[np.generic] | ImageFiles:
-        if not _lazy(names):
+        if not settings.in_files:
             return mapped[name]
-        root = Path(settings.data_root).expanduser() / "ImageNet"
-        return ImageFiles(root, np.array(mapped[name], np.uint8), (shape[0], shape[1], shape[2]), central=True)
+        known, size = KNOWN[names[0]], (shape[0], shape[1], shape[2])
+        root = Path(settings.data_root).expanduser() / known.image_folder
+        return ImageFiles(root, np.array(mapped[name], np.uint8), size, known.central)
 
     domains, has_val = has_domains(settings.dataset), "val_inputs" in mapped
     return Dataset(
@@ -102,11 +103,6 @@ def load(settings: DataSettings) -> Dataset:
         domain_names=domain_names(names) if domains else (),
         content=content,
     )
-
-
-def _lazy(names: tuple[str, ...]) -> bool:
-    """Whether images stay in their files: 115,846 images of 3x224x224 are 17 GB."""
-    return names == ("imagenet-lt",)
 
 
 def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
@@ -162,7 +158,7 @@ def _read(
     arrays: dict[str, NDArray[np.generic]] = {}
     for key in ("train", "test", "val"):
         splits: list[Split | None] = [getattr(raw, key) for raw in raws]
-        if _lazy(names):
+        if settings.in_files:
             arrays |= _listed(key, splits[0])
             continue
         parts = [checked(split, shape, len(classes)) for split in splits if split is not None]

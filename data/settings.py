@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from data.augmentation import AUGMENTATIONS
+from data.sources.catalog import KNOWN
 
 
 class DataError(ValueError):
@@ -152,4 +153,11 @@ class DataSettings:
     @property
     def long_tailed(self) -> bool:
         """Whether classes have shot groups: a long tail is cut, or the data come with one."""
-        return self.imbalance_factor > 1 or self.dataset == "imagenet-lt"
+        known = KNOWN.get(self.dataset)
+        return self.imbalance_factor > 1 or (known is not None and known.long_tailed)
+
+    @property
+    def in_files(self) -> bool:
+        """Whether the images stay in their files, decoded when asked for: ImageNet-LT's would be 17 GB."""
+        known = KNOWN.get(self.dataset)
+        return known is not None and known.image_folder != ""

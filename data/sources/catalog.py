@@ -31,6 +31,12 @@ class Known:
     """Patterns of `files` as nilearn downloads it; empty where nilearn does not."""
     sizes: tuple[int, int] = (0, 0)
     """Training and test samples, for estimates before the data are there; 0 where that depends on settings."""
+    image_folder: str = ""
+    """Where the images stay in their files, the folder below data-root; empty where they are copied into the cache."""
+    central: bool = False
+    """Whether an image is cut to its center, and not squeezed, where it has another shape."""
+    long_tailed: bool = False
+    """Whether the classes are a long tail as they come, so that they have shot groups without a cut."""
 
     @property
     def downloaded_by(self) -> str:
@@ -221,6 +227,9 @@ KNOWN: dict[str, Known] = {
         _IMAGENET_STD,
         files=("ImageNet/ImageNet_LT_train.txt", "ImageNet/ImageNet_LT_test.txt"),
         layout="imagenet-lt",
+        image_folder="ImageNet",
+        central=True,
+        long_tailed=True,
         how="put the list files of ImageNet-LT (Liu et al., 2019) beside ImageNet's own train and val folders",
     ),
     **{f"office-{domain}": _office(domain) for domain in ("amazon", "caltech", "dslr", "webcam")},

@@ -9,6 +9,7 @@ from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State
 from client_app.tensor_files import Damaged, write_atomically, writing
 from data import DataError, SettingError, require
+from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import MODEL_FILE, Description, Metadata, ModelFolder, read, site_file
 from fedskew.export.onnx_file import onnx_files, require_onnx
@@ -77,7 +78,7 @@ class TrainedRun:
             input_shape=one["input-shape"],
             mean=one["mean"],
             std=one["std"],
-            crop="center" if one["dataset"] == "imagenet-lt" else "none",
+            crop="center" if one["dataset"] in KNOWN and KNOWN[one["dataset"]].central else "none",
         )
 
     @property
