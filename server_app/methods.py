@@ -204,10 +204,10 @@ def row_name(parts: Parts, deployed: str) -> str:
     """
     names = []
     for name in parts.names:
-        own = METHODS[name].deploy
-        if not own:
+        model = METHODS[name].deploy
+        if not model:
             names.append(name)
-        elif deployed == own or (deployed not in parts.deploys and deployed.startswith(f"{own}-")):
+        elif deployed == model or (deployed not in parts.deploys and deployed.startswith(f"{model}-")):
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

@@ -141,9 +141,9 @@ def load_suites(path: Path = FILE) -> dict[str, Suite]:
     for name, entry in entries.items():
         if "experiments" not in entry:
             continue
-        for one in entry["experiments"]:
-            known = one in entries and "experiments" not in entries[one]
-            require(known, f"experiments.yaml: {name}: experiments", one, "is no experiment")
+        for member in entry["experiments"]:
+            known = member in entries and "experiments" not in entries[member]
+            require(known, f"experiments.yaml: {name}: experiments", member, "is no experiment")
         suites[name] = checked(Suite, name, {**entry, "experiments": tuple(entry["experiments"]), "name": name})
     return suites
 
@@ -169,8 +169,8 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         entry["columns"] = {str(label): settings or {} for label, settings in entry["columns"].items()}
     entry["cells"] = {label: tuple(cells) for label, cells in entry.get("cells", {}).items()}
     entry |= {"name": name, "rows": rows, "claims": claims}
-    made: Experiment = checked(Experiment, name, entry, public={"rows": "methods"})
-    return made
+    checked_entry: Experiment = checked(Experiment, name, entry, public={"rows": "methods"})
+    return checked_entry
 
 
 def row(name: str, entry: str | Mapping[str, Any]) -> Row:
@@ -201,12 +201,7 @@ def checked(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[st
 
 def listed() -> dict[str, str]:
     """Return the title of every experiment and suite by its name."""
-    return {name: one.title for name, one in (load_experiments() | load_suites()).items()}
-
-
-def find(name: str) -> Experiment:
-    """Return the experiment of that name. Raises SettingError with the nearest name when there is none."""
-    return find_all([name])[0]
+    return {name: entry.title for name, entry in (load_experiments() | load_suites()).items()}
 
 
 def find_all(names: Sequence[str]) -> list[Experiment]:
@@ -221,5 +216,5 @@ def find_all(names: Sequence[str]) -> list[Experiment]:
             near = difflib.get_close_matches(name, [*known, *suites], 1)
             hint = f"did you mean {near[0]}" if near else f"known are {', '.join([*known, *suites])}"
             raise SettingError("experiment", name, f"is not in experiments.yaml; {hint}")
-        chosen |= {one: known[one] for one in (suites[name].experiments if name in suites else [name])}
+        chosen |= {member: known[member] for member in (suites[name].experiments if name in suites else [name])}
     return list(chosen.values())

@@ -11,8 +11,10 @@ from server_app.methods import METHODS, compose
 from server_app.settings import RunSettings, Scalar, parse
 from strategies.base import AVERAGE
 
-TRAINING_HOOKS = ("sample_weights", "logit_offset", "loss_weights", "gradient_offset", "private_names", "pull")
-"""What a variant must leave alone so that training with it and without it is the same to the bit."""
+HARMLESS = frozenset({"name", "question", "before", "after", "answer", "corrects_prior", "needs_batch_norm",
+                      "needs_images", "needs_shared"})  # fmt: skip
+"""What of a Variant may be a variant's own and training with it is still the same, to the bit, as without: uploads and
+answers, which training never reads, and what only refuses. Whatever else a Variant has counts as training."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,11 @@ def planned(
     for row in experiment.rows:
         method, riders = split(row)
         every = {**settings, **row.settings, **overrides}
-        own = used(every, compose(method).sections)
+        stated = used(every, compose(method).sections)
         ridden = {name: only(every, compose(name).sections, base=compose(method).sections) for name in riders}
-        training = next((one for one in trainings if one.takes(method, own, ridden)), None)
+        training = next((training for training in trainings if training.takes(method, stated, ridden)), None)
         if training is None:
-            training = Training(method, own)
+            training = Training(method, stated)
             trainings.append(training)
         training.riders |= ridden
         chosen.append((row, training, row.deployed or (METHODS[riders[-1]].deploy if riders else AVERAGE)))
@@ -103,7 +105,8 @@ def split(row: Row) -> tuple[str, tuple[str, ...]]:
 def passive(variant: str) -> bool:
     """Return whether training with the variant is the same, to the bit, as without."""
     kind = VARIANTS[variant]
-    return all(getattr(kind, hook) is getattr(Variant, hook) for hook in TRAINING_HOOKS)
+    hooks = [name for name in vars(Variant) if not name.startswith("_") and name not in HARMLESS]
+    return all(getattr(kind, hook) is getattr(Variant, hook) for hook in hooks)
 
 
 def used(settings: Mapping[str, Scalar], sections: Iterable[str]) -> dict[str, Scalar]:

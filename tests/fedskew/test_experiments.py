@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from client_app.client import Variant
+from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.experiments.experiments import Experiment, experiment, find_all, listed, load_experiments, load_suites
-from fedskew.experiments.plan import Cell, passive, plan, runs, selected, split
+from fedskew.experiments.plan import HARMLESS, Cell, passive, plan, runs, selected, split
 from fedskew.report.gather import values_of
 from server_app.methods import METHODS
 
@@ -280,6 +282,20 @@ def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(made(methods=[name]).rows[0])[1]}
     assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"}
     assert not any(map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal")))
+
+
+def test_a_hook_that_nobody_has_called_harmless_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trainings that differ by a new hook must not be merged because nobody thought of the list."""
+    assert passive("class-statistics")
+    monkeypatch.setattr(Variant, "label_noise", lambda self, labels_B: labels_B, raising=False)
+    assert passive("class-statistics")
+    monkeypatch.setattr(VARIANTS["class-statistics"], "label_noise", lambda self, labels_B: 0, raising=False)
+    assert not passive("class-statistics")
+    assert not split(made(methods=["ccvr"]).rows[0])[1]
+
+
+def test_what_is_called_harmless_is_there() -> None:
+    assert {"name", *vars(Variant)} >= HARMLESS
 
 
 def test_two_deployed_models_are_two_rows() -> None:

@@ -1,0 +1,92 @@
+"""What `import fedskew` offers: a run from settings, a run's folder as a typed result, the methods there are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # both take a second to import, which `import fedskew` and the command line's --help do without
+    from server_app.methods import Method
+    from server_app.settings import Scalar
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run's folder as it was when it was read: of a finished run, or of one on its way."""
+
+    folder: Path
+    settings: Mapping[str, "Scalar"]
+    """Every setting in force by its key."""
+    rounds: tuple[Mapping[str, Any], ...]
+    """The records of the rounds so far, as in rounds.jsonl."""
+    models: Mapping[str, Mapping[str, Any]]
+    """The numbers of every deployed model by selection (last, best-test, ...), as in summary.json."""
+    hash: str | None
+    """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
+    finished: bool
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The last evaluation's balanced accuracy, a share: of the method's model, or of the average where it has none.
+
+        Raises LookupError where nothing has been evaluated, or the method deploys several models beside the average.
+        """
+        own = [name for name in self.models if name != "average"] or list(self.models)
+        if len(own) != 1:
+            raise LookupError(f"{self.folder}: {' and '.join(own) or 'no model'} evaluated; read `models` instead")
+        return float(self.models[own[0]]["last"]["balanced-accuracy"])
+
+
+def run(
+    settings: Mapping[str, "Scalar"] | None = None,
+    *,
+    engine: str = "inprocess",
+    workers: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Result:
+    """Run what the settings state, from its checkpoint if it has one, and return the result; see `fedskew run`.
+
+    The keys are those of `fedskew list settings`; what is left out has its default. A finished run is not repeated.
+    `progress` gets a line a round. The engine `workers` plays clients in `workers` processes, 0 for one a core: a
+    script that uses it needs `if __name__ == "__main__":`. Raises SettingError or DataError for bad input, which are
+    ValueErrors, RuntimeError for a run that fails.
+    """
+    from fedskew.engines import execute
+    from fedskew.sweep import refuse_missing_gpus, results_lock
+    from server_app.settings import parse
+
+    chosen = parse(settings or {})
+    refuse_missing_gpus([chosen], engine)
+    with results_lock([chosen], alone=False):
+        execute(chosen, engine, progress or (lambda line: None), workers=workers)
+    return load(chosen.folder)
+
+
+def load(folder: str | PathLike[str]) -> Result:
+    """Return what a run's folder holds. Raises DataError for a folder that is no run's."""
+    from data import DataError
+    from server_app.results import RunFolder, summarize
+
+    path = Path(folder)
+    run_folder = RunFolder(path)
+    stated = run_folder.told()
+    if not stated:
+        raise DataError(f"{path}: is no run's folder: settings.json is missing or damaged")
+    settings, rounds = stated["settings"], run_folder.rounds()
+    summary = run_folder.finished(settings["rounds"])
+    return Result(
+        folder=path,
+        settings=settings,
+        rounds=tuple(rounds),
+        models=summarize(rounds) if summary is None else summary["models"],
+        hash=None if summary is None else summary["hash"]["all"],
+        finished=summary is not None,
+    )
+
+
+def methods() -> dict[str, "Method"]:
+    """Return the methods by their names, each with its paper, parts and uploads; `a+b` composes them."""
+    from server_app.methods import METHODS
+
+    return dict(METHODS)

@@ -1,0 +1,99 @@
+"""`import fedskew`: cheap, and what docs/python.md says works as it stands there."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+import fedskew
+from data import DataError, SettingError
+from server_app.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOWN = (ROOT / "docs" / "python.md").read_text()
+QUICK = {"method": "creff", "rounds": 2, "local-epochs": 1, "creff.feature-steps": 2, "creff.head-steps": 2}
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code of docs/python.md in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", SHOWN, re.DOTALL)
+
+
+def python(code: str, folder: Path) -> str:
+    """Return what a script prints; it stands in a file without a main guard."""
+    script = folder / "script.py"
+    script.write_text(code)
+    command = [sys.executable, "-W", "ignore", str(script)]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True, env=environment).stdout
+
+
+def test_the_import_is_cheap(tmp_path: Path) -> None:
+    code = "import sys, fedskew\nprint(sorted({'torch', 'flwr', 'numpy', 'yaml', 'rich'} & set(sys.modules)))"
+    assert python(code, tmp_path) == "[]\n"
+
+
+def test_the_command_and_the_script_in_the_docs_run_without_a_main_guard(tmp_path: Path) -> None:
+    words = shlex.split(blocks("bash")[0])
+    assert words[:2] == ["python", "-c"] and len(words) == 3
+    (script,) = blocks("python")
+    printed = python(f"{words[2]}\n{script}", tmp_path).splitlines()
+    assert 0.1 < float(printed[0]) < 1
+    assert printed[-2] == "True 0.1" and printed[-1] == METHODS["creff"].reveals
+    assert len(list((tmp_path / "results").glob("*/summary.json"))) == 2
+
+
+def test_a_result_is_the_run_s_folder(tmp_path: Path) -> None:
+    lines: list[str] = []
+    result = fedskew.run({**QUICK, "results": str(tmp_path)}, progress=lines.append)
+    assert result.finished and result == fedskew.load(str(result.folder))
+    assert result.settings["creff.head-steps"] == 2 and result.folder.parent == tmp_path
+    assert [record["round"] for record in result.rounds] == [1, 2]
+    assert result.balanced_accuracy == result.models["creff"]["last"]["balanced-accuracy"]
+    assert result.models["creff"]["last"] != result.models["average"]["last"]
+    assert result.hash is not None and len(result.hash) == 64
+    assert sum(line.startswith("round ") for line in lines) == 2
+    with pytest.raises(FrozenInstanceError):
+        result.hash = ""  # type: ignore[misc]
+    (result.folder / "summary.json").unlink()
+    running = fedskew.load(result.folder)
+    assert not running.finished and running.hash is None
+    assert running.rounds == result.rounds and running.models == result.models
+
+
+def test_a_run_that_deploys_several_models_has_no_one_accuracy(tmp_path: Path) -> None:
+    result = fedskew.run({**QUICK, "method": "creff+tau-norm", "rounds": 1, "results": str(tmp_path)})
+    assert set(result.models) == {"average", "creff", "tau-norm"}
+    with pytest.raises(LookupError, match="creff and tau-norm evaluated; read `models`"):
+        _ = result.balanced_accuracy
+
+
+def test_bad_input_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"^roundz = 3: there is no such setting; did you mean rounds"):
+        fedskew.run({"roundz": 3})
+    with pytest.raises(SettingError, match=r"^--engine = 'threads'"):
+        fedskew.run({"results": str(tmp_path)}, engine="threads")
+    with pytest.raises(DataError, match="is no run's folder"):
+        fedskew.load(tmp_path)
+
+
+def test_methods_are_the_command_line_s() -> None:
+    assert fedskew.methods() == METHODS
+
+
+@pytest.mark.slow
+def test_the_notebook_goes_from_arrays_to_a_report(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient", reason="pip install 'fedskew[dev]' brings it")
+    text = (ROOT / "docs" / "own_data.ipynb").read_text()
+    cells = json.loads(text)["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), "no outputs are kept"
+    (tmp_path / "own_data.ipynb").write_text(text)
+    python("import nbclient, nbformat\nnbclient.execute(nbformat.read('own_data.ipynb', 4))", tmp_path)
+    assert "FedShift is above FedAvg" in (tmp_path / "report.html").read_text()
