@@ -16,10 +16,10 @@ from data import SettingError
 from fedskew.cli.terminal import console
 from fedskew.export import from_run
 from fedskew.export.inputs import read_inputs
-from fedskew.export.model_card import percent
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import Prediction
 from fedskew.export.predict import predict as predict_inputs
+from fedskew.numbers import percent
 from server_app.results import RunFolder
 
 out = console()

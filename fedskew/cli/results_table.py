@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from fedskew.experiments.plan import Cell
+from fedskew.numbers import percent
 from server_app.settings import RunSettings
 
 SHOWN_CLASSES = 10
@@ -104,12 +105,7 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
             for way, numbers in ways.items():
                 of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
                 means = (numbers["balanced-accuracy"], numbers["macro-f1"])
-                table.add_row(*cells, way + of_whom, *(f"{100 * mean:.1f}" for mean in means))
+                table.add_row(*cells, way + of_whom, *map(percent, means))
             for way, why in unseen.get("unavailable", {}).items():
                 table.add_row(*cells, f"{way}: {why}", "-", "-")
     return table
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
-    return "-" if value is None else f"{100 * value:.{digits}f}"

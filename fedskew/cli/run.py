@@ -58,7 +58,7 @@ def run(
         return
     if not names:
         with results_lock(planned, alone=False):
-            done = {planned[0].run_id: conduct(planned[0], chosen or "workers", out, workers, federation_config)}
+            done = {planned[0].run_id: run_one(planned[0], chosen or "workers", out, workers, federation_config)}
         failed: dict[str, str] = {}
     else:
         with results_lock(planned, alone=True):
@@ -106,7 +106,7 @@ def show_plan(
         raise typer.Exit(BAD_INPUT)
 
 
-def conduct(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
+def run_one(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
     """Run one experiment with a line a round."""
     refuse_missing_gpus([settings], engine)
     from fedskew.engines import execute  # flwr takes a moment to import; wrong settings should be told at once

@@ -18,12 +18,12 @@ from rich.table import Table
 from data import SettingError
 from data.datasets import missing
 from fedskew.costs.estimate import Cost, cost_of, rounds_left
-from fedskew.costs.memory import in_bytes, memory_of, refuse_what_cannot_fit
+from fedskew.costs.memory import memory_of, refuse_what_cannot_fit
 from fedskew.costs.rehearsal import Stage
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.engines import app_folder
+from fedskew.numbers import duration, in_bytes
 from fedskew.sweep.jobs import Job, Shares, shares
-from fedskew.sweep.overview import duration
 from server_app.settings import RunSettings
 
 RAY_START = 15.0

@@ -16,6 +16,7 @@ from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from data import SettingError
 from fedskew.costs.sizes import Sizes
+from fedskew.numbers import in_bytes
 from server_app.settings import RunSettings
 from strategies.ratio_loss import RatioLoss
 
@@ -136,11 +137,3 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
         raise SettingError("method", settings.general.method, rule)
     rule = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}: must be lower"
     raise SettingError("participation", settings.general.participation, rule)
-
-
-def in_bytes(count: float) -> str:
-    """Return a number of bytes as text, in powers of ten."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} B"

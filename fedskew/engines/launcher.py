@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+import tomli_w
 
 from fedskew.engines.processes import alive, claim, end, mark, marked, one_interrupt
 
@@ -75,7 +76,7 @@ def launch(
     federation = federation_words(nodes, federation_config)
     with one_interrupt(), tempfile.TemporaryDirectory(prefix="fedskew-", ignore_cleanup_errors=True) as temporary:
         settings = Path(temporary, "run.toml")
-        settings.write_text("".join(f"{key} = {toml(value)}\n" for key, value in run_config.items()), encoding="utf-8")
+        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
         flower = _Flower(Path(temporary), folder)
         claim(folder)
         options = ["--stream", "--run-config", str(settings), "--federation-config", federation]
@@ -233,12 +234,3 @@ def federation_words(nodes: int, given: str) -> str:
         raise ValueError(f"federation-config = {given!r}: must be KEY=VALUE, separated by spaces")
     merged = {"num-supernodes": str(nodes), "client-resources-num-cpus": "1"} | dict(re.findall(pair, given))
     return " ".join(f"{key}={value}" for key, value in merged.items())
-
-
-def toml(value: bool | int | float | str) -> str:
-    """Return `value` as TOML writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):  # TOML's escapes are JSON's, but for DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

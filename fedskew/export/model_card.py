@@ -1,6 +1,5 @@
 """The README.md of an exported model, in the usual form of a model card."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.sources.catalog import is_own, members
 from fedskew.export.model_folder import Description
+from fedskew.numbers import percent
 from server_app.methods import METHODS, compose, row_name
 from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS
 
@@ -73,11 +73,6 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
     file = Path(settings.get("partition-file", "")).name
     return {**kept, "dataset": ", ".join(data_names(settings["dataset"])), "partition-file": file}
-
-
-def percent(value: float | None) -> str:
-    """Return a share in percent, a dash where there is none."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
 def front_matter(

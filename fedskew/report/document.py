@@ -109,8 +109,8 @@ def document(gathered: Gathered) -> Document:
 def subtitle(gathered: Gathered) -> str:
     """Return what was run, in a line."""
     experiment, seeds = gathered.experiment, seeds_of(gathered)
-    grid = [f"{len(experiment.rows)} methods", f"{len(experiment.columns)} columns", f"{len(seeds)} seeds"]
-    counted = [words_ for words_ in grid if not words_.startswith("1 ")]
+    extent = [f"{len(experiment.rows)} methods", f"{len(experiment.columns)} columns", f"{len(seeds)} seeds"]
+    counted = [words_ for words_ in extent if not words_.startswith("1 ")]
     runs = f"{len(gathered.finished)} of {len(gathered.runs)} runs finished"
     return ", ".join([*([experiment.paper] if experiment.paper else []), *counted, runs])
 

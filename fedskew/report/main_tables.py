@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedskew.experiments.experiments import SELECTIONS
+from fedskew.numbers import in_bytes
 from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference
 from fedskew.report.gather import Gathered
 from fedskew.report.statistics import LEAST_SEEDS, Summary, in_percent, summarize_seeds
@@ -173,12 +174,3 @@ def reach_cell(found: Mapping[int, Reached | None], base: Mapping[int, Reached |
     standard = mean_or_never([base[seed] for seed in found], "round")
     assert rounds is not None and sent is not None and standard is not None
     return Cell(f"{rounds:.1f}".removesuffix(".0"), f"{standard / rounds:.2f}\N{MULTIPLICATION SIGN}, {in_bytes(sent)}")
-
-
-def in_bytes(number: float) -> str:
-    """Return a number of bytes in a unit that suits it."""
-    for name in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {name}"
-        number /= 1000
-    return f"{number:.3g} TB"

@@ -1,4 +1,4 @@
-"""A grid of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
+"""A sweep of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -45,16 +45,16 @@ def run_all(
     require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
     refuse_missing_gpus(planned, engine)
     summaries = finished(planned)
-    left = [one for one in planned if one.run_id not in summaries]
+    left = [settings for settings in planned if settings.run_id not in summaries]
     if summaries:
         console.print(finished_note(planned, summaries), markup=False)
-        for one in planned:
-            if one.run_id in summaries:
-                draw_finished(one, summaries[one.run_id])
+        for settings in planned:
+            if settings.run_id in summaries:
+                draw_finished(settings, summaries[settings.run_id])
     if not left:
         return summaries, {}
     names = labels(planned, cells)
-    jobs, outcomes = checked([Job(one, names[one.run_id]) for one in left])
+    jobs, outcomes = checked([Job(settings, names[settings.run_id]) for settings in left])
     if not jobs and not summaries:
         raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
     if jobs:
@@ -65,14 +65,14 @@ def run_all(
         outcomes |= conduct(jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config)
     summaries |= {name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None}
     failed = {}
-    for name in (one.run_id for one in planned):  # not in the order in which they ended, which is another every time
+    for name in names:  # in the plan's order: that in which they ended is another every time
         if name in outcomes and outcomes[name].summary is None:
             failed[f"{names[name]} ({name})"] = outcomes[name].reason
-    return {one.run_id: summaries[one.run_id] for one in planned if one.run_id in summaries}, failed
+    return {run.run_id: summaries[run.run_id] for run in planned if run.run_id in summaries}, failed
 
 
 def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContextManager[None]:
-    """Return the lock of the results folder: a grid wants the folder for itself, single runs go beside each other.
+    """Return the lock of the results folder: a sweep wants the folder for itself, single runs go beside each other.
 
     Each run's folder has a lock of its own as well, for engines and for Flower's own commands.
     """
@@ -84,29 +84,29 @@ def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
 
     With Ray the clients see what they are given there, which they check themselves.
     """
-    wanting = [one for one in planned if one.general.device == "cuda" and engine != "ray"]
+    wanting = [run for run in planned if run.general.device == "cuda" and engine != "ray"]
     if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
         raise SettingError("device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one")
 
 
 def finished(planned: Sequence[RunSettings]) -> Summaries:
-    """Return the summaries of the runs that need not be conducted.
+    """Return the summaries of the runs that are done.
 
     Raises SettingError for one that was made on other data than are there now.
     """
-    found = {}
-    for one in planned:
-        folder = RunFolder(one.folder)
-        if not one.general.fresh and (summary := folder.finished(one.general.rounds)) is not None:
+    summaries = {}
+    for settings in planned:
+        folder = RunFolder(settings.folder)
+        if not settings.general.fresh and (summary := folder.finished(settings.general.rounds)) is not None:
             with contextlib.suppress(DataError):  # who has the results needs the data no more
-                folder.refuse_other_data(federate(one.data, one.general.seed).hash)
-            found[one.run_id] = summary
-    return found
+                folder.refuse_other_data(federate(settings.data, settings.general.seed).hash)
+            summaries[settings.run_id] = summary
+    return summaries
 
 
 def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
     """Return a line about the runs that are not repeated."""
-    folders = [RunFolder(one.folder) for one in planned if one.run_id in summaries]
+    folders = [RunFolder(settings.folder) for settings in planned if settings.run_id in summaries]
     other = sum(bool(folder.other_code()) for folder in folders)
     by_others = f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)" * bool(other)
     return f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --fresh repeats them"
@@ -132,17 +132,17 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
         ready.append(replace(job, memory=memory_of(job.settings, sizes), work=work))
     lost = (job.settings for job in jobs if job.settings.data in reasons)
-    return ready, {one.run_id: Outcome(reason=reasons[one.data]) for one in lost}
+    return ready, {settings.run_id: Outcome(reason=reasons[settings.data]) for settings in lost}
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
     """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
     several = len({cell.experiment for cell in cells}) > 1
     named: dict[str, str] = {}
-    for one in planned:
-        own = [cell for cell in cells if cell.run.run_id == one.run_id]
-        experiments = [cell.experiment for cell in own if several][:1]
-        rows = "/".join(dict.fromkeys(cell.row for cell in own)) or one.general.method
-        columns = list(dict.fromkeys(cell.column for cell in own if cell.column))[:1]
-        named[one.run_id] = ", ".join([*experiments, rows, *columns, f"seed {one.general.seed}"])
+    for settings in planned:
+        served = [cell for cell in cells if cell.run.run_id == settings.run_id]
+        experiments = [cell.experiment for cell in served if several][:1]
+        rows = "/".join(dict.fromkeys(cell.row for cell in served)) or settings.general.method
+        columns = list(dict.fromkeys(cell.column for cell in served if cell.column))[:1]
+        named[settings.run_id] = ", ".join([*experiments, rows, *columns, f"seed {settings.general.seed}"])
     return named

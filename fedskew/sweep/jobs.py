@@ -1,4 +1,4 @@
-"""What a grid of runs has to do, and how many of them go at a time."""
+"""What a sweep of runs has to do, and how many of them go at a time."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ CUDA_CONTEXT = 600 * 2**20
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is to be conducted."""
+    """A run of the sweep."""
 
     settings: RunSettings
     label: str
@@ -92,8 +92,8 @@ def visible_gpus() -> dict[str, int]:
         return {}
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
     memory = {name: int(row[2]) * 2**20 if row[2].isdigit() else 0 for row in rows for name in row[:2]}
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [row[0] for row in rows] if told is None else [name.strip() for name in told.split(",")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
     names = list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA sees those before the first invalid one
     return {name: memory.get(name, min(memory.values())) for name in names if memory}
 

@@ -1,4 +1,4 @@
-"""What a user sees of a grid while it runs: one live table in a terminal, plain lines elsewhere."""
+"""What a user sees of a sweep while it runs: one live table in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedskew.cli.results_table import percent
+from fedskew.numbers import duration, percent
 from fedskew.sweep.jobs import Job, Outcome
 from server_app.methods import row_name
 from server_app.results import RunFolder
@@ -35,6 +35,11 @@ class Standing:
     def left(self) -> int:
         """Rounds to go."""
         return self.job.settings.general.rounds - self.round
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds of a round, the mean over those that were seen to finish; None before the first."""
+        return self.seconds / self.rounds if self.rounds else None
 
     def take(self, records: Sequence[dict[str, Any]]) -> bool:
         """Take up what is on record, and return whether a round has been finished."""
@@ -79,7 +84,7 @@ class Overview:
         if not self.console.is_terminal:
             self.say(job, "started")
 
-    def told(self, job: Job, line: str) -> None:
+    def heard(self, job: Job, line: str) -> None:
         """A job says something; in a terminal only what is no round is printed, as the table shows the rounds."""
         finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
         if not (self.console.is_terminal and (finished or line.startswith(("run folder", "finished")))):
@@ -114,7 +119,7 @@ class Overview:
         pace = self.seconds_a_round()
         if pace is None:
             return None
-        running = sum(one.left * (one.seconds / one.rounds if one.rounds else pace) for one in self.running.values())
+        running = sum(run.left * (run.pace or pace) for run in self.running.values())
         waiting = sum(job.settings.general.rounds for job in self.waiting.values()) * pace
         slots = max(1, min(self.at_once, len(self.running) + len(self.waiting)))
         return (running + waiting) / slots
@@ -132,7 +137,7 @@ class Overview:
         """Return the live table: a row a running job."""
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=False)
         for standing in list(self.running.values()):  # a thread of its own draws this
-            pace = standing.seconds / standing.rounds if standing.rounds else self.seconds_a_round()
+            pace = standing.pace or self.seconds_a_round()
             left = "" if pace is None else f"{duration(standing.left * pace)} left"
             rounds = f"round {standing.round}/{standing.job.settings.general.rounds}"
             table.add_row(standing.job.label, rounds, standing.numbers, left)
@@ -145,12 +150,3 @@ def accuracies(job: Job, models: dict[str, dict[str, Any]]) -> str:
         f"{row_name(job.settings.parts, name)} {percent(numbers['balanced-accuracy'])}"
         for name, numbers in models.items()
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 100 * 3600 else f"{seconds / 86400:.1f} days"

@@ -1,4 +1,4 @@
-"""Conducting a grid: worker processes pull runs from a queue, and no run costs another one anything."""
+"""Conducting a sweep: worker processes pull runs from a queue, and no run costs another one anything."""
 
 import multiprocessing
 import os
@@ -47,7 +47,7 @@ def one_by_one(jobs: Sequence[Job], shares: Shares, overview: Overview, federati
             summary = execute(
                 job.settings,
                 shares.engine,
-                lambda line, job=job: overview.told(job, line),  # type: ignore[misc]
+                lambda line, job=job: overview.heard(job, line),  # type: ignore[misc]
                 workers=shares.workers,
                 federation_config=federation_config,
             )
@@ -113,14 +113,14 @@ class Queue:
         job = worker.job
         assert job is not None, "only workers with a job are listened to"
         name = job.settings.run_id
-        if kind == "told":
-            self.overview.told(job, said)
+        if kind == "line":
+            self.overview.heard(job, said)
             return
         worker.job = None
         if kind == "died":
             self.dismiss(worker)
             if self.attempts[name] < ATTEMPTS:
-                self.overview.told(job, f"{said}; another one goes on from the last finished round")
+                self.overview.heard(job, f"{said}; another one goes on from the last finished round")
                 self.waiting.appendleft(job)
                 return
             said = f"{said}, and so had the one before"

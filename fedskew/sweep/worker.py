@@ -1,4 +1,4 @@
-"""A process that conducts runs one after the other, and what the grid holds of it."""
+"""A process that executes runs one after the other, and what the sweep holds of it."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ from fedskew.sweep.jobs import Job, Shares, same_data
 from server_app.settings import RunSettings
 
 Event = tuple[str, Any]
-"""("told", line), ("finished", summary), ("failed", reason) or ("died", reason)."""
+"""("line", line), ("finished", summary), ("failed", reason) or ("died", reason)."""
 
 
 FAREWELL = 1.0
@@ -35,9 +35,9 @@ class Worker:
         self.job: Job | None = None
 
     def take(self, job: Job) -> None:
-        """Conduct a job."""
+        """Give the process a job."""
         self.job = job
-        with contextlib.suppress(OSError):  # it died meanwhile, which `event` tells
+        with contextlib.suppress(OSError):  # it died meanwhile, which `event` says
             self.connection.send(job.settings)
 
     def event(self) -> Event:
@@ -73,22 +73,22 @@ class Worker:
 
 
 class Teller(logging.Handler):
-    """Hands log records to the grid, which has the terminal."""
+    """Hands log records to the sweep, which has the terminal."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(logging.WARNING)
         self.connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.connection.send(("told", record.getMessage()))
+        self.connection.send(("line", record.getMessage()))
 
 
 def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> None:
-    """Conduct the runs whose settings arrive, until no more can."""
+    """Execute the runs whose settings arrive, until no more can."""
     from fedskew.engines.local import end_with_parent
 
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the grid, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the sweep, which ends this process
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores a closed terminal
             signal.signal(number, end_quietly)
@@ -103,22 +103,22 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
             if last is None or same_data(last) != same_data(settings):
                 release_data()
             last = settings
-            connection.send(conducted(settings, engine, workers, connection))
+            connection.send(executed(settings, engine, workers, connection))
 
 
 def end_quietly(number: int, frame: FrameType | None) -> None:
-    """End by the signal itself, where the engine would make a KeyboardInterrupt of it; the grid says what happened."""
+    """End by the signal itself, where the engine would make a KeyboardInterrupt of it; the sweep says what happened."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-def conducted(settings: RunSettings, engine: str, workers: int, connection: Connection) -> Event:
-    """Conduct a run and return how it ended."""
+def executed(settings: RunSettings, engine: str, workers: int, connection: Connection) -> Event:
+    """Execute a run and return how it ended."""
     from client_app.player import player
     from fedskew.engines import execute
 
     def tell(line: str) -> None:
-        connection.send(("told", line))
+        connection.send(("line", line))
 
     try:
         return "finished", execute(settings, engine, tell, workers=workers)

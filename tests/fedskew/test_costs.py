@@ -21,7 +21,7 @@ from client_app.variants.feature_gradients import FeatureGradients
 from data import DataSettings, Samples, SettingError, resolve
 from fedskew.costs import dry_run, sizes
 from fedskew.costs.estimate import Cost, cost_of, evaluations, work_of
-from fedskew.costs.memory import in_bytes, memory_of, output_bytes, refuse_what_cannot_fit, upload_of
+from fedskew.costs.memory import memory_of, output_bytes, refuse_what_cannot_fit, upload_of
 from fedskew.costs.rehearsal import Rates, Stage, repeated, shortened
 from fedskew.costs.sizes import Sizes, sizes_of, steps
 from fedskew.sweep.jobs import Shares
@@ -222,13 +222,6 @@ def test_creff_on_imagenet_lt_is_refused_with_the_remedy(monkeypatch: pytest.Mon
         refuse_what_cannot_fit(many, known(many))
 
 
-@pytest.mark.parametrize(
-    ("count", "words"), [(0, "0 B"), (999, "999 B"), (1234, "1.23 kB"), (8.192e9, "8.19 GB"), (25.3e6, "25.3 MB")]
-)
-def test_bytes_have_a_unit(count: float, words: str) -> None:
-    assert in_bytes(count) == words
-
-
 # ---- the plan --------------------------------------------------------------------------------------------------------
 
 
@@ -278,7 +271,8 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     entry = dry_run.Entry(one, "run", "", "", Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))
     plan = dry_run.Plan([entry], Shares("inprocess", 1, 1), 0.0)
     monkeypatch.setattr(dry_run, "free_disk", lambda folder: 10**9)
-    assert [words.partition(": ")[2] for words in plan.refusals] == ["the runs need 5 GB of disk, and 1 GB are free"]
+    expected = ["the runs need 5.00 GB of disk, and 1.00 GB are free"]
+    assert [words.partition(": ")[2] for words in plan.refusals] == expected
     monkeypatch.setattr(dry_run, "free_disk", lambda folder: 10**10)
     assert plan.refusals == []
 

@@ -1,4 +1,4 @@
-"""The grid: finished runs skipped, failures that cost the others nothing, workers that die, one launcher a folder."""
+"""The sweep: finished runs skipped, failures that cost the others nothing, workers that die, one launcher a folder."""
 
 import io
 import multiprocessing
@@ -44,7 +44,7 @@ def conducted(cells: list[Cell], at_once: int = 2) -> tuple[dict[str, dict[str, 
 
 def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp_path: Path) -> None:
     columns = {"slow": {}, "bad": {"learning-rate": 1e30}, "fast": {"learning-rate": 0.1}}
-    cells = made(tmp_path / "grid", columns=columns)
+    cells = made(tmp_path / "sweep", columns=columns)
     done, failed, told = conducted(cells)
     good = [cell for cell in cells if cell.column != "bad"]
     assert set(done) == {cell.run.run_id for cell in good}
@@ -74,8 +74,8 @@ class Killing(Overview):
         self.words, self.times = words, times
         self.killed: list[int] = []
 
-    def told(self, job: Job, line: str) -> None:
-        super().told(job, line)
+    def heard(self, job: Job, line: str) -> None:
+        super().heard(job, line)
         if self.words in line and len(self.killed) < self.times:
             worker = int(RunFolder(job.settings.folder).rounds()[-1]["workers"][0]["process"])
             self.killed.append(worker)
@@ -85,7 +85,7 @@ class Killing(Overview):
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
     methods = ["fedbn", "fedshift"]
-    planned = [small(tmp_path / "grid", method=method, rounds=4) for method in methods]
+    planned = [small(tmp_path / "sweep", method=method, rounds=4) for method in methods]
     jobs = [Job(one, one.general.method) for one in planned]
     overview = Killing(Console(file=io.StringIO()), jobs, "round   2/4", times)
     outcomes = conduct(jobs, replace(INPROCESS, jobs=1), overview)
@@ -132,8 +132,8 @@ def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
     rounds = []
 
     class Watching(Overview):
-        def told(self, job: Job, line: str) -> None:
-            super().told(job, line)
+        def heard(self, job: Job, line: str) -> None:
+            super().heard(job, line)
             rounds.append(self.running[job.settings.run_id].round)
 
     for job in jobs:
@@ -145,7 +145,7 @@ def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
 def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "grid_model.py"
+    file = tmp_path / "sweep_model.py"
     file.write_text(
         "from torch import nn\nfrom client_app.models import Classifier\n"
         "def net(shape, classes):\n    return Classifier(nn.Flatten(), nn.Linear(64, classes))\n"
@@ -157,7 +157,7 @@ def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
             super().started(job)
             file.write_text(file.read_text() + "# another\n")
 
-    one = small(tmp_path / "results", model="grid_model:net", fresh=True)
+    one = small(tmp_path / "results", model="sweep_model:net", fresh=True)
     jobs = [Job(one, "a run")]
     outcomes = conduct(jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1))
     assert replace(one).run_id != one.run_id, "the file counts"
@@ -197,7 +197,7 @@ def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -
 
 def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     """As where there are more cores than runs."""
-    job = Job(small(tmp_path / "grid", method="fedbn"), "fedbn")
+    job = Job(small(tmp_path / "sweep", method="fedbn"), "fedbn")
     overview = Overview(Console(file=io.StringIO()), [job], 1)
     (outcome,) = conduct([job], Shares("workers", 1, 2), overview).values()
     assert outcome.summary is not None
@@ -245,7 +245,7 @@ def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:
 
 
 def demo(results: Path, *words: str) -> list[str]:
-    """Return the command of a grid of two runs."""
+    """Return the command of a sweep of two runs."""
     command = [sys.executable, "-m", "fedskew", "run", "demo", "--results", str(results)]
     return [*command, "--set", "rounds=8", "--set", "local-epochs=2", *words]
 
@@ -290,7 +290,7 @@ def test_a_second_launcher_leaves_the_folder_alone(
         assert sorted(tmp_path.iterdir()) == before
 
 
-def test_single_runs_share_a_folder_and_a_grid_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_runs_share_a_folder_and_a_sweep_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     planned = [small(tmp_path)]
     together = (results_lock(planned, alone=False), results_lock(planned, alone=False))
@@ -312,7 +312,7 @@ def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path) -> None:
 
 def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     columns = {"there": {}, "gone": {"dataset": "mnist", "model": "small-cnn", "data-root": str(tmp_path)}}
-    cells = made(tmp_path / "grid", columns=columns, methods=["fedavg"])
+    cells = made(tmp_path / "sweep", columns=columns, methods=["fedavg"])
     done, failed, _ = conducted(cells)
     assert len(done) == 1
     ((name, reason),) = failed.items()
@@ -324,14 +324,14 @@ def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Pa
 def test_where_all_data_are_missing_every_set_is_named_once(tmp_path: Path) -> None:
     columns = {name: {"dataset": name, "model": "small-cnn", "data-root": str(tmp_path)} for name in ("mnist", "usps")}
     with pytest.raises(DataError, match=r"mnist is not there.*usps is not there") as raised:
-        conducted(made(tmp_path / "grid", columns=columns, methods=["fedavg"], seeds=[0, 1]))
+        conducted(made(tmp_path / "sweep", columns=columns, methods=["fedavg"], seeds=[0, 1]))
     assert str(raised.value).count("mnist is not there") == 1
 
 
 def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(tmp_path: Path) -> None:
     file = tmp_path / "own.npz"
     own = {"dataset": f"npz:{file}", "classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
-    cells = made(tmp_path / "grid", columns={"there": {}, "broken": own}, methods=["fedavg"], seeds=[0, 1])
+    cells = made(tmp_path / "sweep", columns={"there": {}, "broken": own}, methods=["fedavg"], seeds=[0, 1])
     file.write_bytes(b"no zip at all")
     done, failed, _ = conducted(cells)
     assert len(done) == 2 and len(failed) == 2
@@ -355,19 +355,19 @@ def test_a_partition_that_cannot_be_dealt_for_one_seed_is_told_before_anything_s
 
     monkeypatch.setattr("fedskew.sweep.federate", dealt)
     with pytest.raises(SettingError, match="cannot be dealt"):
-        conducted(made(tmp_path / "grid", methods=["fedavg"], seeds=[0, 1]))
-    assert not (tmp_path / "grid").exists()
+        conducted(made(tmp_path / "sweep", methods=["fedavg"], seeds=[0, 1]))
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
-    cells = made(tmp_path / "grid", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"])
+    cells = made(tmp_path / "sweep", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"])
     with pytest.raises(SettingError, match="clients"):
         conducted(cells)
-    assert not (tmp_path / "grid").exists()
+    assert not (tmp_path / "sweep").exists()
 
 
-def test_a_grid_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = made(tmp_path / "grid", methods=["fedavg"])
+def test_a_sweep_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = made(tmp_path / "sweep", methods=["fedavg"])
     conducted(cells)
     monkeypatch.setattr("fedskew.sweep.checked", lambda jobs: pytest.fail("looked at the data"))
     done, failed, _ = conducted(cells)

@@ -1,4 +1,4 @@
-"""What a user sees of a grid: labels, counts, the time left, the last lines."""
+"""What a user sees of a sweep: labels, counts, the time left, the last lines."""
 
 import io
 from dataclasses import replace
@@ -13,7 +13,7 @@ from fedskew.cli.results_table import lines, results_table
 from fedskew.experiments.plan import Cell, runs
 from fedskew.sweep import labels
 from fedskew.sweep.jobs import Outcome
-from fedskew.sweep.overview import Overview, duration
+from fedskew.sweep.overview import Overview
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
 
@@ -43,9 +43,9 @@ def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
         overview.started(job)
     assert overview.counts() == "1 of 4 done, 2 running, 1 waiting"
     folders[0].add_round(record(1, 3.0))
-    overview.told(jobs[0], "round 1")
+    overview.heard(jobs[0], "round 1")
     folders[1].add_round(record(1, 5.0, None))
-    overview.told(jobs[1], "round 1")
+    overview.heard(jobs[1], "round 1")
     assert overview.time_left() == pytest.approx((9 * 3 + 9 * 5 + 10 * 4) / 2)
     assert "fedavg 50.0" in overview.running[jobs[0].settings.run_id].numbers
     assert "fedavg -" in overview.running[jobs[1].settings.run_id].numbers
@@ -64,20 +64,13 @@ def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> Non
         overview.started(job)
         RunFolder(job.settings.folder).path.mkdir(parents=True)
         RunFolder(job.settings.folder).add_round(record(1, 1.0))
-        overview.told(job, "round   1/2  loss 1.000")
+        overview.heard(job, "round   1/2  loss 1.000")
         overview.live.refresh()
-        overview.told(job, "client 3 left out")
+        overview.heard(job, "client 3 left out")
         overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
     told = file.getvalue()
     assert "loss 1.000" not in told
     assert "client 3 left out" in told and "finished  fedavg 25.0" in told and "0 of 1 done, 1 running" in told
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h"), (864_000, "10.0 days")]
-)
-def test_durations_have_a_unit_that_suits(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
 
 
 def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:

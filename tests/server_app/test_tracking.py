@@ -86,7 +86,7 @@ def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train:
         assert_equal(curves(outcome.folder), recorded(outcome.folder))
 
 
-@pytest.mark.parametrize("way", ["a grid", "ray"])
+@pytest.mark.parametrize("way", ["a sweep", "ray"])
 def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path: Path, way: str) -> None:
     outcome, one = train(), small(tmp_path / "results", tensorboard=True)
     if way == "ray":

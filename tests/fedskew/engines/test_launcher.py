@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import tomli_w
+from flwr.common.config import parse_config_args
 
 from fedskew.engines import launcher
-from fedskew.engines.launcher import LaunchFailed, federation_words, launch, reason, toml
+from fedskew.engines.launcher import LaunchFailed, federation_words, launch, reason
 from fedskew.engines.processes import RunBusy, end, marked
 
 PYPROJECT = """
@@ -145,10 +146,12 @@ def test_a_superlink_that_does_not_start_says_why(app: Path, folder: Path, monke
 
 
 @pytest.mark.parametrize("value", [True, False, 3, -0.5, 1e-05, 1e30, "", 'a "b" \\ c', "two\nlines\t\x7f\x00", "é😀"])
-def test_values_survive_toml(value: bool | int | float | str) -> None:
-    read = tomllib.loads(f"a.b-c = {toml(value)}")["a"]["b-c"]
-    assert read == value
-    assert type(read) is type(value)
+def test_settings_survive_on_their_way_through_flwr(tmp_path: Path, value: bool | int | float | str) -> None:
+    """As `flwr run --run-config FILE` reads them."""
+    (tmp_path / "run.toml").write_text(tomli_w.dumps({"a.b-c": value}), encoding="utf-8")
+    read = parse_config_args([str(tmp_path / "run.toml")])
+    assert read == {"a.b-c": value}
+    assert type(read["a.b-c"]) is type(value)
 
 
 def test_the_users_federation_config_goes_first() -> None:
