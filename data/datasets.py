@@ -16,6 +16,9 @@ from data.sources.named import files_of, read_named
 from data.sources.own import path_of, read_folder, read_npz
 from data.sources.splits import Raw, Split, checked
 
+TRIES = 3
+"""Times that a cached copy is made: another process may take it away, which had found the one before it damaged."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -64,13 +67,15 @@ def load(settings: DataSettings) -> Dataset:
     identity = [names, shape, by_name, *_choices(settings, names)]
     folder = _folder(settings, identity, names)
     found = cache.read(folder)
-    if found is None:
+    for _ in range(TRIES):
+        if found is not None:
+            break
         arrays = _read(settings, names, classes, shape)
         folder = _folder(settings, identity, names)  # again: a download has made the files that the key is about
         cache.write(folder, arrays)
         found = cache.read(folder)
-        if found is None:
-            raise DataError(f"{folder}: the cached copy vanished while it was being read")
+    if found is None:
+        raise DataError(f"{folder}: the cached copy vanished while it was being read")
     mapped, content = found
 
     def loaded(name: str) -> NDArray[np.int64]:
@@ -81,7 +86,8 @@ def load(settings: DataSettings) -> Dataset:
             return mapped[name]
         known, size = KNOWN[names[0]], (shape[0], shape[1], shape[2])
         root = Path(settings.data_root).expanduser() / known.image_folder
-        return ImageFiles(root, np.array(mapped[name], np.uint8), size, known.central)
+        encoded = np.array(mapped[name], np.uint8)
+        return ImageFiles(root, encoded, size, known.central, settings.max_image_pixels)
 
     domains, has_val = has_domains(settings.dataset), "val_inputs" in mapped
     return Dataset(
@@ -188,7 +194,7 @@ def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
 
 def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
     if name.startswith("npz:"):
-        return read_npz(path_of(name, settings))
+        return read_npz(path_of(name, settings), settings)
     if name.startswith("folder:"):
-        return read_folder(path_of(name, settings), classes, shape)
+        return read_folder(path_of(name, settings), classes, shape, settings)
     return read_named(name, settings, shape)

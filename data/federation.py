@@ -190,6 +190,9 @@ def _from_file(settings: DataSettings, data: Dataset) -> Federation:
     for part, size in ((trained, len(data.train_labels)), (dealt.test, len(data.test_labels))):
         if not len(part) or part.min() < 0 or part.max() >= size:
             raise DataError(f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one")
+    rule = f"its domains must be 0..{len(data.domain_names) - 1}" if data.domain_names else "the data have no domains"
+    if dealt.domains is not None and not all(0 <= domain < len(data.domain_names) for domain in dealt.domains):
+        raise DataError(f"{path_of(settings.partition_file)}: {rule}")
     held_C = np.bincount(data.train_labels[dealt.holdout], minlength=data.num_classes)
     rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
     each = settings.holdout_per_class * max(1, len(data.domain_names))  # it is drawn from every domain

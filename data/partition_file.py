@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def save(path: Path, dealt: Dealt) -> None:
         "holdout": dealt.holdout.tolist(),
     }
     try:
-        path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+        path.write_text(json.dumps({**content, "checksum": checksum(content)}, separators=(",", ":")) + "\n")
     except OSError as error:
         raise SettingError("FILE", str(path), f"cannot be written: {error.strerror}") from error
 
@@ -67,20 +68,36 @@ def read(setting: str) -> Dealt:
         content = json.loads(path.read_text())
         if content["fedskew-partition"] != VERSION:
             raise DataError(f"{path}: version {content['fedskew-partition']} of partition files is not known")
-        train = tuple(np.array(part, np.int64) for part in content["train"])
-        domains = None if content["domains"] is None else tuple(map(int, content["domains"]))
-        test = np.array(content["test"], np.int64)
-        holdout = np.array(content.get("holdout", ()), np.int64)  # files from before there were hold-outs have none
-        dealt = Dealt(str(content["data"]), train, test, domains, holdout)
+        stated = content.pop("checksum", None)  # files of earlier versions, and those written by hand, have none
+        if stated not in (None, checksum(content)):
+            raise DataError(f"{path}: is not as it was written: its checksum is another; without one it is taken as is")
+        train = tuple(map(whole_numbers, content["train"]))
+        domains = None if content["domains"] is None else tuple(whole_numbers(content["domains"]).tolist())
+        holdout = whole_numbers(content.get("holdout", []))  # files from before there were hold-outs have none
+        dealt = Dealt(str(content["data"]), train, whole_numbers(content["test"]), domains, holdout)
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(f"{path}: is no partition file as `fedskew data save-partition` writes it") from error
-    every = np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
-    disjoint = len(np.unique(every)) == len(every) and all(len(part) for part in dealt.train)
+    trained = np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
+    disjoint = len(np.unique(trained)) == len(trained) and all(len(part) for part in dealt.train)
     if not disjoint or not len(dealt.train) or (domains is not None and len(domains) != len(dealt.train)):
         raise DataError(f"{path}: every client must hold at least one sample, and no sample be at two clients")
+    if len(np.unique(dealt.test)) < len(dealt.test):
+        raise DataError(f"{path}: no sample may be in the test set twice")
     return dealt
+
+
+def whole_numbers(numbers: object) -> NDArray[np.int64]:
+    """Indices as JSON has them. Raises TypeError for anything else, as int64 would cut a fraction off in silence."""
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise TypeError("must be a list of whole numbers")
+    return np.array(numbers, np.int64)
+
+
+def checksum(content: Mapping[str, object]) -> str:
+    """Hash of what the file says."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def marked(setting: str) -> str:
@@ -92,8 +109,8 @@ def marked(setting: str) -> str:
     path = path_of(setting)
     try:
         return f"{path}#{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
-    except OSError as error:
-        raise SettingError("partition-file", setting, f"cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the latter: a path with a NUL
+        raise SettingError("partition-file", setting, f"cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 def path_of(setting: str) -> Path:

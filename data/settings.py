@@ -70,6 +70,10 @@ class DataSettings:
     """Let torchvision (for abide nilearn) download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
+    max_image_pixels: int = 100_000_000
+    """Pixels of the largest image file that is decoded; a larger one is refused before it takes memory."""
+    max_unpacked_mib: int = 4096
+    """MiB that an npz file's arrays may have unpacked; more are refused before they are unpacked."""
     classes: str = ""
     """Class names in order, comma-separated, or their number; empty is the data set's own (npz and folder need it)."""
     input_shape: str = ""
@@ -125,6 +129,8 @@ class DataSettings:
         require(bool(self.dataset), "dataset", self.dataset, "must name a data set")
         for key in ("train_images", "test_images", "holdout_per_class", "largest_class", "clients"):
             require(getattr(self, key) >= 0, key.replace("_", "-"), getattr(self, key), "must be 0 or more")
+        for key in ("max_image_pixels", "max_unpacked_mib"):
+            require(getattr(self, key) >= 1, key.replace("_", "-"), getattr(self, key), "must be at least 1")
         require(self.imbalance_factor >= 1, "imbalance-factor", self.imbalance_factor, "must be at least 1")
         require(self.partition in PARTITIONS, "partition", self.partition, f"must be one of {', '.join(PARTITIONS)}")
         known = tuple(AUGMENTATIONS)

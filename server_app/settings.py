@@ -97,7 +97,7 @@ GROUPS: dict[str, type[Any]] = {
 }
 WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
-    "tensorboard",
+    "tensorboard", "max-image-pixels", "max-unpacked-mib",
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.random_draws import generator
-from data.settings import DataError
+from data.settings import DataError, DataSettings
+from data.sources.npz import read_arrays
 from data.sources.splits import Raw, Split
 
 FOLDS = 5
@@ -27,17 +28,14 @@ class Site:
     """(subjects,), 1 for autism."""
 
 
-def read_site(path: Path) -> Site:
+def read_site(path: Path, settings: DataSettings) -> Site:
     """The npz file of a site: `ts` (sum of lengths, regions), subject after subject, `length` and `label` (subjects,).
 
     Raises:
         DataError: arrays that are missing or do not fit each other.
     """
-    with np.load(path, allow_pickle=False) as file:
-        missing = [key for key in ("ts", "length", "label") if key not in file.files]
-        if missing:
-            raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {', '.join(file.files)}")
-        series, lengths, labels = file["ts"], file["length"].astype(np.int64), file["label"].astype(np.int64)
+    arrays = read_arrays(path, ("ts", "length", "label"), (), settings)
+    series, lengths, labels = arrays["ts"], arrays["length"].astype(np.int64), arrays["label"].astype(np.int64)
     if series.ndim != 2 or len(lengths) != len(labels) or lengths.sum() != len(series):
         rule = f"ts {series.shape}, length {lengths.shape} (sum {lengths.sum()}) and label {labels.shape} do not fit"
         raise DataError(f"{path}: {rule}: ts must be (sum of length, regions)")

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,13 @@ from data.settings import DataError
 VERSION = 1
 """Part of every key: raise it when the same files would be read into other arrays."""
 
+VERIFIED = 2**28
+"""Bytes up to which a copy's contents are compared with their hash."""
+
 Arrays = Mapping[str, NDArray[np.generic]]
+log = logging.getLogger("fedskew")
+_verified: dict[Path, dict[str, list[int]]] = {}
+"""Sizes and times of change of the copies whose contents this process has found to be as they were written."""
 
 
 def cache_folder(setting: str) -> Path:
@@ -53,34 +60,73 @@ def write(folder: Path, arrays: Arrays) -> None:
         temporary.mkdir(parents=True)
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array)
-        described = {"content": content_hash(arrays), "arrays": sorted(arrays)}
-        (temporary / "dataset.json").write_text(json.dumps(described))
+        described = {"content": content_hash(arrays), "arrays": sorted(arrays), "files": stats(temporary, arrays)}
+        (temporary / "dataset.json").write_text(json.dumps({**described, "checksum": checksum(described)}))
         try:
             temporary.rename(folder)
         except OSError:
             if not (folder / "dataset.json").is_file():
                 raise
     except OSError as error:
-        raise DataError(
-            f"cache = {str(folder.parent)!r}: cannot be written ({error}); set cache to a folder that can"
-        ) from error
+        raise _cannot_be_written(folder, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
-    """The arrays, memory-mapped and read-only, and their content hash; None where there is no copy yet.
+    """The arrays, memory-mapped and read-only, and their content hash; None where there is no whole copy.
+
+    A copy that is not as it was written is taken away with a warning, so that it is built anew. Up to VERIFIED bytes
+    the contents are compared with their hash, once a process; of a larger copy only where a size or a time of change
+    is not the one that was written down.
 
     Raises:
-        DataError: there is one, but not in order.
+        DataError: a copy may not be read, or a damaged one not be taken away.
     """
     try:
         described = json.loads((folder / "dataset.json").read_text())
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in described["arrays"]}
-        return arrays, described["content"]
+        content, names, now = described["content"], described["arrays"], stats(folder, described["arrays"])
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
+        stated = described.pop("checksum", None)  # copies of earlier versions have none, and no sizes and times
+        if stated not in (None, checksum(described)):
+            raise ValueError("dataset.json is not as it was written")
+        as_written = stated is not None and described["files"] == now
+        large = sum(array.nbytes for array in arrays.values()) > VERIFIED
+        if _verified.get(folder) != now and not (as_written and large):
+            if content_hash(arrays) != content:
+                raise ValueError("its contents are not those that were written")
+            _verified[folder] = now
+        return arrays, content
     except (FileNotFoundError, NotADirectoryError):
-        if folder.is_dir():
-            raise DataError(f"{folder}: the cached copy is incomplete; delete the folder") from None
+        if not folder.is_dir():
+            return None
+        reason = "is incomplete"
+    except PermissionError as error:
+        raise DataError(f"{folder}: the cached copy cannot be read ({error.strerror})") from error
+    except Exception as error:  # a damaged file surfaces as anything, an EOFError or a SyntaxError among others
+        reason = f"is damaged ({' '.join(str(error).split())})"
+    log.warning("%s: the cached copy %s and is made anew", folder, reason)
+    aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")  # whoever has mapped the files keeps them
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:  # another process has done so
         return None
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder}: the cached copy cannot be read ({error}); delete the folder") from error
+    except OSError as error:
+        raise _cannot_be_written(folder, error) from error
+    shutil.rmtree(aside, ignore_errors=True)
+    return None
+
+
+def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
+    """Size in bytes and time of change in nanoseconds of each array's file."""
+    found = {name: (folder / f"{name}.npy").stat() for name in names}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in found.items()}
+
+
+def checksum(described: Mapping[str, object]) -> str:
+    """Hash of what dataset.json says."""
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _cannot_be_written(folder: Path, error: OSError) -> DataError:
+    return DataError(f"cache = {str(folder.parent)!r}: cannot be written ({error}); set cache to a folder that can")

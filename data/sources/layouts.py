@@ -11,7 +11,7 @@ from data.settings import DataError, DataSettings
 from data.sources.abide import read_site, windows_of
 from data.sources.abide_pcp import fetch_pcp, incomplete, read_pcp
 from data.sources.catalog import KNOWN
-from data.sources.files import ImageFiles
+from data.sources.files import ImageFiles, said
 from data.sources.own import read_split, visible
 from data.sources.splits import Raw, Split, stratified
 
@@ -31,7 +31,7 @@ def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Ra
     except DataError:
         raise
     except Exception as error:  # a damaged file surfaces as anything
-        raise DataError(f"{root}: {name} cannot be read: {type(error).__name__}: {error}") from error
+        raise DataError(f"{root}: {name} cannot be read: {type(error).__name__}: {said(error)}") from error
 
 
 def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -50,17 +50,19 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     """train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training or validation data."""
     folder, classes = root / "CINIC-10", KNOWN[name].class_names
     train, valid, test = (
-        read_split(folder / part, key, classes, shape)
+        read_split(folder / part, key, classes, shape, settings)
         for part, key in (("train", "train"), ("valid", "val"), ("test", "test"))
     )
     if settings.cinic_train == "train":
         return Raw(train, test, valid)
     first, second = train.images, valid.images
     assert isinstance(first, ImageFiles) and isinstance(second, ImageFiles)
-    files = [f"{part}/{path.relative_to(folder / part)}" for part, images in (("train", first), ("valid", second))
-             for path in map(images.path, range(len(images)))]  # fmt: skip
+    files = [f"{part}/{path.relative_to(folder / part)}" for part, there in (("train", first), ("valid", second))
+             for path in map(there.path, range(len(there)))]  # fmt: skip
     labels = np.concatenate([train.labels, valid.labels])
-    return Raw(Split(ImageFiles.of(folder, files, shape), labels, str(folder), "train"), test)
+    return Raw(
+        Split(ImageFiles.of(folder, files, shape, settings.max_image_pixels), labels, str(folder), "train"), test
+    )
 
 
 def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -74,13 +76,13 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
     train = [(f"train/{w}/images/{file.name}", k) for w, k in number.items()
              for file in visible(folder / "train" / w / "images")]  # fmt: skip
     test = [(f"val/images/{file}", number[wnid]) for file, wnid, *_ in rows]
-    return Raw(_split(folder, train, "train", shape), _split(folder, test, "test", shape))
+    return Raw(_split(folder, train, "train", shape, settings), _split(folder, test, "test", shape, settings))
 
 
 def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read."""
     folder = root / "office_caltech_10" / name.removeprefix("office-")
-    return _halved(read_split(folder, "train", KNOWN[name].class_names, shape))
+    return _halved(read_split(folder, "train", KNOWN[name].class_names, shape, settings))
 
 
 def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -93,12 +95,12 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     if not (folder / f"{domain}_train.txt").is_file():
         found = [(f"{domain}/{c}/{file.name}", k) for c, k in number.items() if (folder / domain / c).is_dir()
                  for file in visible(folder / domain / c)]  # fmt: skip
-        return _halved(_split(folder, found, "train", shape))
+        return _halved(_split(folder, found, "train", shape, settings))
     splits = []
     for key in ("train", "test"):
         lines = [line.split()[0] for line in (folder / f"{domain}_{key}.txt").read_text().splitlines() if line.strip()]
         chosen = [(line, number[line.split("/")[1]]) for line in lines if line.split("/")[1] in number]
-        splits.append(_split(folder, chosen, key, shape))
+        splits.append(_split(folder, chosen, key, shape, settings))
     order = generator(0, f"{name}: order").permutation(len(splits[0].labels))
     return Raw(splits[0].take(order, "train"), splits[1])
 
@@ -109,7 +111,7 @@ def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ..
     for key in ("train", "test"):
         rows = [line.split() for line in (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()]
         folder = root / "mnist_m" / f"mnist_m_{key}"
-        splits.append(_split(folder, [(file, int(label)) for file, label in rows], key, shape))
+        splits.append(_split(folder, [(file, int(label)) for file, label in rows], key, shape, settings))
     return Raw(*splits)
 
 
@@ -121,16 +123,23 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
             rows = [line.rsplit(maxsplit=1) for line in (folder / f"ImageNet_LT_{key}.txt").read_text().splitlines()]
             if rows and not (first := folder / rows[0][0]).is_file():  # one of each list, as looking at all takes long
                 raise DataError(f"{first}: is not there, and ImageNet_LT_{key}.txt names it")
-            splits[key] = _split(folder, [(file, int(label)) for file, label in rows], key, shape, central=True)
+            splits[key] = _split(
+                folder, [(file, int(label)) for file, label in rows], key, shape, settings, central=True
+            )
     return Raw(splits["train"], splits["test"], splits.get("val"))
 
 
 def _split(
-    folder: Path, found: list[tuple[str, int]], key: str, shape: tuple[int, ...], central: bool = False
+    folder: Path,
+    found: list[tuple[str, int]],
+    key: str,
+    shape: tuple[int, ...],
+    settings: DataSettings,
+    central: bool = False,
 ) -> Split:
     if not found:
         raise DataError(f"{folder}: no image of a class that is asked for in {key}")
-    images = ImageFiles.of(folder, [file for file, _ in found], shape, central)
+    images = ImageFiles.of(folder, [file for file, _ in found], shape, settings.max_image_pixels, central)
     return Split(images, np.array([label for _, label in found], np.int64), str(folder), key)
 
 
@@ -145,7 +154,7 @@ def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     file, folder = root / KNOWN[name].files[0], root / "ABIDE_pcp"
     if not file.is_file() and settings.download and incomplete(folder, file.stem):
         fetch_pcp(root, file.stem)
-    site = read_site(file) if file.is_file() else read_pcp(folder, file.stem)
+    site = read_site(file, settings) if file.is_file() else read_pcp(folder, file.stem)
     return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from data.random_draws import generator
 from data.settings import DataError, DataSettings
 from data.sources.catalog import KNOWN
+from data.sources.files import said
 from data.sources.layouts import read_layout
 from data.sources.own import read_npz
 from data.sources.splits import Raw, Split
@@ -51,7 +52,7 @@ def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw
         return _digits()
     files = files_of(name, settings)
     if [file.name for file in files] == [f"{name}.npz"]:
-        return read_npz(files[0])
+        return read_npz(files[0], settings)
     if KNOWN[name].layout == "torchvision":
         return _torchvision(name, settings)
     if not files and KNOWN[name].torchvision_class:
@@ -85,7 +86,7 @@ def _download(name: str, settings: DataSettings) -> None:
         for split in ("train", "test"):
             getattr(torchvision.datasets, known.torchvision_class)(root / known.torchvision_root, split, download=True)
     except Exception as error:
-        raise DataError(f"{root}: torchvision cannot read {name}: {error}") from error
+        raise DataError(f"{root}: torchvision cannot read {name}: {said(error)}") from error
 
 
 def _torchvision(name: str, settings: DataSettings) -> Raw:
@@ -99,6 +100,6 @@ def _torchvision(name: str, settings: DataSettings) -> Raw:
                 str(root / known.torchvision_root), train=key == "train", download=settings.download
             )
         except Exception as error:  # a damaged file surfaces as anything, an AssertionError among others
-            raise DataError(f"{root}: torchvision cannot read {name}: {error}") from error
+            raise DataError(f"{root}: torchvision cannot read {name}: {said(error)}") from error
         splits.append(Split(np.asarray(source.data), np.asarray(source.targets), str(root), key))
     return Raw(*splits)

@@ -1,15 +1,14 @@
 """A user's own data: npz:PATH and folder:PATH."""
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.settings import DataError, DataSettings
 from data.sources.files import IGNORED, ImageFiles, open_image
-from data.sources.splits import Raw, Split
+from data.sources.npz import Arrays, read_arrays
+from data.sources.splits import Raw, Split, check_form
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
@@ -18,48 +17,30 @@ def path_of(name: str, settings: DataSettings) -> Path:
     return Path(settings.data_root).expanduser() / path if settings.data_root else path
 
 
-def read_npz(path: Path) -> Raw:
+def read_npz(path: Path, settings: DataSettings) -> Raw:
     """train_images, train_labels, test_images, test_labels and, if there, val_images and val_labels.
 
     Raises:
-        DataError: the file is missing, is no npz file, or lacks an array.
+        DataError: the file is missing, is no npz file, lacks an array, or holds what cannot be trained on.
     """
     wanted, val = ("train_images", "train_labels", "test_images", "test_labels"), ("val_images", "val_labels")
-    arrays = read_arrays(path, wanted, val)
-    splits = {
-        key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key)
-        for key in ("train", "test", "val")
-        if f"{key}_images" in arrays
-    }
-    return Raw(splits["train"], splits["test"], splits.get("val"))
+
+    def splits(arrays: Arrays) -> dict[str, Split]:
+        return {
+            key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key)
+            for key in ("train", "test", "val")
+            if f"{key}_images" in arrays
+        }
+
+    def check(heads: Arrays) -> None:
+        for split in splits(heads).values():
+            check_form(split)
+
+    read = splits(read_arrays(path, wanted, val, settings, check))
+    return Raw(read["train"], read["test"], read.get("val"))
 
 
-def read_arrays(path: Path, wanted: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
-    """Arrays of an npz file: all that are wanted, and all of the optional ones if any of those is there.
-
-    Raises:
-        DataError: the file is missing, is no npz file, or lacks an array.
-    """
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
-    try:
-        opened = np.load(path, allow_pickle=False)
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise DataError(f"{path}: must be an npz file, as numpy.savez writes it")
-        with opened as file:
-            keys = (*wanted, *(optional if {*optional} & {*file.files} else ()))
-            missing = [key for key in keys if key not in file.files]
-            if missing:
-                present = ", ".join(file.files) or "nothing"
-                raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
-            return {key: file[key] for key in keys}
-    except DataError:
-        raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {error}") from error
-
-
-def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
+def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
     """train/CLASS/* and test/CLASS/* and, if there, val/CLASS/*: any format that PIL reads.
 
     A class without a folder, or with an empty one, has no image; images are ordered by class, then by file name.
@@ -73,7 +54,7 @@ def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]
     for key in ("train", "test", "val"):
         folder = path / key
         if folder.is_dir():
-            splits[key] = read_split(folder, key, class_names, shape)
+            splits[key] = read_split(folder, key, class_names, shape, settings)
         elif key != "val":
             raise DataError(f"{folder}: there is no such folder; {path} must hold train/CLASS/* and test/CLASS/*")
     return Raw(splits["train"], splits["test"], splits.get("val"))
@@ -84,7 +65,7 @@ def seen(name: str, settings: DataSettings) -> dict[str, str]:
     path = path_of(name, settings)
     try:
         if name.startswith("npz:"):
-            raw = read_npz(path)
+            raw = read_npz(path, settings)
             labels = [split.labels for split in (raw.train, raw.test) if len(split.labels)]
             shape = raw.train.images.shape[1:]
             shape = (*shape[2:], *shape[:2]) if len(shape) == 3 else (1, *shape) if len(shape) == 2 else shape
@@ -92,7 +73,7 @@ def seen(name: str, settings: DataSettings) -> dict[str, str]:
             return {"classes": str(classes), "input-shape": "x".join(map(str, shape))}
         names = sorted({folder.name for key in ("train", "test") for folder in visible(path / key)})
         first = next(file for folder in visible(path / "train") for file in visible(folder))
-        image = open_image(first, 0)
+        image = open_image(first, 0, max_pixels=settings.max_image_pixels)
         return {"classes": ",".join(names), "input-shape": "x".join(map(str, (image.shape[2], *image.shape[:2])))}
     except (OSError, ValueError, TypeError, StopIteration):
         return {}
@@ -105,7 +86,9 @@ def visible(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read_split(folder: Path, key: str, class_names: tuple[str, ...], shape: tuple[int, ...]) -> Split:
+def read_split(
+    folder: Path, key: str, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Split:
     """CLASS/* of one folder, not decoded yet.
 
     Raises:
@@ -126,5 +109,5 @@ def read_split(folder: Path, key: str, class_names: tuple[str, ...], shape: tupl
     ]
     if not files:
         raise DataError(f"{folder}: no image in any class folder of {', '.join(class_names)}")
-    images = ImageFiles.of(folder, [file for file, _ in files], shape)
+    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings.max_image_pixels)
     return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)

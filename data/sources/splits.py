@@ -1,6 +1,7 @@
 """Images and labels as they come from disk, and the checks that every one of them has to pass."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,24 +48,13 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
     Raises:
         DataError: what cannot be trained on, said in one sentence.
     """
+    if isinstance(split.images, ImageFiles):
+        split = replace(split, images=split.images.decoded())
+    check_form(split)
     images, labels = split.images, split.labels
-    if isinstance(images, ImageFiles):
-        images = images.decoded()
-    images_key, labels_key = (f"{split.key}_{part}".lstrip("_") for part in ("images", "labels"))
-
-    def check(holds: bool, key: str, value: str, rule: str) -> None:
-        if not holds:
-            raise DataError(f"{split.where}: {key}: {value}: {rule}")
-
-    rule = "must be uint8 images, or float32 images or vectors"
-    check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
-    allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
-    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
-    check(images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule)
-    check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
-    lengths = f"{len(images)} images and {len(labels)} labels"
-    check(len(images) == len(labels), images_key, lengths, f"{images_key} and {labels_key} must be equally long")
-    check(len(images) > 0, images_key, "no image", "must hold at least one")
+    assert not isinstance(images, ImageFiles)
+    images_key, labels_key = keys_of(split)
+    check = partial(require_of, split)
     example = labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
     rule = "labels must be stored as whole numbers of an integer type"
     check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
@@ -83,6 +73,37 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
     except ValueError as error:
         raise DataError(f"{split.where}: {images_key}: {error}") from None
     return inputs, whole
+
+
+def keys_of(split: Split) -> tuple[str, str]:
+    """What images and labels are called in an npz file."""
+    return f"{split.key}_images".lstrip("_"), f"{split.key}_labels".lstrip("_")
+
+
+def require_of(split: Split, holds: bool, key: str, value: str, rule: str) -> None:
+    """Raise DataError, naming file, key, value and rule, unless `holds`."""
+    if not holds:
+        raise DataError(f"{split.where}: {key}: {value}: {rule}")
+
+
+def check_form(split: Split) -> None:
+    """Refuse types, shapes and lengths that cannot be trained on; no pixel is looked at.
+
+    Raises:
+        DataError: one of these, said in one sentence.
+    """
+    images, labels = split.images, split.labels
+    images_key, labels_key = keys_of(split)
+    check = partial(require_of, split)
+    rule = "must be uint8 images, or float32 images or vectors"
+    check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
+    allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
+    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
+    check(images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule)
+    check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
+    lengths = f"{len(images)} images and {len(labels)} labels"
+    check(len(images) == len(labels), images_key, lengths, f"{images_key} and {labels_key} must be equally long")
+    check(len(images) > 0, images_key, "no image", "must hold at least one")
 
 
 def stratified(labels_N: NDArray[np.int64], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

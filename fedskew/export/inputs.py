@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from data import DataError, Samples
 from data.sources.files import ImageFiles
-from data.sources.own import read_arrays, read_split, visible
-from data.sources.splits import Split, checked
+from data.sources.npz import Arrays, read_arrays
+from data.sources.own import read_split, visible
+from data.sources.splits import Split, check_form, checked
 from fedskew.export.model_folder import Description
 
 
@@ -47,9 +48,13 @@ Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], boo
 
 def npz(path: Path, about: Description) -> Read:
     """Read images and, if there, labels."""
-    arrays = read_arrays(path, ("images",), ("labels",))
-    labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
-    images, labels = checked(Split(arrays["images"], labels_N, str(path), ""), about.shape, len(about.class_names))
+
+    def split(arrays: Arrays) -> Split:
+        labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
+        return Split(arrays["images"], labels_N, str(path), "")
+
+    arrays = read_arrays(path, ("images",), ("labels",), about.data, lambda heads: check_form(split(heads)))
+    images, labels = checked(split(arrays), about.shape, len(about.class_names))
     return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
 
 
@@ -63,13 +68,13 @@ def folder(path: Path, about: Description) -> Read:
         raise DataError(f"{path}: holds no image")
     labeled = all(entry.is_dir() for entry in entries)
     if labeled:
-        split = read_split(path, "", about.class_names, about.shape)
+        split = read_split(path, "", about.class_names, about.shape, about.data)
         assert isinstance(split.images, ImageFiles)
         files, labels_N = split.images, split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
         raise DataError(f"{path}: holds folders and files: must hold images alone, or a folder of them for each class")
     else:
-        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape)
+        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, about.data.max_image_pixels)
         labels_N = np.zeros(len(entries), np.int64)
     names = [str(files.path(index).relative_to(path)) for index in range(len(files))]
     return replace(files, central=about.crop == "center"), labels_N, names, labeled

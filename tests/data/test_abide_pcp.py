@@ -36,7 +36,7 @@ def test_equal_to_the_npz_file_of_the_same_subjects(tmp_path):
     series = write_pcp(other / "ABIDE_pcp")
     np.savez(tmp_path / "abide" / "NYU.npz", ts=np.concatenate(series), length=[len(one) for one in series],
              label=[1, 0] * 5)  # fmt: skip
-    raw = windows_of(read_site(tmp_path / "abide" / "NYU.npz"), 32, 1, 0)
+    raw = windows_of(read_site(tmp_path / "abide" / "NYU.npz", DataSettings()), 32, 1, 0)
     data = load(settings(other))
     assert np.allclose(data.train_inputs, raw.train.images, atol=1e-4)
     assert np.array_equal(data.test_labels, raw.test.labels) and np.array_equal(data.test_groups, raw.test.groups)

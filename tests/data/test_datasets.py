@@ -1,6 +1,8 @@
 """Named data sets: digits for real, the others as tiny files in the layouts that people have; and the cache."""
 
 import bz2
+import json
+import os
 import re
 import struct
 import subprocess
@@ -329,14 +331,78 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     assert str(caught.value).endswith("; set cache to a folder that can")
 
 
-def test_a_damaged_cache(own_cache):
-    load(DataSettings())
+def change_a_pixel(folder: Path) -> None:
+    file = folder / "train_inputs.npy"
+    stat, content = file.stat(), bytearray(file.read_bytes())
+    content[5000] ^= 64
+    file.write_bytes(content)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # even where nothing but the contents tells
+
+
+def change_the_hash(folder: Path) -> None:
+    file = folder / "dataset.json"
+    described = json.loads(file.read_text())
+    file.write_text(json.dumps({**described, "content": "0" * 64}))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: (folder / "train_inputs.npy").write_bytes(b""),
+        lambda folder: (folder / "train_inputs.npy").write_bytes(b"broken"),
+        lambda folder: (folder / "test_labels.npy").unlink(),
+        lambda folder: (folder / "dataset.json").write_text("{"),
+        lambda folder: (folder / "dataset.json").write_text("[1]"),
+        lambda folder: (folder / "dataset.json").unlink(),
+        lambda folder: np.save(folder / "train_labels.npy", np.load(folder / "train_labels.npy")[::-1]),
+        change_a_pixel,
+        change_the_hash,
+    ],
+    ids=["emptied", "broken", "missing", "half a text", "other text", "no text", "labels", "a pixel", "hash"],
+)
+def test_a_damaged_cache_is_made_anew(own_cache, monkeypatch, caplog, harm):
+    monkeypatch.setattr(cache, "_verified", {})
+    whole = load(DataSettings())
+    inputs, labels = np.array(whole.train_inputs), np.array(whole.test_labels)
+    assert caplog.text == ""
     (folder,) = own_cache.iterdir()
-    (folder / "train_inputs.npy").write_bytes(b"broken")
-    with pytest.raises(DataError, match=r"the cached copy cannot be read .*; delete the folder"):
+    del whole  # to map a file that another one cuts is a bus error
+    harm(folder)
+    cache._verified.clear()  # as in another process
+    again = load(DataSettings())
+    assert np.array_equal(again.train_inputs, inputs) and np.array_equal(again.test_labels, labels)
+    assert "the cached copy is " in caplog.text and "made anew" in caplog.text
+    assert [path.name for path in own_cache.iterdir()] == [folder.name]
+
+
+def test_a_copy_is_compared_with_its_hash_once_a_process(own_cache, monkeypatch):
+    load(DataSettings())
+    hashed, real = [], cache.content_hash
+    monkeypatch.setattr(cache, "content_hash", lambda arrays: hashed.append(1) or real(arrays))
+    monkeypatch.setattr(cache, "_verified", {})
+    for _ in range(3):
         load(DataSettings())
-    (folder / "train_inputs.npy").unlink()
-    fails(DataError, f"{folder}: the cached copy is incomplete; delete the folder", DataSettings())
+    assert len(hashed) == 1
+    cache._verified.clear()
+    monkeypatch.setattr(cache, "VERIFIED", 1)
+    load(DataSettings())
+    assert len(hashed) == 1, "a large copy is trusted while sizes and times of change are those that were written down"
+    (folder,) = own_cache.iterdir()
+    os.utime(folder / "train_inputs.npy")
+    load(DataSettings())
+    assert len(hashed) == 2
+
+
+def test_copies_of_earlier_versions_are_read(own_cache, monkeypatch, caplog):
+    content = load(DataSettings()).content
+    (folder,) = own_cache.iterdir()
+    described = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps({key: described[key] for key in ("content", "arrays")}))
+    monkeypatch.setattr(cache, "_verified", {})
+    assert load(DataSettings()).content == content and caplog.text == ""
+    change_a_pixel(folder)
+    cache._verified.clear()
+    assert load(DataSettings()).content == content and "made anew" in caplog.text
 
 
 def test_changed_files_and_another_shape_make_another_copy(tmp_path, own_cache):

@@ -36,6 +36,7 @@ def test_the_hold_out_stays_at_the_server(tmp_path):
         ):
             federate(DataSettings(partition_file=str(file), holdout_per_class=other), 0)
     told = json.loads(file.read_text())
+    del told["checksum"]  # as in a file written by hand
     file.write_text(json.dumps({**told, "holdout": told["train"][0][:1]}))
     with pytest.raises(DataError, match="no sample be at two clients"):
         federate(DataSettings(partition_file=str(file)), 0)
@@ -92,6 +93,13 @@ def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
         (lambda content: {**content, "test": [-1]}, "its samples must be 0..359, at least one"),
         (lambda content: {**content, "fedskew-partition": 9}, "version 9 of partition files is not known"),
         (lambda content: {key: content[key] for key in content if key != "test"}, "is no partition file as `fedskew"),
+        (lambda content: {**content, "test": [0, 5, 5]}, "no sample may be in the test set twice"),
+        (lambda content: {**content, "train": [[0.7, 1.2], [2]]}, "is no partition file as `fedskew"),
+        (lambda content: {**content, "train": [[True], [2]]}, "is no partition file as `fedskew"),
+        (lambda content: {**content, "train": [[[1]], [2]]}, "is no partition file as `fedskew"),
+        (lambda content: {**content, "test": [1.0]}, "is no partition file as `fedskew"),
+        (lambda content: {**content, "domains": [0.5, 0, 0, 0]}, "is no partition file as `fedskew"),
+        (lambda content: {**content, "domains": [0, 9, 0, 0]}, "the data have no domains"),
         (lambda content: {"train": []}, "is no partition file as `fedskew data save-partition` writes it"),
         (lambda content: [1], "is no partition file as `fedskew data save-partition` writes it"),
     ],
@@ -99,6 +107,23 @@ def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
 def test_a_file_that_is_no_partition_is_one_sentence(tmp_path, change, rule):
     file = tmp_path / "dealt.json"
     save_partition(federate(LONG_TAILED, 3), file)
-    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    content = json.loads(file.read_text())
+    del content["checksum"]
+    file.write_text(json.dumps(change(content)))
     with pytest.raises(DataError, match=f"^{re.escape(str(file))}: .*{re.escape(rule)}"):
         federate(DataSettings(partition_file=str(file)), 0)
+
+
+def test_a_changed_digit_is_noticed_and_a_file_without_a_checksum_is_taken(tmp_path):
+    file = tmp_path / "dealt.json"
+    save_partition(made := federate(LONG_TAILED, 3), file)
+    content = json.loads(file.read_text())
+    content["train"][0].remove(min(content["train"][0]))
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="is not as it was written: its checksum is another"):
+        federate(DataSettings(partition_file=str(file)), 0)
+    save_partition(made, file)
+    content = json.loads(file.read_text())
+    del content["checksum"]
+    file.write_text(json.dumps(content))
+    assert federate(DataSettings(partition_file=str(file)), 0).hash == made.hash

@@ -55,6 +55,8 @@ OUT_OF_RANGE: dict[str, list[Scalar]] = {
     "augmentation": ["flip", ""],
     "recipe": ["fedavg", ""],
     "cinic-train": ["valid", ""],
+    "max-image-pixels": [0],
+    "max-unpacked-mib": [0],
     "window-width": [2],
     "window-stride": [0],
     "test-fold": [-1, 5],

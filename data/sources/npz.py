@@ -1,0 +1,76 @@
+"""Arrays of an npz file: their heads are looked at before anything is unpacked, as 1 MB may unpack to gigabytes."""
+
+import math
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from data.settings import DataError, DataSettings
+from data.sources.files import said
+
+Arrays = Mapping[str, NDArray[np.generic]]
+MIB = 2**20
+
+
+def read_arrays(
+    path: Path,
+    wanted: tuple[str, ...],
+    optional: tuple[str, ...],
+    settings: DataSettings,
+    check: Callable[[Arrays], object] = lambda heads: None,
+) -> dict[str, NDArray[np.generic]]:
+    """Arrays of an npz file: all that are wanted, and all of the optional ones if any of those is there.
+
+    Before they are unpacked, `check` is given arrays of their shapes and types that take no memory.
+
+    Raises:
+        DataError: the file is missing, is no npz file, lacks an array, or unpacks to more than the settings allow.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    try:
+        with path.open("rb") as file:
+            if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
+                raise DataError(f"{path}: must be an npz file, as numpy.savez writes it")
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            keys = (*wanted, *(optional if {*optional} & members.keys() else ()))
+            if missing := [key for key in keys if key not in members]:
+                present = ", ".join(members) or "nothing"
+                raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
+            size, most = sum(members[key].file_size for key in keys), settings.max_unpacked_mib
+            if size > most * MIB:
+                rule = f"more than max-unpacked-mib = {most} allows"
+                raise DataError(f"{path}: {', '.join(keys)}: {math.ceil(size / MIB)} MiB unpacked: {rule}")
+            check({key: _head(archive, members[key]) for key in keys})
+            return {key: _array(archive, members[key]) for key in keys}
+    except DataError:
+        raise
+    except Exception as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
+        raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {said(error)}") from error
+
+
+def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
+    """A read-only array of the member's shape and type, with one value in memory that stands for all."""
+    with archive.open(info) as member:
+        readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+        version = npy.read_magic(member)
+        if version not in readers:
+            raise ValueError(f"{info.filename} has version {version} of the format")
+        shape, _, dtype = readers[version](member)
+        if dtype.hasobject:
+            raise ValueError(f"Object arrays are not plain ({info.filename})")
+        stated = member.tell() + math.prod(shape) * dtype.itemsize
+        if stated != info.file_size:  # numpy would take memory for what the head states
+            raise ValueError(f"{info.filename} has {info.file_size} bytes, and its head states {stated}")
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
+    with archive.open(info) as member:
+        array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
+    return array

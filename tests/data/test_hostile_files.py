@@ -1,0 +1,136 @@
+"""Files that are small on disk and large in memory, or broken inside: one sentence before memory is taken."""
+
+import io
+import re
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data import DataError, DataSettings, SettingError, load
+from data.sources import npz
+from data.sources.files import open_image
+
+
+def npy(array):
+    """Return the bytes of an npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def write(path, method=zipfile.ZIP_DEFLATED, **members):
+    """Write an npz file of two classes of 4x4 images whose members are replaced by bytes."""
+    images, labels = np.zeros((4, 4, 4), np.uint8), np.array([0, 1, 0, 1])
+    whole = {"train_images": npy(images), "train_labels": npy(labels)}
+    whole |= {name.replace("train", "test"): content for name, content in whole.items()}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in (whole | members).items():
+            archive.writestr(f"{name}.npy", content)
+    return DataSettings(f"npz:{path}", classes="2", input_shape="1x4x4")
+
+
+def refused(settings, rule):
+    with pytest.raises(DataError, match=f"^[^\n]*{rule}[^\n]*$"):
+        load(settings)
+
+
+@pytest.fixture
+def nothing_unpacked(monkeypatch):
+    """Fail when an array is read."""
+
+    def unpack(*given):
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr(npz, "_array", unpack)
+
+
+def test_an_npz_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path, nothing_unpacked):
+    settings = write(tmp_path / "bomb.npz", train_images=npy(np.zeros((3 * 2**20,), np.uint8)))
+    rule = r"bomb.npz: train_images, .*: 4 MiB unpacked: more than max-unpacked-mib = 2 allows"
+    refused(DataSettings(**{**vars(settings), "max_unpacked_mib": 2}), rule)
+
+
+@pytest.mark.parametrize(
+    ("array", "rule"),
+    [
+        (np.zeros((3, 4, 4)), "train_images: dtype float64: must be uint8"),
+        (np.zeros((3, 4, 4, 1, 1), np.uint8), r"train_images: shape \(3, 4, 4, 1, 1\): must be images"),
+        (np.zeros((3, 4, 4), np.uint8), "3 images and 4 labels"),
+    ],
+)
+def test_types_and_shapes_are_refused_before_they_are_unpacked(tmp_path, nothing_unpacked, array, rule):
+    refused(write(tmp_path / "own.npz", train_images=npy(array)), rule)
+
+
+def test_a_head_that_states_more_than_there_is_takes_no_memory(tmp_path, nothing_unpacked):
+    head = npy(np.zeros((4, 4, 4), np.uint8)).replace(b"(4, 4, 4)", b"(9**9, 4)")
+    refused(write(tmp_path / "a.npz", train_images=head), "cannot be read as an npz file of plain arrays: ")
+    head = npy(np.zeros((4, 4, 4), np.uint8)).replace(b"(4, 4, 4), }          ", b"(999999999, 999999), }")
+    refused(write(tmp_path / "b.npz", train_images=head), "has 19. bytes, and its head states 999998999")
+    head = npy(np.zeros((4, 4, 4), np.uint8)).replace(b"(4, 4, 4)", b"(2, 4, 4)")
+    refused(write(tmp_path / "c.npz", train_images=head), "has 192 bytes, and its head states 160")
+
+
+@pytest.mark.parametrize("damage", ["cut stream", "broken head", "unknown type", "no array", "another version"])
+def test_a_broken_npz_file_is_one_sentence(tmp_path, damage):
+    whole = npy(np.arange(64, dtype=np.uint8).reshape(4, 4, 4))
+    changed = {
+        "cut stream": whole,
+        "broken head": whole.replace(b"{'descr'", b"{'descr}"),
+        "unknown type": whole.replace(b"'|u1'", b"'|q1'"),
+        "no array": b"words",
+        "another version": whole[:6] + b"\3\0" + whole[8:],
+    }[damage]
+    settings = write(tmp_path / "own.npz", train_images=changed)
+    if damage == "cut stream":
+        content = bytearray((tmp_path / "own.npz").read_bytes())
+        place = content.index(b"train_images.npy") + 16
+        content[place : place + 8] = b"\xff" * 8
+        (tmp_path / "own.npz").write_bytes(content)
+    refused(settings, "own.npz: cannot be read as an npz file of plain arrays: ")
+
+
+def png(width, height, data):
+    """Return a grey PNG file with a stream of our own."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (png(20_000, 20_000, zlib.compress(b"")), "is an image of more pixels than max-image-pixels = 100000000"),
+        (png(10_001, 10_000, zlib.compress(b"")), "is an image of more pixels than max-image-pixels = 100000000"),
+        (png(4, 4, zlib.compress(bytes(20))[:-7]), "cannot be read as an image: "),
+        (png(4, 4, b"no stream at all"), "cannot be read as an image: "),
+        (png(4, 4, zlib.compress(bytes(20)))[:40], "cannot be read as an image: "),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot be read as an image: "),
+        (b"", "cannot be read as an image: "),
+    ],
+    ids=["20,000 x 20,000", "just above", "cut stream", "no stream", "cut file", "no chunk", "empty"],
+)
+def test_a_picture_is_one_sentence_before_it_takes_memory(tmp_path, content, rule):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}/a.png: [^\n]*{rule}[^\n]*$"):
+        open_image(tmp_path / "a.png", 1)
+
+
+def test_the_largest_picture_is_a_setting(tmp_path):
+    for place in ("train/cat", "train/dog", "test/dog"):
+        (tmp_path / "pets" / place).mkdir(parents=True)
+        Image.new("L", (20, 30), 7).save(tmp_path / "pets" / place / "1.png")
+    settings = {"dataset": f"folder:{tmp_path / 'pets'}", "classes": "cat,dog", "input_shape": "1x4x4"}
+    assert (load(DataSettings(**settings, max_image_pixels=600)).train_inputs == 7).all()
+    (tmp_path / "pets/train/cat/1.png").touch()  # no cached copy any more
+    refused(DataSettings(**settings, max_image_pixels=599), "cat/1.png: .* more pixels than max-image-pixels = 599")
+    for key in ("max_image_pixels", "max_unpacked_mib"):
+        with pytest.raises(SettingError, match="must be at least 1"):
+            DataSettings(**{key: 0})
