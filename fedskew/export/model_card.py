@@ -37,7 +37,7 @@ def model_card(
     )
     templates.filters["percent"] = percent
     samples = told.get("samples")
-    return templates.get_template("model_card.md.j2").render(
+    return templates.get_template("model_card.md").render(
         front=yaml.safe_dump(front_matter(about, data, names, models), sort_keys=False, allow_unicode=True).strip(),
         about=about,
         classes=about.class_names,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jinja2
 import numpy as np
+import yaml
 from markupsafe import Markup
 
 from fedskew.report import figures
@@ -18,7 +19,8 @@ from fedskew.report.svg import Figure
 from fedskew.report.table import words
 from fedskew.report.text import SAYS
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES: dict[str, str] = yaml.safe_load((Path(__file__).parent / "page.yaml").read_text())
+"""The style sheet, `style`, and the Jinja2 template, `page`."""
 Drawings = list[tuple[str, list[Figure]]]
 """By title, the panels that belong together."""
 
@@ -26,7 +28,6 @@ Drawings = list[tuple[str, list[Figure]]]
 def html(documents: Sequence[Document]) -> str:
     """Return the page."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -45,8 +46,8 @@ def html(documents: Sequence[Document]) -> str:
     ]
     claimed = [verdict for one in documents for verdict in one.verdicts]
     overall = counted(claimed) if claimed else ""
-    style = Markup((TEMPLATES / "report.css").read_text())
-    return environment.get_template("report.html.j2").render(parts=parts, overall=overall, style=style)
+    style = Markup(TEMPLATES["style"])
+    return environment.from_string(TEMPLATES["page"]).render(parts=parts, overall=overall, style=style)
 
 
 def drawings(one: Document, prefix: str) -> dict[str, Drawings]:

@@ -121,7 +121,7 @@ def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
 
 def palettes() -> dict[str, dict[str, str]]:
     """Return the style sheet's colors, light and dark."""
-    light, _, dark = (TEMPLATES / "report.css").read_text().partition("prefers-color-scheme: dark")
+    light, _, dark = TEMPLATES["style"].partition("prefers-color-scheme: dark")
     found = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in (light, dark)]
     return {"light": found[0], "dark": found[1]}
 
