@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State, seed_of
-from data import Samples
+from data import Samples, Settings
 
 
 class Loss(Protocol):
@@ -110,7 +110,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(Settings):
     """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
 
     Every hook returns a contribution that the training loop combines with those of the other variants by a commutative

@@ -4,59 +4,47 @@ torch.optim.SGD computes the same (a test holds them equal to the bit), but its 
 compiler, more than a second in every worker process; these lines do not.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from data import require
+from data import OneOf, Settings
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(Settings):
     """How a client trains in a round."""
 
-    local_epochs: int = 5
+    local_epochs: Annotated[int, Ge(1)] = 5
     """Passes over the client's data in a round, E."""
-    local_steps: int = 0
+    local_steps: Annotated[int, Ge(0)] = 0
     """Optimizer steps in a round; 0 takes local-epochs instead."""
-    batch_size: int = 32
+    batch_size: Annotated[int, Ge(1)] = 32
     """Samples in a mini-batch; a client with fewer still trains on what it has."""
-    batch_limit: int = 0
+    batch_limit: Annotated[int, Ge(0)] = 0
     """Mini-batches of an epoch at most, for a quick look; 0 is all. Not beside local-steps, which counts them too."""
-    learning_rate: float = 0.05
+    learning_rate: Annotated[float, Gt(0)] = 0.05
     """Learning rate of the first round."""
-    learning_rate_decay: float = 1.0
+    learning_rate_decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """The rate is multiplied by this every learning-rate-decay-every rounds."""
-    learning_rate_decay_every: int = 10
+    learning_rate_decay_every: Annotated[int, Ge(1)] = 10
     """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """SGD's momentum; the buffers are fresh in every round."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
     """L2 penalty inside the gradient, as in torch.optim.SGD."""
-    clip_norm: float = 0.0
+    clip_norm: Annotated[float, Ge(0)] = 0.0
     """A step's gradient of a larger L2 norm, over all parameters together, is shrunk to it; 0 clips nothing."""
-    precision: str = "float32"
+    precision: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
     """Of local training's passes through the model: float32, or bfloat16 by autocast; all else remains float32."""
 
-    def __post_init__(self) -> None:
-        for key, rule, holds in (
-            ("local_epochs", "must be at least 1", self.local_epochs >= 1),
-            ("local_steps", "must be 0 or more", self.local_steps >= 0),
-            ("batch_size", "must be at least 1", self.batch_size >= 1),
-            ("batch_limit", "must be 0 or more", self.batch_limit >= 0),
-            ("batch_limit", "contradicts local-steps: set one of the two", not (self.batch_limit and self.local_steps)),
-            ("learning_rate", "must be a finite number greater than 0", 0 < self.learning_rate < math.inf),
-            ("learning_rate_decay", "must be in (0, 1]", 0 < self.learning_rate_decay <= 1),
-            ("learning_rate_decay_every", "must be at least 1", self.learning_rate_decay_every >= 1),
-            ("momentum", "must be in [0, 1)", 0 <= self.momentum < 1),
-            ("weight_decay", "must be 0 or more", 0 <= self.weight_decay < math.inf),
-            ("clip_norm", "must be 0 or more", 0 <= self.clip_norm < math.inf),
-            ("precision", "must be float32 or bfloat16", self.precision in ("float32", "bfloat16")),
-        ):
-            require(holds, key.replace("_", "-"), getattr(self, key), rule)
+    def agree(self) -> None:
+        rule = "contradicts local-steps: set one of the two"
+        self.require(not (self.batch_limit and self.local_steps), "batch_limit", rule)
 
     def rate(self, round: int) -> float:
         """Return the learning rate of `round` (1-based)."""

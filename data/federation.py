@@ -16,8 +16,9 @@ from data.partition_file import Dealt, path_of, read, save
 from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
 from data.random_draws import balanced_counts, draw_of_each_class, generator
 from data.resolve import resolve
+from data.rules import SettingError, require
 from data.samples import Samples
-from data.settings import DataError, DataSettings, SettingError, require
+from data.settings import DataError, DataSettings
 from data.sources.files import ImageFiles
 from data.unseen_domain import UnseenDomain, left_out, without
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.random_draws import draw_of_each_class
-from data.settings import require
+from data.rules import require
 
 
 def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> NDArray[np.int64]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import DataError, SettingError
+from data.rules import SettingError
+from data.settings import DataError
 
 VERSION = 1
 MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")

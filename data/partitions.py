@@ -7,7 +7,7 @@ arrays are disjoint and cover every sample.
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import SettingError, require
+from data.rules import SettingError, require
 
 Indices = NDArray[np.int64]
 

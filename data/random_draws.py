@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import SettingError
+from data.rules import SettingError
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:

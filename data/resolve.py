@@ -5,7 +5,8 @@ import math
 from dataclasses import replace
 
 from data.partition_file import marked, read
-from data.settings import PARTITIONS, DataSettings, SettingError, require
+from data.rules import SettingError, require
+from data.settings import PARTITIONS, DataSettings
 from data.sources.catalog import (
     ALIASES,
     DOMAINS_PREFIX,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.datasets import Dataset
-from data.settings import require
+from data.rules import require
 
 Indices = NDArray[np.int64]
 

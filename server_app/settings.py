@@ -13,9 +13,10 @@ from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 
 from client_app.assignment import Assignment
 from client_app.client import Variant
@@ -24,7 +25,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
 from client_app.variants import VARIANTS
 from client_app.variants.norm_statistics import PrivateNorm
-from data import DataSettings, SettingError, require, resolve
+from data import DataSettings, OneOf, Rule, SettingError, Settings, require, resolve
 from data.settings import USED_BY
 from data.sources.catalog import has_domains
 from server_app.methods import Parts, compose, section_types
@@ -32,56 +33,51 @@ from server_app.suitable_model import suitable_model
 from strategies.exchange import ExchangeSettings
 from strategies.fedavg import FedAvg
 from strategies.server import ServerMethod, needs_holdout
-from strategies.server_optimizer import ServerOptimizer
+from strategies.server_optimizer import FORMS, ServerOptimizer
 
 Scalar = bool | int | float | str
 
 
+MODEL = Rule(
+    lambda name: name in ("auto", *MODELS) or is_own_model(name),
+    f"must be MODULE:FUNCTION or one of {', '.join(('auto', *MODELS))}",
+)
+TENSORBOARD = Rule(
+    lambda asked: not asked or find_spec("tensorboard") is not None,
+    "needs the package tensorboard: pip install 'fedskew[tensorboard]'",
+)
+
+
 @dataclass(frozen=True)
-class GeneralSettings:
+class GeneralSettings(Settings):
     """What is run, for how long, and where the results go."""
 
     method: str = "fedshift"
     """One method, or several that compose, as in fedshift+fedbn+iwds."""
-    model: str = "auto"
+    model: Annotated[str, MODEL] = "auto"
     """A model of `fedskew list models`, or one's own as MODULE:FUNCTION; auto is the papers' choice for the data."""
-    rounds: int = 20
+    rounds: Annotated[int, Ge(1)] = 20
     """Communication rounds."""
-    participation: float = 1.0
+    participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
-    evaluate_every: int = 1
+    evaluate_every: Annotated[int, Ge(0)] = 1
     """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
-    server_learning_rate: float = 1.0
+    server_learning_rate: Annotated[float, Gt(0)] = 1.0
     """Learning rate of the server optimizer."""
-    server_momentum: float = 0.0
+    server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Momentum of the server optimizer."""
-    server_momentum_form: str = "heavy-ball"
+    server_momentum_form: Annotated[str, OneOf(*FORMS)] = "heavy-ball"
     """heavy-ball, nesterov or damped: how the server's momentum enters."""
-    device: str = "auto"
+    device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
     """auto (a GPU where a client sees one), cpu or cuda."""
-    results: str = "results"
+    results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
     """Folder of the runs' folders."""
     fresh: bool = False
     """Start again even when the run is finished or can be resumed."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, TENSORBOARD] = False
     """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
-
-    def __post_init__(self) -> None:
-        known = ("auto", *MODELS)
-        rule = f"must be MODULE:FUNCTION or one of {', '.join(known)}"
-        require(self.model in known or is_own_model(self.model), "model", self.model, rule)
-        require(self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
-        require(0 < self.participation <= 1, "participation", self.participation, "must be in (0, 1]")
-        require(self.seed >= 0, "seed", self.seed, "must be 0 or more")
-        require(bool(self.results.strip()), "results", self.results, "must name a folder")
-        require(self.evaluate_every >= 0, "evaluate-every", self.evaluate_every, "must be 0 or more")
-        devices = ("auto", "cpu", "cuda")
-        require(self.device in devices, "device", self.device, f"must be one of {', '.join(devices)}")
-        rule = "needs the package tensorboard: pip install 'fedskew[tensorboard]'"
-        require(not self.tensorboard or find_spec("tensorboard") is not None, "tensorboard", True, rule)
-        _ = self.server_optimizer  # raises for a wrong field
 
     @property
     def server_optimizer(self) -> ServerOptimizer:

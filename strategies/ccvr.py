@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.state import State
-from data import at_least, positive
 from strategies.checks import Refused, check_classes, differences
 from strategies.head import head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
@@ -31,16 +31,12 @@ class CCVR(ServerMethod):
     final_question: ClassVar[str] = "class-statistics"
     needs_whole_model: ClassVar[bool] = True
 
-    features_per_class: int = 200
+    features_per_class: Annotated[int, Ge(0)] = 200
     """M_c: virtual features of each class that any client holds."""
-    head_steps: int = 300
+    head_steps: Annotated[int, Ge(0)] = 300
     """Full-batch steps of the head, from the average's."""
-    head_learning_rate: float = 0.1
+    head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "features_per_class", "head_steps")
-        positive(self, "head_learning_rate")
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept classes and counts (n,) int64, means (n, D) and covariances (n, D, D) float64, symmetric."""

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.state import State
-from data import at_least, positive, require
+from data import OneOf
 from strategies.checks import Refused, check_classes, differences
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
@@ -27,17 +28,12 @@ class FederatedFeatures(ServerMethod):
     loss_name: ClassVar[str]
     """What the round's record calls the mean distance after the round's steps."""
 
-    features_per_class: int = 100
+    features_per_class: Annotated[int, Ge(0)] = 100
     """m: federated features of each class."""
-    feature_steps: int = 100
+    feature_steps: Annotated[int, Ge(0)] = 100
     """I: gradient steps on the features in a round."""
-    feature_learning_rate: float = 0.1
+    feature_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the features."""
-
-    def __post_init__(self) -> None:
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        at_least(self, 0, *(name for name, value in numbers.items() if isinstance(value, int)))
-        positive(self, *(name for name, value in numbers.items() if isinstance(value, float)))
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -134,25 +130,21 @@ class CReFF(FederatedFeatures):
     consumes: ClassVar[str] = "feature-gradients"
     loss_name: ClassVar[str] = "matching-loss"
 
-    head_steps: int = 300
+    head_steps: Annotated[int, Ge(0)] = 300
     """J: full-batch steps of the head in a round."""
-    head_learning_rate: float = 0.1
+    head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-    head_start: str = "fresh"
+    head_start: Annotated[str, OneOf("fresh", "average")] = "fresh"
     """fresh: a new random head every round, as the authors' code. average: the average's head."""
-    distance: str = "code-scale"
+    distance: Annotated[str, OneOf(*DISTANCES)] = "code-scale"
     """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
     compare_features: bool = False
     """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the class's mean feature and the
     one of the hold-out, whose labels are looked at; no model changes."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def agree(self) -> None:
         rule = "has no effect with creff.features-per-class = 0"
-        require(not self.compare_features or self.features_per_class > 0, "creff.compare-features", True, rule)
-        rule = "must be fresh or average"
-        require(self.head_start in ("fresh", "average"), "creff.head-start", self.head_start, rule)
-        require(self.distance in DISTANCES, "creff.distance", self.distance, f"must be one of {', '.join(DISTANCES)}")
+        self.require(not self.compare_features or self.features_per_class > 0, "compare_features", rule)
 
     @property
     def needs_holdout(self) -> bool:

@@ -1,14 +1,14 @@
 """CReFF with every setting of its authors' code, where that differs from the paper (Shang et al., IJCAI 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
-from data import at_least
 from strategies.creff import FederatedFeatures, feature_gradients, labeled
 from strategies.head import train_head_in_batches
 
@@ -28,16 +28,12 @@ class CReFFCode(FederatedFeatures):
     bias_columns: ClassVar[int] = 1
     loss_name: ClassVar[str] = "matching-loss-code"
 
-    head_epochs: int = 300
+    head_epochs: Annotated[int, Ge(0)] = 300
     """Passes over all features in a round."""
-    head_batch_size: int = 32
+    head_batch_size: Annotated[int, Ge(1)] = 32
     """Features in a mini-batch of the head's training."""
-    head_learning_rate: float = 0.01
+    head_learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of the head."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 1, "head_batch_size")
 
     def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""

@@ -3,33 +3,29 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from annotated_types import Ge, Gt, Le
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from client_app.messages import unpack
 from client_app.state import State
-from data import require
+from data import Settings
 
 
 @dataclass(frozen=True)
-class ExchangeSettings:
+class ExchangeSettings(Settings):
     """How the server reaches its clients."""
 
-    nodes: int = 1
+    nodes: Annotated[int, Ge(1)] = 1
     """Connected nodes to wait for before asking; any node plays any client in a simulation."""
-    node_wait: float = 60.0
+    node_wait: Annotated[float, Ge(0)] = 60.0
     """Seconds to wait for them; then the run fails."""
-    timeout: float = 3600.0
+    timeout: Annotated[float, Gt(0)] = 3600.0
     """Seconds to wait for the replies of a round; the missing ones count as failures."""
-    min_replies: float = 1.0
+    min_replies: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the clients asked that must send a good reply; with fewer the run stops, its checkpoint kept."""
-
-    def __post_init__(self) -> None:
-        require(self.nodes >= 1, "nodes", self.nodes, "must be at least 1")
-        require(self.node_wait >= 0, "node-wait", self.node_wait, "must be 0 or more seconds")
-        require(self.timeout > 0, "timeout", self.timeout, "must be more than 0 seconds")
-        require(0 < self.min_replies <= 1, "min-replies", self.min_replies, "must be in (0, 1]")
 
 
 class TooFewReplies(RuntimeError):

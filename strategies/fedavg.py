@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from client_app.state import State, weighted_mean, weighted_sum
-from data import require
+from data import OneOf
 from strategies.server import Server, ServerMethod, Update
 
 
@@ -19,17 +19,13 @@ class FedAvg(ServerMethod):
 
     name: ClassVar[str] = "fedavg"
 
-    weights_over: str = "participants"
+    weights_over: Annotated[str, OneOf("participants", "all")] = "participants"
     """participants: weights sum to 1. all: weights are shares of all clients' samples."""
-
-    def __post_init__(self) -> None:
-        rule = "must be participants or all"
-        require(self.weights_over in ("participants", "all"), "fedavg.weights-over", self.weights_over, rule)
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         shared, examples = [update.shared for update in updates], [update.examples for update in updates]
         if self.weights_over == "participants" or sum(examples) == server.examples:
             return weighted_mean(shared, examples), state
-        require(server.examples > 0, "fedavg.weights-over", self.weights_over, "needs to know all clients' samples")
+        self.require(server.examples > 0, "weights_over", "needs to know all clients' samples")
         weights = [count / server.examples for count in examples]
         return weighted_sum([server.start, *shared], [1 - sum(weights), *weights]), state

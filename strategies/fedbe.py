@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.optimizer import SGD
 from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
-from data import at_least, positive, require
+from data import OneOf
 from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 from strategies.server import Server, ServerMethod, Update
@@ -32,38 +33,31 @@ class FedBE(ServerMethod):
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
 
-    distribution: str = "gaussian"
+    distribution: Annotated[str, OneOf("gaussian", "dirichlet")] = "gaussian"
     """gaussian or dirichlet: how models are drawn."""
-    models: int = 10
+    models: Annotated[int, Ge(0)] = 10
     """M: models drawn in a round; 0 leaves the mean and the clients as teachers."""
-    variance_scale: float = 0.1
+    variance_scale: Annotated[float, Ge(0)] = 0.1
     """gaussian: factor on the noise."""
-    concentration: float = 1.0
+    concentration: Annotated[float, Gt(0)] = 1.0
     """dirichlet: small values draw single clients, large ones their plain mean."""
-    temperature: float = 0.5
+    temperature: Annotated[float, Gt(0)] = 0.5
     """T of the sharpening; 1 leaves the teacher as it is."""
-    steps: int = 200
+    steps: Annotated[int, Ge(0)] = 200
     """Mini-batches in a round."""
-    batch_size: int = 128
+    batch_size: Annotated[int, Ge(2)] = 128
     """Images of the hold-out in a mini-batch."""
-    learning_rate: float = 0.001
+    learning_rate: Annotated[float, Gt(0)] = 0.001
     """Learning rate of the student."""
-    average_start: int = 100
+    average_start: Annotated[int, Ge(0)] = 100
     """Steps before the first weights that SWA averages; with `steps` or more the last weights are sent."""
-    average_every: int = 25
+    average_every: Annotated[int, Ge(1)] = 25
     """Steps between two of them."""
 
-    def __post_init__(self) -> None:
-        rule = "must be gaussian or dirichlet"
-        require(self.distribution in ("gaussian", "dirichlet"), "fedbe.distribution", self.distribution, rule)
-        at_least(self, 0, "models", "variance_scale", "steps", "average_start")
-        at_least(self, 1, "average_every")
-        at_least(self, 2, "batch_size")
-        positive(self, "concentration", "temperature", "learning_rate")
+    def agree(self) -> None:
         other = "concentration" if self.distribution == "gaussian" else "variance_scale"
         rule = f"has no effect with fedbe.distribution = {self.distribution}"
-        unchanged = getattr(self, other) == type(self).__dataclass_fields__[other].default
-        require(unchanged, f"fedbe.{other.replace('_', '-')}", getattr(self, other), rule)
+        self.require(self.is_default(other), other, rule)
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         samples = server.own_samples(self.name)

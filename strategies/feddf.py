@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.optimizer import clip
 from client_app.state import State
-from data import at_least, positive
 from strategies.distillation import Adam, cosine, distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 from strategies.server import Server, ServerMethod, Update
@@ -29,19 +29,14 @@ class FedDF(ServerMethod):
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
 
-    steps: int = 200
+    steps: Annotated[int, Ge(0)] = 200
     """Mini-batches in a round."""
-    batch_size: int = 128
+    batch_size: Annotated[int, Ge(2)] = 128
     """Images of the hold-out in a mini-batch."""
-    learning_rate: float = 0.001
+    learning_rate: Annotated[float, Gt(0)] = 0.001
     """Adam's learning rate in the first step."""
-    gradient_norm: float = 5.0
+    gradient_norm: Annotated[float, Gt(0)] = 5.0
     """Gradients with a larger norm are shrunk to it."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "steps")
-        at_least(self, 2, "batch_size")
-        positive(self, "learning_rate", "gradient_norm")
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         samples = server.own_samples(self.name)

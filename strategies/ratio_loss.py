@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.client import Client
 from client_app.state import State, seed_of
 from client_app.training import train_round
-from data import Samples, at_least, positive
+from data import Samples
 from strategies.server import Numbers, Server, ServerMethod, Update
 
 NO_OTHER, LARGEST = 10.0, 5000.0
@@ -33,14 +34,10 @@ class RatioLoss(ServerMethod):
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
 
-    alpha: float = 1.0
+    alpha: Annotated[float, Gt(0)] = 1.0
     """Every class's weight, before its ratio."""
-    beta: float = 0.1
+    beta: Annotated[float, Ge(0)] = 0.1
     """What a ratio counts for."""
-
-    def __post_init__(self) -> None:
-        positive(self, "alpha")
-        at_least(self, 0, "beta")
 
     def initial_state(self, server: Server) -> State:
         """Return weights (C,) of 1."""

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt
 from torch import nn
 
 from client_app.models import Classifier
 from client_app.optimizer import SGD
 from client_app.state import State
-from data import at_least, positive
 from strategies.distillation import batches, on_cpu
 from strategies.server import Deployment, Server, ServerMethod, Update
 
@@ -29,17 +29,12 @@ class RealBlocks(ServerMethod):
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
 
-    steps: int = 300
+    steps: Annotated[int, Ge(0)] = 300
     """Mini-batches for a block in a round, from the average's weights."""
-    batch_size: int = 32
+    batch_size: Annotated[int, Ge(1)] = 32
     """Images of the hold-out in a mini-batch."""
-    learning_rate: float = 0.01
+    learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of plain gradient descent."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "steps")
-        at_least(self, 1, "batch_size")
-        positive(self, "learning_rate")
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         samples, model = server.own_samples(self.name), server.model.to(server.device)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Gt
 
 from client_app.state import State
-from data import at_least, positive
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Update
 
@@ -22,14 +23,10 @@ class RealFeatures(ServerMethod):
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
 
-    head_steps: int = 300
+    head_steps: Annotated[int, Ge(0)] = 300
     """Full-batch steps of the head in a round, from the average's."""
-    head_learning_rate: float = 0.1
+    head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "head_steps")
-        positive(self, "head_learning_rate")
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         samples = server.own_samples(self.name)

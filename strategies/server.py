@@ -9,7 +9,7 @@ import torch
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
-from data import Samples, SettingError
+from data import Samples, SettingError, Settings
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class ServerMethod:
+class ServerMethod(Settings):
     """A method's server side. It fills one place, `combine`, `monitor` or `deploy`; its fields are the
     hyper-parameters. One method combines; any number monitor what `broadcast` tells the clients, or deploy.
 

@@ -1,12 +1,10 @@
 """The server optimizer: the combined model's displacement as a gradient (Hsu et al. 2019; Reddi et al. 2021)."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from client_app.state import State, difference
-from data import require
 from strategies.server import Server
 
 FORMS = ("heavy-ball", "nesterov", "damped")
@@ -23,12 +21,6 @@ class ServerOptimizer:
     learning_rate: float = 1.0
     momentum: float = 0.0
     form: str = "heavy-ball"
-
-    def __post_init__(self) -> None:
-        holds = 0 < self.learning_rate < math.inf
-        require(holds, "server-learning-rate", self.learning_rate, "must be a finite number greater than 0")
-        require(0 <= self.momentum < 1, "server-momentum", self.momentum, "must be in [0, 1)")
-        require(self.form in FORMS, "server-momentum-form", self.form, f"must be one of {', '.join(FORMS)}")
 
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state (its velocity)."""

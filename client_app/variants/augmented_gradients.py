@@ -1,13 +1,13 @@
 """CReFF's client side as in its authors' code: head gradients estimated from a few augmented samples."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 
 from client_app.client import Client, Contribution, Loss, Variant
 from client_app.variants.feature_gradients import with_bias, with_constant
-from data import at_least
 from data.siamese import siamese
 
 
@@ -25,15 +25,12 @@ class AugmentedGradients(Variant):
     needs_shared: ClassVar[bool] = True
     needs_images: ClassVar[bool] = True
 
-    min_class_samples: int = 1
+    min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
-    repeats: int = 10
+    repeats: Annotated[int, Ge(1)] = 10
     """Draws of samples and of an operation, of which the gradient is the mean."""
-    batch_size: int = 32
+    batch_size: Annotated[int, Ge(1)] = 32
     """Samples of a class in each draw, without replacement; all when there are fewer."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "min_class_samples", "repeats", "batch_size")
 
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:

@@ -5,13 +5,14 @@ contributes n_ik + a, in units of 2^-16, and nothing else.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
 from client_app.state import State
-from data import at_least, require
+from data import Rule
 
 UNIT = 2**16
 QUESTION = "class-counts"
@@ -23,13 +24,8 @@ class PriorCorrection(Variant):
 
     corrects_prior: ClassVar[bool] = True
 
-    smoothing: float = 1.0
+    smoothing: Annotated[float, Ge(0), Rule(lambda a: (a * UNIT).is_integer(), "must be a multiple of 2^-16")] = 1.0
     """Laplace constant a added to class counts, a multiple of 2^-16; 0 leaves missing classes out of the softmax."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "smoothing")
-        rule = "must be a multiple of 2^-16"
-        require((self.smoothing * UNIT).is_integer(), f"{self.name}.smoothing", self.smoothing, rule)
 
     @property
     def question(self) -> str | None:

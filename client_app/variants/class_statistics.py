@@ -1,14 +1,14 @@
 """CCVR's client side: each class's features, as a mean and a covariance (Luo et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
 from client_app.state import State
-from data import at_least
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,8 @@ class ClassStatistics(Variant):
 
     name: ClassVar[str] = "class-statistics"
 
-    min_class_samples: int = 1
+    min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "min_class_samples")
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}."""

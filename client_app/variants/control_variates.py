@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Loss, Trained, Variant
 from client_app.state import State
-from data import require
+from data import OneOf
 
 FULL_BATCH = 512
 """Samples at most in a part of the full gradient."""
@@ -31,11 +31,8 @@ class ControlVariates(Variant):
     name: ClassVar[str] = "control-variates"
     needs_shared: ClassVar[bool] = True
 
-    option: str = "II"
+    option: Annotated[str, OneOf("I", "II")] = "II"
     """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""
-
-    def __post_init__(self) -> None:
-        require(self.option in ("I", "II"), f"{self.name}.option", self.option, "must be I or II")
 
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if name not in client.start:

@@ -1,13 +1,13 @@
 """CReFF's client side: the gradient of the re-trained head, averaged over each class (Shang et al. 2022, Eq. 3)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Contribution, Loss, Variant
-from data import at_least
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,10 @@ class FeatureGradients(Variant):
     name: ClassVar[str] = "feature-gradients"
     needs_shared: ClassVar[bool] = True
 
-    min_class_samples: int = 1
+    min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
-    classes_per_round: int = 0
+    classes_per_round: Annotated[int, Ge(0)] = 0
     """Send at most that many classes, drawn anew every round among those held; 0 is all of them."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "min_class_samples")
-        at_least(self, 0, "classes_per_round")
 
     def sent(self, held: int) -> int:
         """Return how many classes a client sends that holds so many."""

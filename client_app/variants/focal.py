@@ -1,14 +1,14 @@
 """Fed-Focal's client side: focal loss (Lin et al. 2017; Sarkar et al. 2020)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import at_least, positive
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,10 @@ class Focal(Variant):
 
     name: ClassVar[str] = "focal"
 
-    gamma: float = 2.0
+    gamma: Annotated[float, Ge(0)] = 2.0
     """Focus: 0 is cross-entropy; the larger, the less the easy samples count."""
-    alpha: float = 1.0
+    alpha: Annotated[float, Gt(0)] = 1.0
     """Factor on the loss of every sample."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "gamma")
-        positive(self, "alpha")
 
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         if not self.gamma:

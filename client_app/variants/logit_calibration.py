@@ -1,12 +1,12 @@
 """FedLC: logits calibrated by the client's class counts (Zhang et al. 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import at_least
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,8 @@ class LogitCalibration(Variant):
     name: ClassVar[str] = "logit-calibration"
     corrects_prior: ClassVar[bool] = True
 
-    tau: float = 1.0
+    tau: Annotated[float, Ge(0)] = 1.0
     """Strength of the margins; 0 is plain training."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "tau")
 
     def logit_offset(self, client: Client) -> Tensor | None:
         """Return (C,) -tau n^(-1/4)."""

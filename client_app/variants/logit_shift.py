@@ -1,14 +1,15 @@
 """FedShift: shift the training logits by the client's class prior (FedShift paper, Alg. 1)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client
 from client_app.variants.class_prior import PriorCorrection
-from data import at_least, require
+from data import OneOf
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,10 @@ class LogitShift(PriorCorrection):
 
     name: ClassVar[str] = "logit-shift"
 
-    scale: float = 1.0
+    scale: Annotated[float, Ge(0)] = 1.0
     """Factor tau on the shift; 0 is plain training."""
-    target: str = "global"
+    target: Annotated[str, OneOf("global", "uniform")] = "global"
     """global: the prior P of all clients. uniform: equal classes, which needs no question (local balanced softmax)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "scale")
-        require(self.target in ("global", "uniform"), "logit-shift.target", self.target, "must be global or uniform")
 
     @property
     def question(self) -> str | None:

@@ -1,16 +1,23 @@
 """What a site may tell of its own batch norm, once, for a site nobody trained with."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
 from client_app.client import Client, Variant
 from client_app.state import State
-from data import require
+from data import Rule
 
 QUESTION = "norm-statistics"
 REFUSAL: State = {"refused": torch.ones(())}
 """The answer of a site that does not want to tell: no failure, and not to be asked again."""
+
+
+NUMBERS = Rule(
+    lambda text: not text or all(number.strip().isdecimal() for number in text.split(",")),
+    "must be client numbers separated by commas",
+)
 
 
 @dataclass(frozen=True)
@@ -25,16 +32,12 @@ class PrivateNorm(Variant):
 
     share_norm_statistics: bool = False
     """After the last round, ask the clients for what they keep of batch norm: the unseen-domain then has theirs."""
-    refused_by: str = ""
+    refused_by: Annotated[str, NUMBERS] = ""
     """Clients that refuse, comma-separated numbers; a node refuses by its own configuration."""
 
-    def __post_init__(self) -> None:
-        key, stated = f"{self.name}.refused-by", self.refused_by
-        numbers = [number.strip() for number in stated.split(",")] if stated else []
-        rule = "must be client numbers separated by commas"
-        require(all(number.isdecimal() for number in numbers), key, stated, rule)
+    def agree(self) -> None:
         rule = "has no effect without share-norm-statistics"
-        require(self.share_norm_statistics or not stated, key, stated, rule)
+        self.require(self.share_norm_statistics or not self.refused_by, "refused_by", rule)
 
     @property
     def refusing(self) -> frozenset[int]:

@@ -1,12 +1,12 @@
 """FedProx: a pull towards the server's weights (Li et al. 2020)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import at_least
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,8 @@ class Proximal(Variant):
     name: ClassVar[str] = "proximal"
     needs_shared: ClassVar[bool] = True
 
-    mu: float = 0.01
+    mu: Annotated[float, Ge(0)] = 0.01
     """Strength of the pull."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "mu")
 
     @property
     def pull(self) -> float:

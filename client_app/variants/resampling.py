@@ -1,13 +1,13 @@
 """IWDS: class-balanced sampling that decays over the rounds (IWDS poster; Cui et al. 2019 for the weights)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import at_least, require
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,17 @@ class Resampling(Variant):
     name: ClassVar[str] = "resampling"
     samples: ClassVar[bool] = True
 
-    beta_start: float = 0.9999
+    beta_start: Annotated[float, Ge(0), Le(1)] = 0.9999
     """beta_0, in the first round."""
-    beta_end: float = 0.8
+    beta_end: Annotated[float, Ge(0), Le(1)] = 0.8
     """beta_m, which beta_t tends to."""
-    decay: float = 0.992
+    decay: Annotated[float, Ge(0), Le(1)] = 0.992
     """rho: share of beta_t - beta_m that each round keeps; 1 keeps beta_0 for ever."""
-    warm_up_rounds: int = 0
+    warm_up_rounds: Annotated[int, Ge(0)] = 0
     """Rounds of plain shuffles before the sampler starts; t counts from its start."""
 
-    def __post_init__(self) -> None:
-        for key in ("beta_start", "beta_end", "decay"):
-            value = getattr(self, key)
-            require(0 <= value <= 1, f"resampling.{key.replace('_', '-')}", value, "must be in [0, 1]")
-        unchanged = self.beta_end == type(self).__dataclass_fields__["beta_end"].default
-        require(self.decay < 1 or unchanged, "resampling.beta-end", self.beta_end, "has no effect with decay = 1")
-        at_least(self, 0, "warm_up_rounds")
+    def agree(self) -> None:
+        self.require(self.decay < 1 or self.is_default("beta_end"), "beta_end", "has no effect with decay = 1")
 
     def beta(self, round: int) -> float:
         """Return beta_t of `round` (1-based)."""

@@ -146,12 +146,6 @@ def test_constant_displacement(server: Server) -> None:
     torch.testing.assert_close(state["head.bias"], torch.full((3,), 0.25 / (1 - 0.8)), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize(("rate", "momentum"), [(0, 0), (-1, 0), (math.inf, 0), (math.nan, 0), (1, 1), (1, -0.1)])
-def test_server_optimizer_settings(rate: float, momentum: float) -> None:
-    with pytest.raises(SettingError, match=r"server-(learning-rate|momentum)"):
-        ServerOptimizer(rate, momentum)
-
-
 # ---- tau-normalization -----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,81 @@
+"""A rule stands once, beside its field, and an error says it in words."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+
+from data import OneOf, Rule, SettingError, Settings
+
+
+@dataclass(frozen=True)
+class Example(Settings):
+    name: ClassVar[str] = "example"
+
+    count: Annotated[int, Ge(0)] = 0
+    width: Annotated[int, Ge(3)] = 3
+    fold: Annotated[int, Ge(0), Le(4)] = 0
+    rate: Annotated[float, Gt(0)] = 1.0
+    share: Annotated[float, Gt(0), Le(1)] = 1.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    number: float = 0.0
+    option: Annotated[str, OneOf("I", "II")] = "I"
+    form_of_it: Annotated[str, OneOf("a", "b", "c")] = "a"
+    even: Annotated[int, Ge(2), Rule(lambda value: value % 2 == 0, "must be even")] = 2
+
+    def agree(self) -> None:
+        self.require(self.count == 0 or self.is_default("width"), "width", "has no effect beside count")
+
+
+@dataclass(frozen=True)
+class Longer(Example):
+    name: ClassVar[str] = ""
+
+    more: Annotated[int, Ge(1)] = 1
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad", "rule"),
+    [
+        ("count", [0, 7], [-1], "must be 0 or more"),
+        ("width", [3, 4], [2], "must be at least 3"),
+        ("fold", [0, 4], [-1, 5], "must be 0 to 4"),
+        ("rate", [1e-9], [0.0, -1.0], "must be greater than 0"),
+        ("rate", [], [math.inf, math.nan], "must be a finite number"),
+        ("share", [0.5, 1.0], [0.0, 1.1], "must be in (0, 1]"),
+        ("momentum", [0.0, 0.9], [1.0, -0.1], "must be in [0, 1)"),
+        ("number", [-3.0], [math.nan, -math.inf], "must be a finite number"),
+        ("option", ["II"], ["", "III"], "must be I or II"),
+        ("form_of_it", ["b"], ["d"], "must be one of a, b, c"),
+        ("even", [4], [0], "must be at least 2"),
+        ("even", [], [3], "must be even"),
+    ],
+)
+def test_rules(field: str, good: list[object], bad: list[object], rule: str) -> None:
+    key = field.replace("_", "-")
+    for value in good:
+        assert getattr(Longer(**{field: value}), field) == value  # type: ignore[arg-type]
+    for value in bad:
+        for kind, stated in ((Example, f"example.{key}"), (Longer, key)):
+            with pytest.raises(SettingError) as caught:
+                kind(**{field: value})  # type: ignore[arg-type]
+            assert str(caught.value) == f"{stated} = {value!r}: {rule}" and caught.value.key == stated
+
+
+def test_what_an_heir_adds_is_held_as_well() -> None:
+    with pytest.raises(SettingError, match=r"^more = 0: must be at least 1$"):
+        Longer(more=0)
+
+
+def test_settings_that_contradict_each_other() -> None:
+    with pytest.raises(SettingError, match=r"^example\.width = 4: has no effect beside count$"):
+        Example(count=1, width=4)
+
+
+def test_a_range_without_words_is_an_error_of_its_author() -> None:
+    with pytest.raises(TypeError, match="no words"):
+
+        class Wrong(Settings):
+            value: Annotated[int, Lt(3)] = 0
