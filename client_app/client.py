@@ -6,6 +6,7 @@ inputs), K clients.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import torch
@@ -41,23 +42,26 @@ class Client:
     memory: Mapping[str, State] = field(default_factory=dict)
     """What this client kept in the last round whose update the server used, by variant."""
     seed: int = 0
-    effective_prior: Tensor | None = None
-    """(C,) float64: the class distribution this client trains on; `train_round` sets it after resolving the sampler."""
+    sampling_weights_N: Tensor | None = None
+    """(N,) with which training draws the samples; None is a plain shuffle. `train_round` sets them."""
 
     @property
     def labels_N(self) -> Tensor:
         """(N,) int64."""
         return self.samples.labels_N
 
-    @property
+    @cached_property
     def counts_C(self) -> Tensor:
         """(C,) float64 on the CPU: samples of each class."""
         return torch.bincount(self.labels_N, minlength=self.num_classes).double().cpu()
 
-    @property
+    @cached_property
     def effective_prior_C(self) -> Tensor:
         """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
-        return self.counts_C / len(self.samples) if self.effective_prior is None else self.effective_prior
+        if self.sampling_weights_N is None:
+            return self.counts_C / len(self.samples)
+        mass_C = torch.bincount(self.labels_N.cpu(), self.sampling_weights_N.cpu(), self.num_classes)
+        return mass_C / mass_C.sum()
 
     def features(self) -> Tensor:
         """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
@@ -121,7 +125,7 @@ class Variant(Settings):
     name: ClassVar[str]
     corrects_prior: ClassVar[bool] = False
     """Whether the variant corrects the class prior; two that do would correct it twice and are refused together."""
-    samples: ClassVar[bool] = False
+    draws_samples: ClassVar[bool] = False
     """Whether the variant draws the samples; only one can."""
     needs_batch_norm: ClassVar[bool] = False
     """Whether the variant is about batch norm and refuses a model without."""

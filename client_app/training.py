@@ -24,8 +24,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     Raises ValueError when two variants want to sample, or contribute under one name.
     """
     variants = sorted(variants, key=lambda variant: variant.name)
-    weights_N = sampling_weights(client, variants)
-    client = replace(client, effective_prior=class_distribution(client, weights_N))
+    client = with_sampler(client, variants)
     offset = total_offset(client, variants)
     weighting = [variant for variant in variants if overrides(variant, "loss_weights")]
     correcting = [variant for variant in variants if overrides(variant, "gradient_offset")]
@@ -52,7 +51,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     optimizer = SGD(parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay)
     steps, total = 0, torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
     draws = client.generator("augmentation")  # in training steps alone: no hook sees an augmented image
-    for indices_B in batches(client, weights_N, settings):
+    for indices_B in batches(client, settings):
         value = loss(indices_B, draws=draws)
         gradients = torch.autograd.grad(value, list(parameters.values()))
         with torch.no_grad():
@@ -76,20 +75,12 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     )
 
 
-def sampling_weights(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return the (N,) sampling weights of the one variant that samples, or None for a plain shuffle."""
+def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
+    """Return the client with the sampling weights of the one variant that has some."""
     weights = {v.name: w for v in variants if (w := v.sample_weights(client)) is not None}
     if len(weights) > 1:
         raise ValueError(f"{' and '.join(weights)} both want to draw the samples")
-    return next(iter(weights.values()), None)
-
-
-def class_distribution(client: Client, weights_N: Tensor | None) -> Tensor:
-    """Return the (C,) class distribution of the samples that training draws."""
-    if weights_N is None:
-        return client.counts_C / len(client.samples)
-    mass_C = torch.bincount(client.labels_N.cpu(), weights=weights_N.cpu(), minlength=client.num_classes)
-    return mass_C / mass_C.sum()
+    return replace(client, sampling_weights_N=next(iter(weights.values()), None))
 
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
@@ -104,12 +95,12 @@ def total_pull(variants: Sequence[Variant]) -> float:
     return sum(variant.pull for variant in variants)
 
 
-def batches(client: Client, weights_N: Tensor | None, settings: TrainingSettings) -> Iterator[Tensor]:
+def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
     """Yield the indices of each step's samples.
 
     An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
     """
-    generator, size = client.generator("batches"), len(client.samples)
+    generator, size, weights_N = client.generator("batches"), len(client.samples), client.sampling_weights_N
 
     def epoch() -> list[Tensor]:
         if weights_N is None:

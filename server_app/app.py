@@ -27,7 +27,10 @@ from server_app.results import RunFolder, summarize
 from server_app.settings import RunSettings, parse
 from server_app.tracking import Tracker, tracker_of
 from server_app.unseen_site import study
-from strategies.base import AVERAGE, Strategy
+from strategies.base import AVERAGE
+from strategies.flower import Strategy
+from strategies.questions import ask_class_prior, ask_question
+from strategies.scoring import evaluate_on_clients
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
@@ -117,7 +120,7 @@ class Run:
         told = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
         self.folder.write_settings({**told, "samples": sizes(self.federation)})
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
-        if self.strategy.ask_class_prior(self.grid):
+        if ask_class_prior(self.strategy, self.grid):
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
         self.strategy.start(self.grid, pack(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
@@ -172,7 +175,7 @@ class Run:
         models = self.evaluate() if due else {}
         unseen: dict[str, Any] = {}
         if self.federation.unseen is not None and round == self.settings.general.rounds:
-            question = partial(self.strategy.question, self.grid)
+            question = partial(ask_question, self.strategy, self.grid)
             unseen["unseen"], failed = study(question, self.strategy, self.federation, self.build, self.device)
             self.unmeasured |= failed
         last = self.strategy.last
@@ -211,7 +214,7 @@ class Run:
         numbers: dict[str, dict[str, Any]] = {}
         if self.evaluated_by_clients:
             classes = self.federation.dataset.num_classes
-            by_clients, missing = self.strategy.evaluate_on_clients(self.grid, classes, tuple(sets))
+            by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, tuple(sets))
             self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
             for kind, models in by_clients.items():
                 numbers[kind] = {name: of_clients(each, self.counts_KC, self.groups) for name, each in models.items()}

@@ -156,7 +156,7 @@ def compose(method: str) -> Parts:
     members = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
     variants = tuple(sorted({variant for member in members for variant in member.variants}))
     corrections = [name for name in variants if VARIANTS[name].corrects_prior]
-    samplers = [member.name for member in members if any(VARIANTS[name].samples for name in member.variants)]
+    samplers = [member.name for member in members if any(VARIANTS[name].draws_samples for name in member.variants)]
     keeping = [name for name in variants if VARIANTS[name].needs_batch_norm]
     needing = [member.name for member in members if needs_shared(member)]
     for wanting, what in (

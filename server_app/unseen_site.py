@@ -13,10 +13,10 @@ from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
 from server_app.evaluation import Metrics, metrics
-from strategies.base import Strategy
+from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.checks import Expected, differences, expected_of, not_finite
 from strategies.exchange import Exchange
-from strategies.unseen_site import averaged, distances, norm_layers, reestimated
+from strategies.flower import Strategy
 
 Question = Callable[[str, str, Sequence[int]], Exchange]
 """(question, variant that answers it, clients to ask) -> their answers."""

@@ -1,6 +1,6 @@
 """CCVR: calibrate the classifier on virtual features (Luo et al., NeurIPS 2021)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from client_app.state import State
 from strategies.checks import Refused, check_classes, differences
 from strategies.head import head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.server import Deployment, Server, ServerMethod
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,6 @@ class CCVR(ServerMethod):
             raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
         if not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):
             raise Refused("covariances are not symmetric")
-
-    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
-        return Deployment({}, state)  # nothing before the last round
 
     def deploy_finally(self, server: Server, state: State, shared: State, answers: Mapping[int, State]) -> Deployment:
         classes, width = shared["head.weight"].shape

@@ -1,15 +1,16 @@
 """Asking clients something through flwr: one message a node, asked again while somebody new answers."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
-from client_app.messages import unpack
+from client_app.messages import pack, unpack
 from client_app.state import State
 from data import Settings
 
@@ -34,6 +35,40 @@ class TooFewReplies(RuntimeError):
 
 class TooFewNodes(TimeoutError):
     """Fewer nodes connected than the run asks for."""
+
+
+TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
+
+
+@dataclass(frozen=True)
+class Request:
+    """What clients are asked, whichever of them a node plays."""
+
+    kind: str
+    """TRAIN, EVALUATE or QUERY."""
+    task: Mapping[str, int | str]
+    """The round, or the question."""
+    states: Mapping[str, State]
+    """What travels with it, once a node."""
+    assignment: str
+    memory_rounds: Mapping[int, int]
+    """By client, the round of the memory that counts."""
+
+    @cached_property
+    def records(self) -> dict[str, ArrayRecord]:
+        """The states as records, which all messages share."""
+        return {name: pack(state) for name, state in self.states.items()}
+
+    def message(self, node: int, clients: Sequence[int]) -> Message:
+        """Return the message to a node that plays these clients."""
+        memory = [self.memory_rounds.get(client, 0) for client in clients]
+        task = ConfigRecord({**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory})
+        return Message(RecordDict({**self.records, "task": task}), dst_node_id=node, message_type=self.kind)
+
+    def messages(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> list[Message]:
+        """Return one message a node, the clients dealt out among the nodes."""
+        nodes = wait_for_nodes(grid, settings)[: len(clients)]
+        return [self.message(node, clients[i :: len(nodes)]) for i, node in enumerate(nodes)]
 
 
 @dataclass(frozen=True)
@@ -126,20 +161,6 @@ def read(parts: Mapping[str, object]) -> Answer:
     return Answer(states, numbers, words)
 
 
-Compose = Callable[[Sequence[int]], RecordDict]
-"""The content of a message to a node that plays these clients."""
-
-
-def messages(
-    grid: Grid, clients: Sequence[int], compose: Compose, kind: str, settings: ExchangeSettings
-) -> list[Message]:
-    """Return one message a node, the clients dealt out among the nodes."""
-    nodes = wait_for_nodes(grid, settings)[: len(clients)]
-    return [
-        Message(compose(clients[i :: len(nodes)]), dst_node_id=node, message_type=kind) for i, node in enumerate(nodes)
-    ]
-
-
 def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
     """Return the connected nodes, sorted. Raises TooFewNodes when too few came in time: never a hang."""
     deadline = time.monotonic() + settings.node_wait
@@ -153,13 +174,13 @@ def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
     return nodes
 
 
-def converse(grid: Grid, clients: Sequence[int], compose: Compose, kind: str, settings: ExchangeSettings) -> Exchange:
+def converse(grid: Grid, clients: Sequence[int], request: Request, settings: ExchangeSettings) -> Exchange:
     """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
     exchange = Exchange(clients)
     before = len(clients) + 1
     while 0 < len(exchange.unanswered) < before:
         before = len(exchange.unanswered)
-        asked = messages(grid, exchange.unanswered, compose, kind, settings)
+        asked = request.messages(grid, exchange.unanswered, settings)
         exchange.receive(grid.send_and_receive(asked, timeout=settings.timeout))
     exchange.close()
     return exchange

@@ -1,12 +1,31 @@
-"""The clients' scores of the deployed models, out of their answers."""
+"""How the deployed models do on the clients' own test sets."""
 
+import logging
 from collections.abc import Collection, Sequence
 
 from client_app.scores import Scores
-from strategies.exchange import Exchange
+from strategies.base import Rounds
+from strategies.exchange import EVALUATE, Exchange, Grid
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
 """By kind of test set, deployed model and client."""
+log = logging.getLogger("fedskew")
+
+
+def evaluate_on_clients(
+    rounds: Rounds, grid: Grid, classes: int, kinds: Sequence[str] = ("test",)
+) -> tuple[ClientScores, dict[int, str]]:
+    """Return scores by kind of test set, deployed model and client, and why clients are missing from them.
+
+    A client measures with its own private tensors, on its own test sets. Raises TooFewReplies when too few answer.
+    """
+    models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
+    exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models))
+    scores = scores_of(exchange, rounds.deployed, kinds, classes)
+    for client, reason in sorted(exchange.failures.items()):
+        log.warning("round %d: client %d not evaluated: %s", rounds.round, client, reason)
+    exchange.check_enough(rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}")
+    return scores, dict(sorted(exchange.failures.items()))
 
 
 def scores_of(exchange: Exchange, deployed: Collection[str], kinds: Sequence[str], classes: int) -> ClientScores:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from fedskew.sweep.jobs import Job
 from server_app.app import Run, run
 from server_app.results import RunFolder
 from server_app.settings import RunSettings, parse
-from strategies.base import Strategy
+from strategies.base import Rounds
+from strategies.exchange import QUERY, Exchange, Grid, Request
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -187,13 +188,15 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
 
         client_app.app.train_round = train_round
     elif place == "during the final question":
-        question = Strategy.question
+        ask = Rounds.ask
 
-        def ask_and_die(strategy: Strategy, *arguments: Any) -> None:
-            question(strategy, *arguments)
-            die()
+        def ask_and_die(rounds: Rounds, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
+            exchange = ask(rounds, grid, clients, request)
+            if request.kind == QUERY and rounds.round == round:
+                die()
+            return exchange
 
-        Strategy.question = ask_and_die  # type: ignore[assignment,method-assign]
+        Rounds.ask = ask_and_die  # type: ignore[method-assign]
     elif place == "before the checkpoint":
         add_round = RunFolder.add_round
 

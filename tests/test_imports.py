@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "strategies", "server_app", "fedskew")
 FLOWER = (
-    "client_app/app.py", "client_app/messages.py", "strategies/base.py", "strategies/exchange.py",
+    "client_app/app.py", "client_app/messages.py", "strategies/flower.py", "strategies/exchange.py",
     "server_app/app.py", "fedskew/engines/*.py",
 )  # fmt: skip
 FILES = sorted(file.relative_to(ROOT).as_posix() for package in ORDER for file in (ROOT / package).rglob("*.py"))

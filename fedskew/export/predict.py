@@ -15,7 +15,7 @@ from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
 from server_app.evaluation import metrics
 from server_app.results import finite
-from strategies.unseen_site import averaged, distances, reestimated
+from strategies.batch_norm import averaged, distances, reestimated
 
 UNSEEN = {
     "averaged": "the sites' mean",

@@ -9,7 +9,7 @@ from client_builders import counting_client
 from torch import Tensor
 
 from client_app.optimizer import coefficient_sum
-from client_app.training import class_distribution
+from client_app.training import with_sampler
 from client_app.variants.focal import Focal
 from client_app.variants.logit_calibration import LogitCalibration
 from client_app.variants.resampling import Resampling
@@ -83,9 +83,7 @@ def test_calibration_of_zero_and_of_equal_classes() -> None:
 
 
 def test_calibration_counts_what_a_sampler_draws() -> None:
-    client = counting_client((30, 10))
-    weights_N = Resampling(beta_start=1.0, decay=1.0).sample_weights(client)
-    balanced = counting_client((30, 10), effective_prior=class_distribution(client, weights_N))
+    balanced = with_sampler(counting_client((30, 10)), [Resampling(beta_start=1.0, decay=1.0)])
     offset_C = LogitCalibration().logit_offset(balanced)
     torch.testing.assert_close(offset_C, torch.full((2,), -(20**-0.25), dtype=torch.float64))
 

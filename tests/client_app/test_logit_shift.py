@@ -10,7 +10,7 @@ from torch import Tensor
 
 from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
-from client_app.training import class_distribution, sampling_weights, total_offset, train_round
+from client_app.training import total_offset, train_round, with_sampler
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
@@ -198,14 +198,10 @@ LIKELIHOOD_XC = torch.softmax(torch.randn(6, 4, dtype=FLOAT, generator=torch.Gen
 
 def expected_gradient(client: Client, variants: list[Variant], posterior_XC: Tensor) -> Tensor:
     """Return (X, C): the gradient of E[loss] to the table f(x) at f = ln P(y|x), over what the client trains on."""
-    weights_N = sampling_weights(client, variants)
-    distribution_C = class_distribution(client, weights_N)
-    trained_on = counting_client(
-        client.counts_C.long().tolist(), broadcast=client.broadcast, effective_prior=distribution_C
-    )
+    trained_on = with_sampler(client, variants)
     offset = total_offset(trained_on, variants)
     logits_XC = posterior_XC.log() if offset is None else posterior_XC.log() + offset
-    joint_XC = LIKELIHOOD_XC * distribution_C
+    joint_XC = LIKELIHOOD_XC * trained_on.effective_prior_C
     return torch.softmax(logits_XC, dim=1) * joint_XC.sum(1, keepdim=True) - joint_XC
 
 
@@ -229,7 +225,7 @@ def test_the_true_posterior_is_stationary_under_every_sampler(k: int, beta: floa
 def test_the_shift_reads_the_distribution_that_is_trained_on() -> None:
     client = federation(FULL_KC, LogitShift())[0]
     variants: list[Variant] = [LogitShift(), Resampling(beta_start=1.0, beta_end=1.0)]
-    distribution_C = class_distribution(client, sampling_weights(client, variants))
+    distribution_C = with_sampler(client, variants).effective_prior_C
     assert torch.allclose(distribution_C, torch.full((4,), 0.25, dtype=FLOAT), atol=1e-12)
     seen: list[Tensor] = []
 

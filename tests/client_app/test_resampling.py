@@ -9,7 +9,7 @@ import torch
 from client_builders import FLOAT, counting_client, small_client
 
 from client_app.optimizer import TrainingSettings
-from client_app.training import batches, class_distribution, sampling_weights, train_round
+from client_app.training import batches, train_round, with_sampler
 from client_app.variants.resampling import Resampling, class_balanced_weights
 
 COUNTS_C = torch.tensor([900.0, 30.0, 5.0, 1.0], dtype=FLOAT)
@@ -94,12 +94,11 @@ def test_a_warm_up_is_plain_training() -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
 def test_the_class_distribution_is_that_of_the_weights(beta: float) -> None:
     counts = (90, 0, 9, 1)
-    client = counting_client(counts)
-    weights_N = sampling_weights(client, [fixed(beta)])
-    assert weights_N is not None and weights_N.dtype == FLOAT
+    client = with_sampler(counting_client(counts), [fixed(beta)])
+    assert client.sampling_weights_N is not None and client.sampling_weights_N.dtype == FLOAT
     masses = [n * ((1 / n if beta == 1 else (1 - beta) / (1 - beta**n)) if n else 0) for n in counts]
     expected = [mass / sum(masses) for mass in masses]
-    distribution_C = class_distribution(client, weights_N)
+    distribution_C = client.effective_prior_C
     assert distribution_C.tolist() == pytest.approx(expected, abs=1e-12)
     assert distribution_C.sum().item() == pytest.approx(1, abs=1e-12)
 
@@ -107,11 +106,10 @@ def test_the_class_distribution_is_that_of_the_weights(beta: float) -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.98, 1.0])
 def test_what_is_drawn_follows_the_weights(beta: float) -> None:
     counts = (60, 0, 30, 10)
-    client = counting_client(counts, seed=11)
-    weights_N = sampling_weights(client, [fixed(beta)])
-    expected_C = class_distribution(client, weights_N)
+    client = with_sampler(counting_client(counts, seed=11), [fixed(beta)])
+    expected_C = client.effective_prior_C
     epochs = 200
-    drawn = torch.cat(list(batches(client, weights_N, TrainingSettings(local_epochs=epochs, batch_size=50))))
+    drawn = torch.cat(list(batches(client, TrainingSettings(local_epochs=epochs, batch_size=50))))
     assert len(drawn) == epochs * 100, "an epoch is as many draws as the client has samples"
     observed_C = torch.bincount(client.labels_N[drawn], minlength=4).double()
     assert observed_C[1] == 0
@@ -123,10 +121,9 @@ def test_what_is_drawn_follows_the_weights(beta: float) -> None:
 
 
 def test_draws_repeat_and_depend_on_the_client_s_seed() -> None:
-    client = counting_client((20, 5))
-    weights_N, settings = sampling_weights(client, [Resampling()]), TrainingSettings()
-    first, again = (torch.cat(list(batches(client, weights_N, settings))) for _ in range(2))
-    other = torch.cat(list(batches(replace(client, seed=5), weights_N, settings)))
+    client, settings = with_sampler(counting_client((20, 5)), [Resampling()]), TrainingSettings()
+    first, again = (torch.cat(list(batches(client, settings))) for _ in range(2))
+    other = torch.cat(list(batches(replace(client, seed=5), settings)))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 

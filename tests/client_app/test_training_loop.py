@@ -146,7 +146,7 @@ def test_gradients_are_clipped_after_the_pull_and_before_the_optimizer(momentum:
     plain = build("small-cnn", SHAPE, 4, 0)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
     norms = []
-    for part in batches(client, None, settings):
+    for part in batches(client, settings):
         optimizer.zero_grad()
         loss = F.cross_entropy(plain(client.samples.inputs_N[part]), client.labels_N[part])
         pull = sum(((weight - client.start[name]) ** 2).sum() for name, weight in plain.named_parameters())
@@ -177,7 +177,7 @@ def test_rate_follows_the_round() -> None:
 )
 def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: list[int]) -> None:
     client = small_client((size,))
-    drawn = list(batches(client, None, TrainingSettings(local_epochs=3, batch_size=batch_size)))
+    drawn = list(batches(client, TrainingSettings(local_epochs=3, batch_size=batch_size)))
     assert [len(part) for part in drawn] == sizes * 3
     epochs = [torch.cat(drawn[i : i + len(sizes)]) for i in range(0, len(drawn), len(sizes))]
     for epoch in epochs:
@@ -190,7 +190,7 @@ def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: li
 def test_a_batch_limit_ends_every_epoch_early(limit: int, steps: int) -> None:
     client = small_client((9, 8, 5))
     settings = TrainingSettings(local_epochs=2, batch_size=8)
-    every, some = (list(batches(client, None, replace(settings, batch_limit=each))) for each in (0, limit))
+    every, some = (list(batches(client, replace(settings, batch_limit=each))) for each in (0, limit))
     assert len(some) == steps
     assert [part.tolist() for part in some[: steps // 2]] == [part.tolist() for part in every[: steps // 2]]
     assert [part.tolist() for part in some[steps // 2 :]] == [part.tolist() for part in every[3 : 3 + steps // 2]]
@@ -204,7 +204,7 @@ def test_a_batch_limit_beside_local_steps_is_refused() -> None:
 @pytest.mark.parametrize("local_steps", [1, 2, 3, 7])
 def test_local_steps_replace_epochs(local_steps: int) -> None:
     client = small_client((10,))
-    drawn = list(batches(client, None, TrainingSettings(local_steps=local_steps, local_epochs=50, batch_size=4)))
+    drawn = list(batches(client, TrainingSettings(local_steps=local_steps, local_epochs=50, batch_size=4)))
     assert len(drawn) == local_steps
     whole = torch.cat(drawn[: 3 * (local_steps // 3)]) if local_steps >= 3 else torch.empty(0)
     assert torch.bincount(whole.long(), minlength=10).tolist() == [local_steps // 3] * 10
@@ -364,7 +364,7 @@ def test_two_gradients_that_share_memory_are_corrected_once(mu: float) -> None:
     client = client_of(TwoBiases(), inputs_N, labels_N, 2)
     client = replace(client, start={name: tensor - 1 for name, tensor in client.start.items()})
     gradient = (0.5 - F.one_hot(labels_N, 2).double()) / 4
-    order = next(iter(batches(client, None, TrainingSettings())))
+    order = next(iter(batches(client, TrainingSettings())))
     settings = TrainingSettings(local_steps=1, learning_rate=1.0, weight_decay=0.1)
     report = train_round(client, [Proximal(mu)], settings)
     for name, start in (("one", 0.0), ("two", 1.0)):

@@ -19,8 +19,8 @@ from client_app.state import State, digest
 from data import federate
 from fedskew.engines.local import LocalGrid, identify
 from server_app.checkpoint import Checkpoint
-from strategies.base import Strategy
 from strategies.exchange import Exchange, ExchangeSettings, TooFewNodes, TooFewReplies, wait_for_nodes
+from strategies.flower import Strategy
 
 Train = Callable[..., Outcome]
 FAULTY = 1

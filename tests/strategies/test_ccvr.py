@@ -153,10 +153,6 @@ def test_classes_that_nobody_holds(server: Server) -> None:
     check_answer(empty, server, CCVR())
 
 
-def test_nothing_is_deployed_before_the_last_round(server: Server) -> None:
-    assert CCVR().deploy(server, {}, state_of(1), []).models == {}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -14,7 +14,7 @@ from client_app.state import State, digest
 from data import SettingError
 from strategies.checks import Refused, differences, expected_of, not_finite
 from strategies.fedavg import FedAvg
-from strategies.integer_sum import PlainSum
+from strategies.questions import integer_sum
 from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import FORMS, ServerOptimizer
 from strategies.tau_norm import TauNorm
@@ -202,14 +202,14 @@ def test_tau_is_checked(tau: float) -> None:
 
 def test_sum_of_integers() -> None:
     answers = {k: {"counts": torch.tensor([k, 2**40 * k])} for k in range(4)}
-    assert PlainSum().total(answers)["counts"].tolist() == [6, 6 * 2**40]
+    assert integer_sum(answers)["counts"].tolist() == [6, 6 * 2**40]
 
 
 @pytest.mark.parametrize("odd", [{"counts": torch.ones(3).long()}, {"other": torch.ones(2).long()},
                                  {"counts": torch.ones(2)}, {}])  # fmt: skip
 def test_sum_of_unlike_answers(odd: State) -> None:
     with pytest.raises(ValueError, match="client 1 answered"):
-        PlainSum().total({0: {"counts": torch.ones(2).long()}, 1: odd})
+        integer_sum({0: {"counts": torch.ones(2).long()}, 1: odd})
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import torch
 from server_builders import INPUTS, WIDTH, draws, model_of, samples_of, state_of
 from torch import nn
 
-import strategies.unseen_site
+import strategies.batch_norm
 from client_app.models import Classifier
 from client_app.state import copy
 from data import Samples
-from strategies.unseen_site import averaged, distances, norm_layers, reestimated, symmetric_divergence
+from strategies.batch_norm import averaged, distances, norm_layers, reestimated, symmetric_divergence
 
 NORM = "features.1"
 MEAN, VAR = f"{NORM}.running_mean", f"{NORM}.running_var"
@@ -50,7 +50,7 @@ def test_batches_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model, samples = model_of(), samples_of(10)
     inputs_NH = samples.inputs_N @ model.features[0].weight.T + model.features[0].bias  # type: ignore[index,operator]
     for size in (16, 10, 13):  # 40 samples: 16, 16, 8; four times 10; 13, 13, 14
-        monkeypatch.setattr(strategies.unseen_site, "BATCH", size)
+        monkeypatch.setattr(strategies.batch_norm, "BATCH", size)
         made = reestimated(model, state_of(1) | model_of().state_dict(), samples, draws(5))
         order_N = torch.randperm(40, generator=draws(5))
         parts = list(torch.split(order_N, size)) if size != 13 else list(torch.split(order_N, [13, 13, 14]))

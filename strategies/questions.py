@@ -1,0 +1,86 @@
+"""What clients are asked outside training: once before round 1, and once after the last round."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from client_app.messages import size
+from client_app.state import State
+from strategies.base import Rounds
+from strategies.checks import Refused, check_answer
+from strategies.exchange import QUERY, Exchange, Grid
+
+log = logging.getLogger("fedskew")
+
+
+def ask_question(
+    rounds: Rounds, grid: Grid, question: str, variant: str, clients: Sequence[int] | None = None
+) -> Exchange:
+    """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused."""
+    request = rounds.request(QUERY, {"question": question}, {"model": rounds.shared})
+    exchange = rounds.ask(grid, range(rounds.clients) if clients is None else clients, request)
+    for client, answer in list(exchange.answers.items()):
+        if variant not in answer.named("upload"):
+            exchange.refuse(client, f"the reply holds no answer for {variant}")
+    return exchange
+
+
+def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
+    """Ask all clients, once in a run's life, what a variant must know of all of them; return whether it asked.
+
+    The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
+    """
+    asking = [variant for variant in rounds.variants if variant.question and variant.name not in rounds.states]
+    for variant in asking:
+        assert variant.question is not None
+        exchange = ask_question(rounds, grid, variant.question, variant.name)
+        exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
+        rounds.states[variant.name] = integer_sum(exchange.uploads(variant.name))
+    return bool(asking)
+
+
+def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
+    """Return the sum of the clients' int64 tensors, by name. Raises ValueError when names or shapes differ.
+
+    All that the server learns from their answers is this sum, so one of masked integers can take its place.
+    """
+    first = next(iter(answers.values()))
+    for client, answer in answers.items():
+        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in answer.items()}
+        if shapes != {name: (tensor.shape, torch.int64) for name, tensor in first.items()}:
+            raise ValueError(f"client {client} answered {shapes}, not like the others")
+    return {name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first}
+
+
+def ask_finally(rounds: Rounds, grid: Grid) -> None:
+    """After the last round, ask all clients what methods must know of the final model, and deploy what they make.
+
+    It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
+    checkpoint repeats both.
+    """
+    for part in (part for part in rounds.deploys if part.final_question):
+        exchange = ask_question(rounds, grid, part.final_question, part.final_question)
+        for client, answer in exchange.uploads(part.final_question).items():
+            try:
+                check_answer(answer, rounds.server, part)
+            except Refused as refusal:
+                exchange.refuse(client, str(refusal))
+        for client, reason in sorted(exchange.failures.items()):
+            log.warning("question %s: client %d left out: %s", part.final_question, client, reason)
+        exchange.check_enough(rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}")
+        answers, began = exchange.uploads(part.final_question), time.perf_counter()
+        state, last = rounds.states[part.name], rounds.last
+        metrics = rounds.deploy(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        reasons = {client: f"{part.final_question}: {reason}" for client, reason in exchange.failures.items()}
+        rounds.last = replace(
+            last,
+            failures=dict(sorted({**reasons, **last.failures}.items())),
+            bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
+            bytes_up=last.bytes_up + sum(map(size, answers.values())),
+            seconds={**last.seconds, "server": last.seconds["server"] + time.perf_counter() - began},
+            metrics={**last.metrics, **metrics},
+        )
