@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from client_app.state import State, split_prefix, with_prefix
-from client_app.tensor_files import read, write_atomically
+from client_app.tensor_files import KIND, read, write_atomically
 
 
 class MemoryLost(FileNotFoundError):
@@ -27,17 +27,23 @@ def file_of(folder: Path, round: int) -> Path:
     return folder / f"round-{round:06d}.safetensors"
 
 
+def identity(folder: Path, round: int) -> dict[str, str]:
+    """Return what the file of `round` says of itself, so that it counts nowhere else."""
+    return {KIND: "memory", "run": folder.parent.parent.name, "client": folder.name, "round": str(round)}
+
+
 def recall(folder: Path, round: int) -> dict[str, dict[str, Tensor]]:
     """Return what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
-    Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole.
+    Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, or another
+    client's, round's or run's.
     """
     if round == 0:
         return {}
     path = file_of(folder, round)
     if not path.exists():
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
-    return split_prefix(read(path)[0])
+    return split_prefix(read(path, identity(folder, round))[0])
 
 
 def forget_all_but(folder: Path, round: int) -> None:
@@ -57,4 +63,4 @@ def remember(folder: Path, round: int, memory: Mapping[str, State]) -> None:
     """Write what the client keeps in `round`, if anything."""
     if memory:
         tensors = {name: tensor for part, state in memory.items() for name, tensor in with_prefix(part, state).items()}
-        write_atomically(file_of(folder, round), tensors)
+        write_atomically(file_of(folder, round), tensors, identity(folder, round))

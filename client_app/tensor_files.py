@@ -15,9 +15,12 @@ from client_app.state import digest
 CHECKSUM = "checksum"
 """Key of a file's metadata: the digest of its tensors and of its other metadata."""
 
+KIND = "kind"
+"""Key of a file's metadata: what the file is of."""
+
 
 class Damaged(ValueError):
-    """A file that is not as it was written; the message names it."""
+    """A file that is not as it was written, or not the one that belongs there; the message names it."""
 
 
 class WriteFailed(OSError):
@@ -55,14 +58,23 @@ def write_atomically(
             partial.unlink(missing_ok=True)
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return a file's tensors and text. Raises Damaged when they are not the ones that were written."""
+def read(path: Path, identity: Mapping[str, str] | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return a file's tensors and text.
+
+    `identity` is what the file must say of itself: of which kind, run, client, round it is. Files of earlier versions
+    say none of it and are taken as they are. Raises Damaged when they are not the ones that were written, or another's.
+    """
     with opened(path) as file:
         told = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     stated = told.pop(CHECKSUM, None)  # files of earlier versions have none
+    if stated is None and KIND in told:
+        raise Damaged(f"{path} is damaged: its checksum is missing")
     if stated is not None and stated != checksum(tensors, told):
         raise Damaged(f"{path} is damaged: its checksum is another")
+    for key, value in (identity or {}).items():
+        if (said := told.get(key, value)) != value:
+            raise Damaged(f"{path} is not the file that belongs here: its {key} is {said!r}, not {value!r}")
     return tensors, told
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from data import require
 from fedskew.cli.results_table import lines, results_table, unseen_table
@@ -113,5 +114,5 @@ def run_one(settings: RunSettings, engine: str, out: Console, workers: int, fede
 
     title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"
     out.print(title, style="bold")
-    with out.status(title):
+    with out.status(Text(title)):
         return execute(settings, engine, out.print, workers=workers, federation_config=federation_config)

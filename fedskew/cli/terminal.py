@@ -18,8 +18,11 @@ UNBOUNDED = 200
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console that neither breaks lines nor colors numbers, so that paths and names can be copied whole."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    """Return a console that neither breaks lines nor colors numbers, so that paths and names can be copied whole.
+
+    Nor does it read `[red]` or `:smile:` as anything but text: classes, sites and folders may be called so.
+    """
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = UNBOUNDED
     return made

@@ -7,7 +7,7 @@ from typing import Any
 
 from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State
-from client_app.tensor_files import Damaged, write_atomically, writing
+from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, SettingError, require
 from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
@@ -17,6 +17,9 @@ from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
 from server_app.results import RunFolder, summarize, write_text
 from strategies.base import AVERAGE
 
+NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-shape": str, "mean": str, "std": str,
+          "rounds": int}  # fmt: skip
+"""The settings that an export is made of."""
 MEND = "the run's own command mends it"
 
 
@@ -46,6 +49,8 @@ class TrainedRun:
         if not self.told:
             raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
         self.settings: dict[str, Any] = self.told["settings"]
+        if missing := [key for key in NEEDED if not isinstance(self.settings.get(key), NEEDED[key])]:
+            raise DataError(f"{folder.settings_file}: settings: {', '.join(missing)}: is missing or of another type")
         try:
             records, summary = folder.rounds(), folder.summary()
         except OSError as error:
@@ -89,12 +94,17 @@ class TrainedRun:
     def sites(self) -> list[Site]:
         """Return the clients that have trained, by number; each may have kept something."""
         sizes = self.told.get("samples") or {"clients": [], "train": []}
-        domains = [words.partition(" ")[2] for words in sizes["clients"]]
+        clients, train = sizes.get("clients"), sizes.get("train")
+        if not isinstance(clients, list) or not isinstance(train, list) or len(clients) != len(train):
+            raise DataError(f"{self.folder.settings_file}: samples: must list every client and its samples")
+        domains = [words.partition(" ")[2] for words in map(str, clients)]
         made = []
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
             domain = domains[client] if client < len(domains) else ""
             name = domain if domain and domains.count(domain) == 1 else f"{domain}-{client}".lstrip("-")
-            samples = sum(sizes["train"][client]) if client < len(domains) else 1
+            if Path(name).name != name or not name.isprintable():  # a file is going to be called so
+                raise DataError(f"{self.folder.settings_file}: samples: clients: {name!r}: is no name of a site")
+            samples = sum(train[client]) if client < len(domains) else 1
             made.append(Site(name, client, round, samples))
         return made
 
@@ -140,7 +150,7 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     metadata, sites = run.description.metadata(), []
     tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
     for site, state in run.kept():
-        own = {"site": site.name, "client": str(site.client), "samples": str(site.samples)}
+        own = {KIND: "site", "site": site.name, "client": str(site.client), "samples": str(site.samples)}
         tensors[site_file(output, site.name)] = state, {**metadata, **own}
         sites.append(site.name)
     try:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from client_app import tensor_files
 from client_app.models import MODELS, batch_norm_names, build, is_own_model
 from client_app.state import State
+from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError
 from data.resolve import class_names, input_shape, numbers
 from strategies.checks import differences, expected_of, not_finite
@@ -45,7 +46,7 @@ class Description:
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
         told = {field.name.replace("_", "-"): str(getattr(self, field.name)) for field in fields(self)}
-        return {"format": "pt", "fedskew-format": FORMAT, **told}
+        return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **told}
 
     @staticmethod
     def of(metadata: Metadata, path: Path) -> "Description":
@@ -130,12 +131,16 @@ class ModelFolder:
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], Metadata]:
-    """Return a file's tensors and metadata. Raises DataError, naming the file, when it cannot be read."""
+    """Return a file's tensors and metadata. Raises DataError, naming the file, when they are not as they were written,
+    or the file is another's."""
+    site = path.stem.removeprefix("site-")
+    identity = {KIND: "model"} if path.name == MODEL_FILE else {KIND: "site", "site": site}
     try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as a safetensors file: {error}") from None
+        return tensor_files.read(path, identity)
+    except Damaged as error:
+        raise DataError(str(error)) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def check(state: State, expected: Mapping[str, tuple[tuple[int, ...], object]], path: Path) -> None:

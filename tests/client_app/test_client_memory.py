@@ -6,6 +6,7 @@ import pytest
 import torch
 from client_builders import same
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from client_app import tensor_files
 from client_app.memory import MemoryLost, file_of, folder_of, forget_all_but, recall, remember
@@ -128,3 +129,27 @@ def test_transposed_tensors_are_written(tmp_path: Path) -> None:
     matrix = torch.arange(6.0).reshape(2, 3).T
     remember(tmp_path, 1, {"private": {"matrix": matrix}})
     assert torch.equal(recall(tmp_path, 1)["private"]["matrix"], matrix)
+
+
+def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) -> None:
+    folders = [folder_of(tmp_path / run, client) for run, client in (("a", 1), ("a", 2), ("b", 1))]
+    for folder in folders:
+        remember(folder, 1, kept(1.0))
+        remember(folder, 2, kept(2.0))
+    own = file_of(folders[0], 2)
+    for other, words in (
+        (file_of(folders[1], 2), "its client is 'client-00002', not 'client-00001'"),
+        (file_of(folders[0], 1), "its round is '1', not '2'"),
+        (file_of(folders[2], 2), "its run is 'b', not 'a'"),
+    ):
+        own.write_bytes(other.read_bytes())
+        with pytest.raises(Damaged, match=words):
+            recall(folders[0], 2)
+    write_atomically(own, {"private/x": torch.ones(1)}, {"kind": "checkpoint"})
+    with pytest.raises(Damaged, match="its kind is 'checkpoint', not 'memory'"):
+        recall(folders[0], 2)
+    write_atomically(own, {"private/x": torch.ones(1)})  # as earlier versions wrote it
+    assert recall(folders[0], 2)["private"]["x"].item() == 1
+    save_file({"private/x": torch.ones(1)}, own, {"kind": "memory"})
+    with pytest.raises(Damaged, match="its checksum is missing"):
+        recall(folders[0], 2)

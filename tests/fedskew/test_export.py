@@ -48,9 +48,9 @@ def test_the_model_file_is_the_deployed_state_and_says_what_it_is(creff: RunFold
             told = file.metadata()
         assert told.pop("checksum")
         assert told == {
-            "format": "pt", "fedskew-format": "1", "run": creff.path.name, "method": "creff", "model": wanted,
-            "round": "2", "architecture": "small-cnn", "classes": "0,1,2,3,4,5,6,7,8,9", "input-shape": "1x8x8",
-            "mean": "0.5", "std": "0.5", "crop": "none",
+            "format": "pt", "fedskew-format": "1", "kind": "model", "run": creff.path.name, "method": "creff",
+            "model": wanted, "round": "2", "architecture": "small-cnn", "classes": "0,1,2,3,4,5,6,7,8,9",
+            "input-shape": "1x8x8", "mean": "0.5", "std": "0.5", "crop": "none",
         }  # fmt: skip
 
 
@@ -167,6 +167,33 @@ def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
     assert status == 2 and out == "" and errors.count("\n") == 1
     assert re.search(told, errors.removeprefix("fedskew: ").rstrip())
     assert not (tmp_path / "model").exists()
+
+
+def settings_told(folder: RunFolder, **samples: object) -> None:
+    """Change what settings.json tells of the clients, as by hand."""
+    told = folder.told()
+    folder.settings_file.write_text(json.dumps({**told, "samples": {**told["samples"], **samples}}))
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/b", "a\nb", "a\0b"])
+def test_a_client_s_name_does_not_lead_out_of_the_folder(fedbn: RunFolder, tmp_path: Path, name: str) -> None:
+    run = copied(fedbn, tmp_path / "results")
+    settings_told(run, clients=[f"0 {name}", "1 dark"])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match=r"settings.json: samples: clients: .* is no name of a site"):
+        export(TrainedRun(run), tmp_path / "a" / "b" / "model")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path: Path) -> None:
+    run = copied(fedbn, tmp_path)
+    settings_told(run, clients=["0 bright"])
+    with pytest.raises(DataError, match=r"settings.json: samples: must list every client and its samples"):
+        export(TrainedRun(run), tmp_path / "model")
+    told = run.told()
+    run.settings_file.write_text(json.dumps({**told, "settings": {**told["settings"], "rounds": "2", "model": None}}))
+    with pytest.raises(DataError, match=r"settings: model, rounds: is missing or of another type"):
+        TrainedRun(run)
 
 
 def cut(file: Path) -> None:

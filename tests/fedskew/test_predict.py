@@ -12,10 +12,11 @@ import torch
 from command_line import FedSkew
 from exported_models import exported, trained_on_digits, trained_on_domains, write_inputs, write_test_set
 from PIL import Image
-from safetensors import safe_open
 from safetensors.torch import save_file
 
+from client_app import tensor_files
 from client_app.models import batch_norm_names
+from client_app.tensor_files import write_atomically
 from data import DataSettings, Samples, load
 from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
@@ -159,10 +160,9 @@ def normalized(images: np.ndarray) -> torch.Tensor:
 def rewritten(source: Path, target: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> Path:
     """Copy an export with its model file changed."""
     shutil.copytree(source, target)
-    with safe_open(source / "model.safetensors", "pt") as file:
-        state, told = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+    state, told = tensor_files.read(source / "model.safetensors")
     change(state, told)
-    save_file(state, target / "model.safetensors", told)
+    write_atomically(target / "model.safetensors", state, told)
     return target
 
 
@@ -207,15 +207,47 @@ def test_broken_files_and_files_of_another_run(digits: Path, domains: Path, tmp_
     other = exported(trained_on_domains(tmp_path, rounds=1)[1], tmp_path / "other")
     shutil.copy(other / "site-dark.safetensors", tmp_path / "mixed")
     for name, words in {
-        "cut": "cannot be read as a safetensors file",
-        "text": "cannot be read as a safetensors file",
-        "empty": "cannot be read as a safetensors file",
+        "cut": "model.safetensors is damaged: ",
+        "text": "model.safetensors is damaged: ",
+        "empty": "model.safetensors is damaged: ",
         "nothing": "holds no model.safetensors",
         "nowhere": "holds no model.safetensors",
         "mixed": "site-dark.safetensors: is of run",
     }.items():
         status, _, told = fedskew("predict", tmp_path / name, digits / "test.npz")
         assert (status, told.count("\n")) == (2, 1) and words in told
+
+
+def test_flipped_bits_are_noticed_by_the_checksum(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    shutil.copytree(digits / "creff", tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    content, draws = bytearray(file.read_bytes()), np.random.default_rng(0)
+    for place in draws.integers(len(content) // 2, len(content), 40).tolist():
+        content[place] ^= 64
+    file.write_bytes(content)
+    status, out, told = fedskew("predict", tmp_path / "model", digits / "test.npz")
+    assert (status, out, told.count("\n")) == (2, "", 1) and "is damaged: its checksum is another" in told
+
+
+def test_a_site_s_file_is_taken_under_its_own_name_alone(domains: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    shutil.copytree(domains / "model", tmp_path / "model")
+    site, other = (tmp_path / "model" / f"site-{name}.safetensors" for name in ("bright", "dark"))
+    shutil.copy(other, site)
+    status, _, told = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
+    assert (status, told.count("\n")) == (2, 1) and f"{site} is not the file that belongs here: its site" in told
+    shutil.copy(domains / "model" / site.name, tmp_path / "model" / "model.safetensors")
+    status, _, told = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
+    assert status == 2 and "model.safetensors is not the file that belongs here: its kind is 'site'" in told
+
+
+def test_exports_of_earlier_versions_are_read(domains: Path, tmp_path: Path) -> None:
+    """They have no kind, and the first ones no checksum."""
+    shutil.copytree(domains / "model", tmp_path / "model")
+    for file in (tmp_path / "model").glob("*.safetensors"):
+        state, told = tensor_files.read(file)
+        del told["kind"]
+        save_file(state, file, told)
+    assert list(ModelFolder(tmp_path / "model").sites) == ["bright", "dark"]
 
 
 def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:

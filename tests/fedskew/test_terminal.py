@@ -1,8 +1,11 @@
 """Tables are cut nowhere but in a terminal that is too narrow for them."""
 
 import io
+from pathlib import Path
 
+import numpy as np
 import pytest
+from command_line import FedSkew
 from rich.console import Console
 from rich.table import Table
 
@@ -26,3 +29,26 @@ def test_a_pipe_has_no_edge(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(table)
     assert "column-0011" in capsys.readouterr().out
     assert console().width == UNBOUNDED
+
+
+def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> None:
+    """Rich would read a class [/b] as the end of bold, which is a traceback, and drop [red]."""
+    draws, labels = np.random.default_rng(0), np.arange(40) % 3
+    images = draws.integers(0, 256, (40, 8, 8), np.uint8)
+    folder = tmp_path / "[/b] :smile:"
+    folder.mkdir(parents=True)
+    split = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez(folder / "own.npz", **split)
+    stated = [f"dataset=npz:{folder}/own.npz", "classes=[/b],[red],:smile:", "input-shape=1x8x8", "model=mlp-bn"]
+    stated += ["rounds=1", "clients=2", "min-samples=5", "alpha=1", f"results={folder}"]
+    words = [word for text in stated for word in ("--set", text)]
+    status, told, errors = fedskew("run", "--engine", "inprocess", *words)
+    assert status == 0, errors
+    assert "[/b]" in told and "[red]" in told and ":smile:" in told and str(folder) in told
+    (run,) = (path for path in folder.iterdir() if path.is_dir())
+    for command in (("data", "show", *words), ("export", run), ("data", "check", folder / "own.npz")):
+        status, told, errors = fedskew(*command)
+        assert status == 0 and str(run if command[0] == "export" else folder / "own.npz") in told, errors
+    np.savez(tmp_path / "new.npz", images=images, labels=labels)
+    status, told, errors = fedskew("predict", run / "export" / "average", tmp_path / "new.npz")
+    assert status == 0 and "recall of [/b]" in told and "recall of [red]" in told, errors
