@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from data import SettingError, require
+from fedskew.experiments.entries import Settings, built, entries_of, label_of, read_as, shown
 from server_app.settings import Scalar
 
 FILE = Path(__file__).resolve().parent.parent.parent / "experiments.yaml"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it, is ten times as fast
 SELECTIONS = ("last", "best-test", "best-validation", "mean-of-last-5", "mean-of-last-10")
-Settings = Mapping[str, Scalar]
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,9 @@ class Experiment:
         where = f"experiments.yaml: {self.name}"
         labels = [row.label for row in self.rows]
         require(len(set(labels)) == len(labels), f"{where}: methods", labels, "name a row twice")
+        require(len(labels) > 0, f"{where}: methods", labels, "must name at least one")
+        require(len(self.columns) > 0, f"{where}: columns", [], "must name at least one, where there are any")
+        require(len(set(self.seeds)) == len(self.seeds), f"{where}: seeds", list(self.seeds), "name a seed twice")
         require(len(self.seeds) > 0, f"{where}: seeds", list(self.seeds), "must name at least one")
         known = f"must be one of {', '.join(SELECTIONS)}"
         for selection in (self.selection, *(claim.selection or self.selection for claim in self.claims)):
@@ -129,74 +129,60 @@ class Suite:
     experiments: tuple[str, ...]
 
 
-def load_experiments(path: Path = FILE) -> dict[str, Experiment]:
-    """Return the experiments of a file by their names. Raises SettingError for keys that mean nothing."""
-    return {name: experiment(name, entry) for name, entry in entries_of(path).items() if "experiments" not in entry}
+def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
+    """Return the experiments of a file by their names. Raises SettingError for whatever they cannot mean."""
+    return {
+        name: experiment(name, entry) for name, entry in entries_of(path or FILE).items() if "experiments" not in entry
+    }
 
 
-def load_suites(path: Path = FILE) -> dict[str, Suite]:
+def load_suites(path: Path | None = None) -> dict[str, Suite]:
     """Return the suites of a file by their names. Raises SettingError for one of other than known experiments."""
-    entries = entries_of(path)
-    suites = {}
+    entries = entries_of(path or FILE)
+    suites: dict[str, Suite] = {}
     for name, entry in entries.items():
         if "experiments" not in entry:
             continue
-        for member in entry["experiments"]:
+        suites[name] = built(Suite, name, {**entry, "name": name})
+        for member in suites[name].experiments:
             known = member in entries and "experiments" not in entries[member]
             require(known, f"experiments.yaml: {name}: experiments", member, "is no experiment")
-        suites[name] = checked(Suite, name, {**entry, "experiments": tuple(entry["experiments"]), "name": name})
     return suites
-
-
-def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a file by their names, without those that only lend settings."""
-    try:
-        entries = yaml.load(path.read_text(), LOADER)
-    except yaml.YAMLError as error:
-        raise SettingError("experiments", str(path), f"is not YAML: {' '.join(str(error).split())}") from error
-    return {name: entry for name, entry in entries.items() if not name.startswith(".")}
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     """Return one entry of the file as an experiment."""
-    entry = dict(entry)
-    rows = tuple(row(name, method) for method in entry.pop("methods"))
-    claims = tuple(checked(Claim, f"{name}: claims", claim) for claim in entry.pop("claims", ()))
-    for key, kind in (("seeds", tuple), ("series", tuple), ("unjudged", tuple)):
-        if key in entry:
-            entry[key] = kind(entry[key])
-    if "columns" in entry:
-        entry["columns"] = {str(label): settings or {} for label, settings in entry["columns"].items()}
-    entry["cells"] = {label: tuple(cells) for label, cells in entry.get("cells", {}).items()}
-    entry |= {"name": name, "rows": rows, "claims": claims}
-    checked_entry: Experiment = checked(Experiment, name, entry, public={"rows": "methods"})
-    return checked_entry
+    entry = {**entry, "name": name, "claims": claims_of(name, entry.get("claims", []))}
+    if "methods" in entry:
+        methods = entry.pop("methods")
+        require(isinstance(methods, list), f"experiments.yaml: {name}: methods", shown(methods), "must be a list")
+        entry["rows"] = tuple(row(name, method) for method in methods)
+    entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
+    return entry_as_read
 
 
-def row(name: str, entry: str | Mapping[str, Any]) -> Row:
+def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:
+    """Return the claims of an entry."""
+    where = f"{name}: claims"
+    require(isinstance(claims, list), f"experiments.yaml: {where}", shown(claims), "must be a list")
+    for claim in claims:
+        keys = isinstance(claim, dict) and all(isinstance(key, str) for key in claim)
+        require(keys, f"experiments.yaml: {where}", shown(claim), "must be keys with values")
+    return tuple(built(Claim, where, claim) for claim in claims)
+
+
+def row(name: str, entry: Any) -> Row:
     """Return a row from METHOD, or from LABEL: {method, deployed, settings}; the method is the label where left out."""
+    where = f"{name}: methods"
     if isinstance(entry, str):
         return Row(entry, entry)
-    if len(entry) != 1:
-        raise SettingError(f"experiments.yaml: {name}: methods", dict(entry), "must be METHOD or LABEL: {settings}")
-    ((label, settings),) = entry.items()
-    settings = dict(settings)
-    method, deployed = settings.pop("method", label), settings.pop("deployed", "")
-    return Row(label, method, settings, deployed)
-
-
-def checked(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str, str] | None = None) -> Any:
-    """Return `kind(**entry)`. Raises SettingError for a key that it does not have, or one it needs and lacks."""
-    names = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
-    known = sorted({(public or {}).get(name, name) for name in names} - {"name"})
-    if unknown := sorted(entry.keys() - set(names)):
-        raise SettingError(f"experiments.yaml: {where}", unknown[0], f"is no key; known are {', '.join(known)}")
-    if "columns" in entry and isinstance(entry["columns"], list):
-        entry = {**entry, "columns": tuple(map(str, entry["columns"]))}
-    try:
-        return kind(**entry)
-    except TypeError as error:
-        raise SettingError(f"experiments.yaml: {where}", sorted(entry), str(error).partition("() ")[2]) from error
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise SettingError(f"experiments.yaml: {where}", shown(entry), "must be METHOD or LABEL: {settings}")
+    ((written, stated),) = entry.items()
+    heading = label_of(name, "methods", written)
+    settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
+    method, deployed = settings.pop("method", heading), settings.pop("deployed", "")
+    return built(Row, where, {"label": heading, "method": method, "settings": settings, "deployed": deployed})  # type: ignore[no-any-return]
 
 
 def listed() -> dict[str, str]:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import FedSkew
 
 from client_app.client import Variant
 from client_app.variants import VARIANTS
 from data import SettingError
+from fedskew.experiments import experiments
 from fedskew.experiments.experiments import Experiment, experiment, find_all, listed, load_experiments, load_suites
 from fedskew.experiments.plan import HARMLESS, Cell, passive, plan, runs, selected, split
 from fedskew.report.gather import values_of
@@ -76,6 +78,64 @@ def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "experiments.yaml").write_text("one:\n  title: a: b\n")
     with pytest.raises(ValueError, match=r"experiments.yaml.*is not YAML.*line 2"):
         load_experiments(tmp_path / "experiments.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must be entries with keys, not nothing"),
+        ("- one\n", "must be entries with keys, not a list"),
+        ("one: [1]", "one = .*: must be keys with values"),
+        ("one: {1: 2}", "one = .*: must be keys with values"),
+        ("1: {title: a}", "the name of an entry = 1: must be text"),
+        ("one: {title: a}", "one = .*: needs methods"),
+        ("one: {title: 3, methods: [fedavg]}", "one: title = 3: must be text, not an integer"),
+        ("one: {title: a, methods: fedavg}", "one: methods = 'fedavg': must be a list"),
+        ("one: {title: a, methods: []}", "one: methods = .*: must name at least one"),
+        ("one: {title: a, methods: [3]}", "one: methods = 3: must be METHOD or LABEL"),
+        ("one: {title: a, methods: [{b: 3}]}", "one: methods: b = 3: must be keys with values"),
+        ("one: {title: a, methods: [{b: {mu: [1]}}]}", "one: methods: b: mu = .*: must be true or false or .* a list"),
+        ("one: {title: a, methods: [{b: {method: 3}}]}", "one: methods: method = 3: must be text"),
+        ("one: {title: a, methods: [fedavg], seeds: 3}", "one: seeds = 3: must be a list"),
+        ("one: {title: a, methods: [fedavg], seeds: [x]}", "one: seeds = 'x': must be an integer, not text"),
+        ("one: {title: a, methods: [fedavg], seeds: [0, 0]}", "one: seeds = .*: name a seed twice"),
+        ("one: {title: a, methods: [fedavg], columns: {}}", "one: columns = .*: must name at least one"),
+        ("one: {title: a, methods: [fedavg], columns: [b]}", "one: columns = .*: must be keys with values"),
+        ("one: {title: a, methods: [fedavg], columns: {b: 3}}", "one: columns: b = 3: must be keys with values"),
+        ("one: {title: a, methods: [fedavg], settings: {rounds: {a: 1}}}", "one: settings: rounds = .*: must be true"),
+        ("one: {title: a, methods: [fedavg], settings: {rounds: 2001-01-01}}", "settings: rounds = .* something else"),
+        ("one: {title: a, methods: [fedavg], cells: {fedavg: 3}}", "one: cells: fedavg = 3: must be a list"),
+        ("one: {title: a, methods: [fedavg], cells: {fedavg: [x]}}", "fedavg = 'x': must be a number or nothing"),
+        ("one: {title: a, methods: [fedavg], claims: {}}", "one: claims = .*: must be a list"),
+        ("one: {title: a, methods: [fedavg], claims: [b]}", "one: claims = 'b': must be keys with values"),
+        ("one: {title: a, methods: [fedavg], claims: [{says: b, better: fedavg, than: fedavg, by: c}]}",
+         "one: claims: by = 'c': must be a number, not text"),
+        ("one: {title: a, methods: [fedavg], notes: [b]}", "one: notes = .*: must be keys with values"),
+        ("one: {title: 2001-13-45, methods: [fedavg]}", "is not YAML: month must be in 1..12"),
+        ("one: " + "[" * 5000, "is not YAML: "),
+        ("one: {title: a, experiments: 3}", "one: experiments = 3: must be a list"),
+        ("one: {title: a, experiments: [[b]]}", "one: experiments = .*: must be text, not a list"),
+    ],
+)  # fmt: skip
+def test_a_file_of_experiments_is_read_strictly(
+    tmp_path: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch, fedskew: FedSkew
+) -> None:
+    """Each of them is one sentence and exit status 2."""
+    (tmp_path / "experiments.yaml").write_text(text)
+    monkeypatch.setattr(experiments, "FILE", tmp_path / "experiments.yaml")
+    status, _, told = fedskew("run", "one", "--dry-run")
+    assert (status, told.count("\n")) == (2, 1)
+    assert re.search(words, told), told
+
+
+def test_a_file_of_experiments_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    for content, words in ((None, "cannot be read"), (b"\xff\xfe\0", "is not YAML"), (b" " * 2**23, "at most")):
+        path = tmp_path / "experiments.yaml"
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SettingError, match=words):
+            load_experiments(path)
 
 
 def test_an_experiment_nobody_wrote_is_refused_with_the_nearest() -> None:

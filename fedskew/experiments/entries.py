@@ -1,0 +1,115 @@
+"""What a file of experiments holds, read strictly: every value has the type of its field, or one sentence says so."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import yaml
+
+from data import SettingError
+from server_app.settings import Scalar
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it, is ten times as fast
+WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false", type(None): "nothing"}
+"""What a value of a type is called."""
+LARGEST_FILE = 2**22
+"""Bytes; the shipped file has 60,000."""
+Settings = Mapping[str, Scalar]
+
+
+def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of a file by their names, without those that only lend settings.
+
+    Raises SettingError for a file that cannot be read, is not YAML, or holds anything but entries with keys.
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise SettingError("experiments", str(path), f"must have at most {LARGEST_FILE} bytes")
+        entries = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+    except SettingError:
+        raise
+    except OSError as error:
+        raise SettingError("experiments", str(path), f"cannot be read: {error.strerror}") from error
+    except Exception as error:  # PyYAML also lets a ValueError of an impossible date through, and a RecursionError
+        raise SettingError("experiments", str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(entries, dict):
+        raise SettingError("experiments", str(path), f"must be entries with keys, not {kind_of(entries)}")
+    for name, entry in entries.items():
+        if not isinstance(name, str):
+            raise wrong(path.name, "the name of an entry", name, str)
+        if name.startswith("."):
+            continue
+        if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
+            raise SettingError(f"{path.name}: {name}", shown(entry), "must be keys with values")
+    return {name: entry for name, entry in entries.items() if not name.startswith(".")}
+
+
+def built(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str, str] | None = None) -> Any:
+    """Return `kind(**entry)`, every value in the type of its field; `public` are the fields that files call otherwise.
+
+    Raises SettingError for a key that it does not have, one that it needs and lacks, and a value of another type.
+    """
+    hints = get_type_hints(kind)
+    public = public or {}
+    known = sorted({public.get(name, name) for name in hints} - {"name"})
+    if unknown := sorted(entry.keys() - hints.keys()):
+        raise SettingError(f"experiments.yaml: {where}", unknown[0], f"is no key; known are {', '.join(known)}")
+    needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [public.get(name, name) for name in needed if name not in entry]:
+        raise SettingError(f"experiments.yaml: {where}", sorted(entry), f"needs {' and '.join(missing)}")
+    return kind(**{name: read_as(hints[name], value, where, public.get(name, name)) for name, value in entry.items()})
+
+
+def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
+    """Return a value of YAML in a field's type; a value of a dataclass is taken as it is. Raises SettingError."""
+    parts = get_args(hint)
+    if is_dataclass(hint):
+        return value
+    match get_origin(hint):
+        case origin if origin is UnionType:
+            if type(value) not in parts and not (type(value) is int and float in parts):
+                raise wrong(where, key, value, *parts)
+            return value
+        case origin if origin is tuple:
+            if not isinstance(value, list | tuple):
+                raise SettingError(f"experiments.yaml: {where}: {key}", shown(value), "must be a list")
+            return tuple(read_as(parts[0], item, where, key) for item in value)
+        case origin if origin is Mapping:
+            if not isinstance(value, Mapping | None):
+                raise SettingError(f"experiments.yaml: {where}: {key}", shown(value), "must be keys with values")
+            return {label_of(where, key, name): read_as(parts[1], item, where, f"{key}: {name}")
+                    for name, item in (value or {}).items()}  # fmt: skip
+    if hint is float and type(value) is int:
+        return float(value) if abs(value) < 2**53 else value
+    if type(value) is not hint:
+        raise wrong(where, key, value, hint)
+    return value
+
+
+def label_of(where: str, key: str, name: Any) -> str:
+    """Return a key of YAML as text: a number may label a row or a column. Raises SettingError for anything else."""
+    if type(name) not in (str, int, float):
+        raise wrong(where, key, name, str)
+    return str(name)
+
+
+def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
+    """Return the error of a value of another type."""
+    rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
+    return SettingError(f"experiments.yaml: {where}: {key}", shown(value), rule)
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value of YAML is called."""
+    return "a list" if isinstance(value, list) else WORDS.get(type(value), "something else")
+
+
+def shown(value: Any) -> Any:
+    """Return a value as an error may show it: of a list or of keys the beginning, as aliases let them grow endless."""
+    if isinstance(value, dict):
+        return [str(key)[:40] for key in list(value)[:5]]
+    if isinstance(value, list | tuple):
+        return [str(item)[:40] if not isinstance(item, list | dict) else kind_of(item) for item in value[:5]]
+    return value[:200] if isinstance(value, str) else value
