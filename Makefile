@@ -28,8 +28,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-config: install  ## write the settings' defaults into pyproject.toml, where flwr looks for them
+config: install  ## write the settings' defaults into pyproject.toml, where flwr looks for them, and the lists of methods
 	$(BIN)/python -m server_app.settings pyproject.toml
+	$(BIN)/python docs/method_tables.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache results

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from fedskew.experiments.experiments import find
+from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 
 PANELS = {
@@ -33,7 +33,7 @@ def curves(name: str, overrides: dict[str, Any]) -> dict[str, tuple[list[int], n
     """Return for every row of an experiment its evaluated rounds and (seeds, rounds) balanced accuracies."""
     found: dict[str, list[list[float]]] = {}
     rounds: dict[str, list[int]] = {}
-    for cell in plan(find(name), overrides):
+    for cell in plan(*find_all([name]), overrides):
         lines = (cell.run.folder / "rounds.jsonl").read_text().splitlines()
         records = [record for record in map(json.loads, lines) if cell.deployed in record["models"]]
         rounds[cell.row] = [record["round"] for record in records]

@@ -21,6 +21,8 @@ class Method:
     """A name for a set of parts: `a+b` is the union of both."""
 
     name: str
+    what: str
+    """What it does, in a few words."""
     paper: str
     reveals: str
     """What it uploads beside the model, and what that tells the server."""
@@ -43,83 +45,63 @@ class Method:
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("fedavg", "McMahan et al., AISTATS 2017", "nothing"),
-        Method("fedprox", "Li et al., MLSys 2020", "nothing", ("proximal",)),
-        Method("fedshift", "FedShift: classifier shift for class imbalance", "class counts, once", ("logit-shift",)),
-        Method("reweighting", "FedShift, Table 1", "class counts, once", ("reweighting",)),
-        Method(
-            "fedbn",
-            "Li et al., ICLR 2021",
-            "nothing, and sends less; batch norm, once, if share-norm-statistics",
-            ("local-batch-norm",),
-        ),
-        Method("iwds", "IWDS: imbalance-weight-decay sampling", "nothing", ("resampling",)),
-        Method(
-            "creff",
-            "Shang et al., IJCAI 2022",
-            "head gradients of each class held: which classes; of a single sample its feature",
-            ("feature-gradients",),
-            deploy="creff",
-        ),
-        Method(
-            "creff-code",
-            "Shang et al., IJCAI 2022: the settings of the authors' code",
-            "head gradients of each class held, the bias's too: which classes; of a single sample its feature, exactly",
-            ("augmented-gradients",),
-            deploy="creff-code",
-        ),
-        Method(
-            "ccvr",
-            "Luo et al., NeurIPS 2021",
-            "class counts, feature means and covariances, once: of a single sample its feature",
-            ("class-statistics",),
-            deploy="ccvr",
-        ),
-        Method("tau-norm", "Kang et al., ICLR 2020", "nothing", deploy="tau-norm"),
-        Method("real-features", "Shang et al., IJCAI 2022, Figures 1 and 2", "nothing", deploy="real-features"),
-        Method("real-blocks", "Shang et al., IJCAI 2022, Figure 2", "nothing", deploy="real-blocks"),
-        Method("feddf", "Lin et al., NeurIPS 2020", "nothing", combine="feddf"),
-        Method("fedbe", "Chen and Chao, ICLR 2021", "nothing", combine="fedbe"),
-        Method(
-            "scaffold",
-            "Karimireddy et al., ICML 2020",
-            "the change of its control variate, as large as the model: a mean of its gradients",
-            ("control-variates",),
-            combine="scaffold",
-        ),
-        Method(
-            "fednova",
-            "Wang et al., NeurIPS 2020",
-            "nothing: the norm of its steps is in every reply",
-            combine="fednova",
-        ),
-        Method("fedavgm", "Hsu et al., 2019", "nothing", defaults={"server-momentum": 0.9}),
-        Method("ratio-loss", "Wang et al., AAAI 2021", "nothing", ("class-weights",), monitor="ratio-loss"),
-        Method("fed-focal", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
-        Method("fedlc", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
-        Method(
-            "silobn",
-            "Andreux et al., DART 2020",
-            "nothing, and sends less; statistics, once, if share-norm-statistics",
-            ("local-statistics",),
-        ),
-        Method("singleset", "Li et al., ICLR 2021 (lower bar)", "nothing, not even the model", ("local-model",)),
-        Method(
-            "uniform-sampling",
-            "IWDS (ablation: beta = 0)",
-            "nothing",
-            ("resampling",),
-            fixed={"resampling.beta-start": 0.0, "resampling.beta-end": 0.0},
-        ),
-        Method(
-            "fixed-beta-sampling",
-            "IWDS (ablation: no decay)",
-            "nothing",
-            ("resampling",),
-            fixed={"resampling.decay": 1.0},
-        ),
+        Method("fedavg", "mean of the clients' models", "McMahan et al., AISTATS 2017", "nothing"),
+        Method("fedprox", "a pull towards the round's start in every step", "Li et al., MLSys 2020", "nothing",
+               ("proximal",)),
+        Method("fedshift", "shifts training logits by the client's class prior over the global one",
+               "FedShift: classifier shift for class imbalance", "class counts, once", ("logit-shift",)),
+        Method("reweighting", "weighs samples by the global class prior over the client's", "FedShift, Table 1",
+               "class counts, once", ("reweighting",)),
+        Method("fedbn", "batch norm stays on the client", "Li et al., ICLR 2021",
+               "nothing, and sends less; batch norm, once, if share-norm-statistics", ("local-batch-norm",)),
+        Method("iwds", "class-balanced sampling that decays over the rounds", "IWDS: imbalance-weight-decay sampling",
+               "nothing", ("resampling",)),
+        Method("creff", "the server re-trains the head on learned features that match per-class gradients",
+               "Shang et al., IJCAI 2022",
+               "head gradients of each class held: which classes; of a single sample its feature",
+               ("feature-gradients",), deploy="creff"),
+        Method("creff-code",
+               "CReFF with every setting of its authors' code: augmented gradients, the bias's row, 300 epochs",
+               "Shang et al., IJCAI 2022: the settings of the authors' code",
+               "head gradients of each class held, the bias's too: which classes; of a single sample its feature, "
+               "exactly",
+               ("augmented-gradients",), deploy="creff-code"),
+        Method("ccvr", "after the last round, a head trained on features drawn from the classes' Gaussians",
+               "Luo et al., NeurIPS 2021",
+               "class counts, feature means and covariances, once: of a single sample its feature",
+               ("class-statistics",), deploy="ccvr"),
+        Method("tau-norm", "the head's rows divided by a power of their norms", "Kang et al., ICLR 2020", "nothing",
+               deploy="tau-norm"),
+        Method("real-features", "CReFF's yardstick: the head re-trained on real balanced images of the server's",
+               "Shang et al., IJCAI 2022, Figures 1 and 2", "nothing", deploy="real-features"),
+        Method("real-blocks", "CReFF's yardstick: one block re-trained on real balanced images of the server's",
+               "Shang et al., IJCAI 2022, Figure 2", "nothing", deploy="real-blocks"),
+        Method("feddf", "distills the clients' ensemble into the average, on images of the server's",
+               "Lin et al., NeurIPS 2020", "nothing", combine="feddf"),
+        Method("fedbe", "distills an ensemble drawn around the clients' models, on images of the server's",
+               "Chen and Chao, ICLR 2021", "nothing", combine="fedbe"),
+        Method("scaffold", "control variates against the clients' drift", "Karimireddy et al., ICML 2020",
+               "the change of its control variate, as large as the model: a mean of its gradients",
+               ("control-variates",), combine="scaffold"),
+        Method("fednova", "updates divided by the steps that they took", "Wang et al., NeurIPS 2020",
+               "nothing: the norm of its steps is in every reply", combine="fednova"),
+        Method("fedavgm", "momentum at the server", "Hsu et al., 2019", "nothing", defaults={"server-momentum": 0.9}),
+        Method("ratio-loss", "class weights that the server measures on images of its own", "Wang et al., AAAI 2021",
+               "nothing", ("class-weights",), monitor="ratio-loss"),
+        Method("fed-focal", "focal loss", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
+        Method("fedlc", "margins by class counts", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
+        Method("silobn", "batch norm's statistics stay on the client, its weights are shared",
+               "Andreux et al., DART 2020", "nothing, and sends less; statistics, once, if share-norm-statistics",
+               ("local-statistics",)),
+        Method("singleset", "shares nothing: each client trains alone", "Li et al., ICLR 2021 (lower bar)",
+               "nothing, not even the model", ("local-model",)),
+        Method("uniform-sampling", "IWDS without class balance: samples drawn with replacement",
+               "IWDS (ablation: beta = 0)", "nothing", ("resampling",),
+               fixed={"resampling.beta-start": 0.0, "resampling.beta-end": 0.0}),
+        Method("fixed-beta-sampling", "IWDS without decay", "IWDS (ablation: no decay)", "nothing", ("resampling",),
+               fixed={"resampling.decay": 1.0}),
     )
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ def list_topic(
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [
-            {"method": m.name, "parts": "+".join((*m.variants, *m.serving)) or "fedavg",
-             "uploads beside the model": m.reveals, "paper": m.paper}
-            for m in METHODS.values()
+            {"method": method.name, "what": method.what,
+             "parts": "+".join((*method.variants, *method.serving)) or "fedavg",
+             "uploads beside the model": method.reveals, "paper": method.paper}
+            for method in METHODS.values()
         ]  # fmt: skip
     elif topic is Topic.settings:
         meaning = explanations()
