@@ -1,11 +1,52 @@
-"""docs/adding_a_method.md shows FedLC's whole diff: its lines are in the sources, and a file is all it takes."""
+"""docs/adding_a_method.md: FedLC's lines are in the sources, and three edits add a method with an upload to a copy."""
 
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (ROOT / "docs" / "adding_a_method.md").read_text()
+FILE, LIST, ROWS = (
+    "client_app/variants/logit_calibration.py", "server_app/methods.py", "tests/client_app/test_variant_contract.py",
+)  # fmt: skip
+SOURCE = '''"""Tempered reweighting, made up: importance weights with an exponent."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+from torch import Tensor
+
+from client_app.client import Client
+from client_app.variants.class_prior import PriorCorrection
+
+
+@dataclass(frozen=True)
+class TemperedReweighting(PriorCorrection):
+    """Weight every sample's cross-entropy by (P(y) / P_i(y))^power. Identity: power = 0."""
+
+    name: ClassVar[str] = "tempered-reweighting"
+
+    power: Annotated[float, Ge(0)] = 0.5
+    """Exponent of the weights; 0 is plain training."""
+
+    def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        weights_C = (self.global_prior(client) / self.local_prior(client)) ** self.power
+        return weights_C.to(logits_BC)[labels_B]
+'''
+LINE = '        Method("tempered", "weights to a power", "made up", "class counts, once", ("tempered-reweighting",)),\n'
+ROW = """    Row(
+        VARIANTS["tempered-reweighting"](),
+        VARIANTS["tempered-reweighting"](power=1.0, smoothing=2.0),
+        VARIANTS["tempered-reweighting"](power=0.0),
+        SKEWED,
+        wrong=({"power": -1.0}, {"smoothing": 1 / 3}),
+    ),
+"""
 
 
 def added() -> dict[str, str]:
@@ -19,11 +60,59 @@ def added() -> dict[str, str]:
 
 def test_the_shown_diff_is_what_the_sources_hold() -> None:
     files = added()
-    assert sorted(files) == ["client_app/variants/logit_calibration.py", "docs/methods.md", "server_app/methods.py"]
-    for name, lines in files.items():
-        text = (ROOT / name).read_text()
-        assert lines == text if name.startswith("client_app") else lines in text
-        assert lines.count("\n") == 1 or name.startswith("client_app")
+    assert list(files) == [FILE, LIST, ROWS]
+    assert files[FILE] == (ROOT / FILE).read_text()
+    assert files[LIST] in (ROOT / LIST).read_text() and files[LIST].count("\n") == 1
+    assert files[ROWS] in (ROOT / ROWS).read_text()
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree with one source file, one line and one contract row more, and what `make config` writes."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in ("data", "client_app", "strategies", "server_app", "fedskew", "tests", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "experiments.yaml"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "client_app" / "variants" / "tempered_reweighting.py").write_text(SOURCE)
+    for name, before, more in ((LIST, "    for method in (\n", LINE), (ROWS, "ROWS = [\n", ROW)):
+        text = (folder / name).read_text()
+        assert text.count(before) == 1
+        (folder / name).write_text(text.replace(before, before + more))
+    write = "import pathlib, runpy, server_app.settings as s; s.write_toml(pathlib.Path('pyproject.toml'))\n"
+    python(folder, "-c", write + "runpy.run_path('docs/method_tables.py', run_name='__main__')")
+    return folder
+
+
+def python(folder: Path, *words: str) -> str:
+    """Return what Python prints in a folder, whose packages go before all others."""
+    command = [sys.executable, "-W", "ignore", *words]
+    environment = {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HOME": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_contract_row_its_bytes_and_its_settings_hold(copy: Path) -> None:
+    tests = ["test_variant_contract.py", "test_settings.py", "test_fixed_points.py", "test_method_tables.py"]
+    files = [str(file.relative_to(copy)) for name in tests for file in (copy / "tests").rglob(name)]
+    assert len(files) == len(tests)
+    words = "tempered or every_variant or every_key or toml or written_from"
+    printed = python(copy, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", words, *files)
+    assert int(printed.split(" passed")[0].split()[-1]) >= 20 and "skipped" not in printed
+
+
+def test_its_name_works_wherever_a_method_s_does(copy: Path) -> None:
+    script = (
+        "import fedskew; from fedskew.experiments.plan import passive\n"
+        "settings = {'method': 'tempered+fedbn', 'model': 'mlp-bn', 'rounds': 1, 'local-epochs': 1,"
+        " 'tempered-reweighting.power': 0.25}\n"
+        "print(fedskew.run(settings).finished, passive('tempered-reweighting'))"
+    )
+    assert python(copy, "-c", script) == "True False\n"
+    config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
+    assert "| `tempered` | weights to a power | made up |" in (copy / "README.md").read_text()
 
 
 def test_a_file_in_the_folder_is_found(tmp_path: Path) -> None:
@@ -40,5 +129,4 @@ def test_a_file_in_the_folder_is_found(tmp_path: Path) -> None:
         "print(list(parts_in(parts, Variant)))"
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{script}"]
-    told = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert told == "['mine']\n"
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout == "['mine']\n"

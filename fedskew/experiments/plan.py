@@ -11,7 +11,7 @@ from server_app.methods import METHODS, compose
 from server_app.settings import RunSettings, Scalar, parse
 from strategies.base import AVERAGE
 
-HARMLESS = frozenset({"name", "question", "before", "after", "answer", "corrects_prior", "needs_batch_norm",
+HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior", "needs_batch_norm",
                       "needs_images", "needs_shared"})  # fmt: skip
 """What of a Variant may be a variant's own and training with it is still the same, to the bit, as without: uploads and
 answers, which training never reads, and what only refuses. Whatever else a Variant has counts as training."""

@@ -18,6 +18,7 @@ from client_app.models import build
 from client_app.player import Player, player
 from client_app.state import State, copy, digest
 from client_app.training import train_round
+from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.engines.local import LocalGrid, identify
 from server_app.app import Run
@@ -45,7 +46,17 @@ REFUSED = {
         (method, "fedbn"): "the same everywhere"
         for method in ("ccvr", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks")
     },
+    **{
+        (name, companion): reason
+        for companion, flag, reason in (
+            ("fedshift", "corrects_prior", "correct it twice"),
+            ("iwds", "samples", "want to draw the samples"),
+        )
+        for name, method in METHODS.items()
+        if name != companion and any(getattr(VARIANTS[variant], flag) for variant in method.variants)
+    },
 }
+"""Those that are known by name, so that none loses its flag, and of those to come what their flags say."""
 
 
 @pytest.mark.parametrize("companion", ["fedshift", "fedbn", "iwds"])

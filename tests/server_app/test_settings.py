@@ -5,14 +5,16 @@ import tomllib
 from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from annotated_types import Ge, Gt, Le, Lt
 
 from client_app.assignment import Assignment
-from data import SettingError
-from server_app.methods import METHODS, compose
+from data import OneOf, SettingError
+from server_app.methods import METHODS, compose, section_types
 from server_app.settings import (
+    GROUPS,
     WITHOUT_EFFECT_ON_NUMBERS,
     Scalar,
     as_toml,
@@ -24,144 +26,68 @@ from server_app.settings import (
 
 ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
-    "feature-gradients": "creff", "creff": "creff", "logit-shift": "fedshift", "proximal": "fedprox",
-    "resampling": "iwds", "reweighting": "reweighting", "fedavg": "fedavg", "tau-norm": "tau-norm",
-    "class-statistics": "ccvr", "ccvr": "ccvr", "real-features": "real-features", "real-blocks": "real-blocks",
-    "feddf": "feddf", "fedbe": "fedbe",
-    "control-variates": "scaffold", "focal": "fed-focal", "logit-calibration": "fedlc",
-    "ratio-loss": "ratio-loss",
-    "local-batch-norm": "fedbn", "local-statistics": "silobn",
-    "augmented-gradients": "creff-code", "creff-code": "creff-code",
-}  # fmt: skip
+    section: next(
+        (name for name, method in METHODS.items() if section in (*method.variants, *method.serving)), "fedavg"
+    )
+    for section in section_types()
+}
+"""By a part with settings, a method to try them with."""
 NAN, INFINITY = float("nan"), float("inf")
 DOMAINS: dict[str, Any] = {"dataset": "domains:mnist,usps"}
 UNSEEN: dict[str, Any] = {**DOMAINS, "method": "fedbn", "unseen-domain": "usps"}
 BN_SHARES = "local-batch-norm.share-norm-statistics"
-OUT_OF_RANGE: dict[str, list[Scalar]] = {
+HINTS: dict[str, Any] = {
+    f"{prefix}{field.replace('_', '-')}": hint
+    for prefix, kind in [*(("", kind) for kind in GROUPS.values()), *((f"{n}.", k) for n, k in section_types().items())]
+    for field, hint in get_type_hints(kind, include_extras=True).items()
+}
+"""The annotation of every setting."""
+
+
+def markers(key: str, kind: type) -> list[Any]:
+    """Return the rules of a kind beside a setting's field."""
+    return [marker for marker in getattr(HINTS[key], "__metadata__", ()) if isinstance(marker, kind)]
+
+
+def beyond(key: str, default: Scalar) -> list[Scalar]:
+    """Return values next to the ends of a setting's range, and no word of its choice."""
+    values: list[Scalar] = [INFINITY, NAN] if isinstance(default, float) else []
+    step, kind = (0.1, float) if isinstance(default, float) else (1, int)
+    values += [kind(marker.ge - step) for marker in markers(key, Ge)] + [kind(marker.gt) for marker in markers(key, Gt)]
+    values += [kind(marker.le + step) for marker in markers(key, Le)] + [kind(marker.lt) for marker in markers(key, Lt)]
+    return values + ["", "no such"] * bool(markers(key, OneOf))
+
+
+RULES_IN_CODE: dict[str, list[Scalar]] = {
     "method": ["", "fedavg+", "fedsift"],
     "model": ["resnet-9", ""],
-    "rounds": [0, -1],
-    "participation": [0.0, 1.1, -0.5, NAN],
-    "evaluate-every": [-1],
-    "server-learning-rate": [0.0, -1.0, INFINITY, NAN],
-    "server-momentum": [1.0, -0.1, NAN],
-    "server-momentum-form": ["heavy", ""],
-    "device": ["gpu", ""],
     "dataset": ["", "digts"],
     "classes": ["1", "a,a", "a,,b"],
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
     "std": ["0", "-1", "inf"],
-    "augmentation": ["flip", ""],
-    "recipe": ["fedavg", ""],
-    "cinic-train": ["valid", ""],
-    "max-image-pixels": [0],
-    "max-unpacked-mib": [0],
-    "window-width": [2],
-    "window-stride": [0],
-    "test-fold": [-1, 5],
-    "train-images": [-1],
-    "test-images": [-1],
-    "imbalance-factor": [0.5, NAN],
-    "holdout-per-class": [-1],
-    "largest-class": [-1],
-    "clients": [-1],
     "partition": ["dirichlet", "domains"],
     "partition-file": ["nowhere.json"],
-    "alpha": [0.0, -1.0, NAN],
-    "min-samples": [0],
-    "llt-form": ["fixed", ""],
-    "parts-per-domain": [-1, 11],
-    "domain-percent": [0.0, -1.0, 15.0, 25.0, 101.0, NAN],
+    "domain-percent": [0.0, -1.0, 15.0, 25.0, 101.0],
     "unseen-domain": ["svhn", "mnist,usps"],
-    "local-epochs": [0],
-    "batch-limit": [-1],
-    "local-steps": [-1],
-    "batch-size": [0, 1],
-    "learning-rate": [0.0, -1.0, INFINITY, NAN],
-    "learning-rate-decay": [0.0, 1.5, NAN],
-    "learning-rate-decay-every": [0],
-    "momentum": [1.0, -0.1, NAN],
-    "weight-decay": [-1.0, INFINITY, NAN],
-    "clip-norm": [-1.0, INFINITY, NAN],
-    "precision": ["float16", ""],
-    "nodes": [0],
-    "node-wait": [-1.0, NAN],
-    "timeout": [0.0, -1.0, NAN],
-    "min-replies": [0.0, 1.5, NAN],
-    "feature-gradients.min-class-samples": [0],
-    "feature-gradients.classes-per-round": [-1],
-    "augmented-gradients.min-class-samples": [0],
-    "augmented-gradients.repeats": [0],
-    "augmented-gradients.batch-size": [0],
-    "control-variates.option": ["III", ""],
+    "batch-size": [1],
     "local-batch-norm.refused-by": ["0,,1", "a", "-1", "1", "0,7"],
     "local-statistics.refused-by": ["0,,1", "mnist", "1"],
-    "focal.gamma": [-1.0, INFINITY, NAN],
-    "focal.alpha": [0.0, -1.0, INFINITY, NAN],
-    "logit-calibration.tau": [-1.0, INFINITY, NAN],
-    "logit-shift.smoothing": [-1.0, 0.1, INFINITY, NAN],
-    "logit-shift.scale": [-1.0, INFINITY, NAN],
-    "logit-shift.target": ["local"],
-    "proximal.mu": [-1.0, INFINITY, NAN],
-    "resampling.beta-start": [-0.1, 1.1, NAN],
-    "resampling.beta-end": [-0.1, 1.1, NAN],
-    "resampling.decay": [-0.1, 1.1, NAN],
-    "resampling.warm-up-rounds": [-1],
-    "reweighting.smoothing": [-1.0, 0.1, INFINITY, NAN],
-    "fedavg.weights-over": ["everyone"],
-    "creff.features-per-class": [-1],
-    "creff.feature-steps": [-1],
-    "creff.feature-learning-rate": [0.0, INFINITY, NAN],
-    "creff.head-steps": [-1],
-    "creff.head-learning-rate": [0.0, -1.0, INFINITY, NAN],
-    "creff.head-start": ["zeros"],
-    "creff.distance": ["cosine"],
-    "creff-code.features-per-class": [-1],
-    "creff-code.feature-steps": [-1],
-    "creff-code.feature-learning-rate": [0.0, INFINITY, NAN],
-    "creff-code.head-epochs": [-1],
-    "creff-code.head-batch-size": [0],
-    "creff-code.head-learning-rate": [0.0, -1.0, INFINITY, NAN],
-    "tau-norm.tau": [-0.1, INFINITY, NAN],
+    "logit-shift.smoothing": [0.1],
+    "reweighting.smoothing": [0.1],
     "tau-norm.sweep": ["0,,1", "a", "-1", "0,nan", "1,1.0"],
-    "class-statistics.min-class-samples": [0],
-    "ccvr.features-per-class": [-1],
-    "ccvr.head-steps": [-1],
-    "ccvr.head-learning-rate": [0.0, INFINITY, NAN],
-    "ratio-loss.alpha": [0.0, -1.0, INFINITY, NAN],
-    "ratio-loss.beta": [-0.1, INFINITY, NAN],
-    "real-features.head-steps": [-1],
-    "real-features.head-learning-rate": [-1.0, INFINITY, NAN],
-    "real-blocks.steps": [-1],
-    "real-blocks.batch-size": [0],
-    "real-blocks.learning-rate": [0.0, INFINITY, NAN],
-    "feddf.steps": [-1],
-    "feddf.batch-size": [1],
-    "feddf.learning-rate": [0.0, INFINITY, NAN],
-    "feddf.gradient-norm": [0.0, INFINITY, NAN],
-    "fedbe.distribution": ["normal"],
-    "fedbe.models": [-1],
-    "fedbe.variance-scale": [-0.1, INFINITY, NAN],
-    "fedbe.concentration": [0.0, INFINITY, NAN],
-    "fedbe.temperature": [0.0, INFINITY, NAN],
-    "fedbe.steps": [-1],
-    "fedbe.batch-size": [1],
-    "fedbe.learning-rate": [0.0, INFINITY, NAN],
-    "fedbe.average-start": [-1],
-    "fedbe.average-every": [0],
 }
-ANYTHING_GOES = {"seed", "creff.compare-features", "results", "fresh", "data-root", "download", "cache", "tensorboard",
-                 "local-batch-norm.share-norm-statistics", "local-statistics.share-norm-statistics"}  # fmt: skip
+"""Values that are refused by more than a range or a choice."""
+OUT_OF_RANGE = {
+    key: values for key, default in defaults().items() if (values := beyond(key, default) + RULES_IN_CODE.get(key, []))
+}
+ANYTHING_GOES = {"results", "data-root", "cache"}
+"""Beside what is true or false."""
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
-    "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "device": "cpu",
-    "imbalance-factor": 2.0, "logit-shift.target": "uniform", "fedavg.weights-over": "all",
-    "llt-form": "literal", "augmentation": "crop-flip", "recipe": "fedbn", "cinic-train": "train",
-    "creff.head-start": "average", "creff.distance": "paper-literal", "batch-size": 16, "tau-norm.sweep": "0,0.5",
-    "fedbe.distribution": "dirichlet", "server-momentum-form": "damped", "control-variates.option": "I",
-    "precision": "bfloat16",
-    "unseen-domain": "usps", "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
+    "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
+    "batch-size": 16, "tau-norm.sweep": "0,0.5", "unseen-domain": "usps",
+    "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
 }  # fmt: skip
 
 
@@ -197,6 +123,8 @@ def other_value(key: str) -> Scalar:
     default = defaults()[key]
     if key in OTHER_VALUE:
         return OTHER_VALUE[key]
+    for choice in markers(key, OneOf):
+        return next(word for word in choice.holds.__self__ if word != default)
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):
@@ -205,7 +133,8 @@ def other_value(key: str) -> Scalar:
 
 
 def test_every_key_is_listed_here() -> None:
-    assert OUT_OF_RANGE.keys() | ANYTHING_GOES == defaults().keys()
+    switches = {key for key, default in defaults().items() if isinstance(default, bool)}
+    assert OUT_OF_RANGE.keys() | ANYTHING_GOES | switches == defaults().keys()
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OUT_OF_RANGE.items() for value in values])
