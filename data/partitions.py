@@ -17,6 +17,11 @@ DRAWS = 10_000
 """lda, feddf: draws until every client has its minimum. A draw costs 100 microseconds, giving up seconds."""
 
 
+TRIAL, HOPELESS = 20, 30
+"""lda: draws after which it gives up where each has left so many clients short, or more: were their number Poisson, one
+draw in 10^12 would leave none."""
+
+
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
     """Shuffled and dealt out; sizes differ by at most one."""
     _enough(len(labels_N), clients, 1)
@@ -36,21 +41,25 @@ def lda(
     (Wang et al., FedMA, 2020; the same code deals out the data of FedShift, IWDS and FedNova).
 
     Raises:
-        SettingError: the minimum cannot be met, or was not met in `DRAWS` draws.
+        SettingError: the minimum cannot be met, or was not met in `DRAWS` draws, or there is no hope that it will be.
     """
     total = len(labels_N)
     _enough(total, clients, min_samples)
     sizes_C = np.bincount(labels_N)
-    for _ in range(DRAWS):
+    fewest = clients
+    for draw in range(1, DRAWS + 1):
         # Only the counts decide whether a draw is kept, so the samples are shuffled once, after it.
         counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
-        if counts_KC.sum(axis=1).min() >= min_samples:
+        fewest = min(fewest, int((counts_KC.sum(axis=1) < min_samples).sum()))
+        if not fewest:
             return _deal(labels_N, counts_KC, generator)
+        if draw >= TRIAL and fewest >= HOPELESS:
+            break
     raise SettingError(
         "alpha",
         alpha,
-        f"in {DRAWS} draws of partition lda, clients = {clients} never held min-samples = {min_samples} of {total} "
-        "images each; raise alpha or lower one of the other two",
+        f"in {draw} draws of partition lda, at least {fewest} of clients = {clients} held fewer than min-samples = "
+        f"{min_samples} of {total} images; raise alpha or lower one of the other two",
     )
 
 

@@ -96,13 +96,21 @@ def test_lda_refuses_at_once_what_cannot_be(clients, minimum, message):
 
 
 def test_lda_gives_up_and_says_what_could_not_be_met(monkeypatch):
-    monkeypatch.setattr(partitions, "DRAWS", 50)
+    monkeypatch.setattr(partitions, "DRAWS", 15)
     message = (
-        "alpha = 0.01: in 50 draws of partition lda, clients = 50 never held min-samples = 19 of 1000 images each; "
-        "raise alpha or lower one of the other two"
+        r"alpha = 0\.01: in 15 draws of partition lda, at least \d+ of clients = 50 held fewer than min-samples = 19 "
+        "of 1000 images; raise alpha or lower one of the other two"
     )
-    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(SettingError, match=f"^{message}$"):
         lda(BALANCED, 50, 0.01, draws(), min_samples=19)
+
+
+def test_lda_gives_up_early_where_there_is_no_hope():
+    labels = np.repeat(np.arange(10), 600)
+    with pytest.raises(
+        SettingError, match=r"^alpha = 0\.1: in 20 draws .* at least \d\d of clients = 1000 held fewer"
+    ):
+        lda(labels, 1000, 0.1, draws(), min_samples=1)
 
 
 @pytest.mark.parametrize("make", ["iid", "llt 0.9"])
