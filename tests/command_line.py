@@ -1,5 +1,6 @@
 """The command line in this process."""
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -12,7 +13,9 @@ FedSkew = Callable[..., tuple[int, str, str]]
 def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FedSkew:
     """Return a function that runs `fedskew WORDS` and returns exit status, stdout and stderr."""
     from fedskew.cli.main import main  # not before conftest.py has imported flwr
+    from fedskew.interrupt import SIGNALS
 
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -22,6 +25,9 @@ def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
             main()
         except SystemExit as ended:
             status = int(ended.code or 0)
+        finally:
+            for number, handler in before.items():  # the command keeps its own until its process ends
+                signal.signal(number, handler)
         told = capsys.readouterr()
         return status, told.out, told.err
 

@@ -1,7 +1,6 @@
-"""The command `fedskew`: its subcommands, and what becomes of an error."""
+"""The command line: its subcommands, and what becomes of an error."""
 
 import logging
-import sys
 
 import click
 import typer
@@ -12,7 +11,7 @@ from fedskew.cli.export import export, predict
 from fedskew.cli.list import list_topic
 from fedskew.cli.report import report
 from fedskew.cli.run import run
-from fedskew.cli.terminal import BAD_INPUT, FAILED, INTERRUPTED, complain
+from fedskew.cli.terminal import BAD_INPUT, FAILED, complain
 
 application = typer.Typer(
     help="Federated learning on skewed data.",
@@ -28,19 +27,17 @@ application.command()(export)
 application.command()(predict)
 
 
-def main() -> None:
-    """Run the command line; the exit status is 0 only for complete success."""
+def run_command_line() -> int:
+    """Run the command line and return the exit status, which is 0 only for complete success."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
-        status = application(standalone_mode=False)
-        if status == INTERRUPTED:  # typer makes a return value of a KeyboardInterrupt
-            complain("interrupted; the same command goes on from the last finished round", INTERRUPTED)
-        sys.exit(status if isinstance(status, int) else 0)
+        status = application(standalone_mode=False)  # typer makes a return value of a KeyboardInterrupt
+        return status if isinstance(status, int) else 0
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (SettingError, DataError) as error:
-        sys.exit(complain(str(error), BAD_INPUT))
+        return complain(str(error), BAD_INPUT)
     except (RuntimeError, OSError, ValueError, LookupError) as error:
-        sys.exit(complain(f"{type(error).__name__}: {error}", FAILED))
+        return complain(f"{type(error).__name__}: {error}", FAILED)

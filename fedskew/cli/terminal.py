@@ -10,7 +10,7 @@ from rich.table import Table
 
 from data import DataError
 
-BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
 
 UNBOUNDED = 200

@@ -10,7 +10,8 @@ from typing import Any
 from data import SettingError, federate
 from fedskew.engines.launcher import launch
 from fedskew.engines.local import LocalGrid
-from fedskew.engines.processes import claim, one_interrupt
+from fedskew.engines.processes import claim
+from fedskew.interrupt import one_interrupt
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
 from server_app.tracking import draw_finished

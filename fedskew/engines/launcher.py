@@ -21,7 +21,8 @@ from pathlib import Path
 import psutil
 import tomli_w
 
-from fedskew.engines.processes import alive, claim, end, mark, marked, one_interrupt
+from fedskew.engines.processes import alive, claim, end, mark, marked
+from fedskew.interrupt import one_interrupt
 
 DEFAULTS = {  # the user's environment goes before them
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run installs torch anew, and fails offline
@@ -31,6 +32,8 @@ DEFAULTS = {  # the user's environment goes before them
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux as well: Ray then listens on the loopback address alone
+    "RAY_raylet_start_wait_time_s": "120",  # 30 are too few where the cores have other work
     "PYTHONUNBUFFERED": "1",
 }
 SHORT = 32

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -18,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.messages import handing_over
+from fedskew.interrupt import held_back
 
 log = logging.getLogger("fedskew")
 
@@ -40,10 +44,11 @@ class LocalGrid(Grid):
         if self.workers:
             for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
                 os.environ.setdefault(variable, "1")
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["client_app.app"])  # torch is imported once; workers are forked from there
-            self.pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
-            self.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+            context = fork_server("client_app.app")
+            ours, theirs = context.Pipe()
+            self.pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with, initargs=(theirs,))
+            self.stack.callback(self.pool.shutdown, cancel_futures=True)
+            self.stack.callback(ours.close)  # first: nobody waits for a client that still trains
         elif not self.faithful:
             self.stack.enter_context(handing_over())
         return self
@@ -96,13 +101,20 @@ class LocalGrid(Grid):
     pull_messages: Callable[..., NoReturn] = refuse
 
 
-def end_with_parent() -> None:
-    """In a worker: end when the run's process ends, so that even a kill -9 leaves no worker, and no fork server."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "this is the initializer of a worker process"
+def fork_server(*preload: str) -> ForkServerContext:
+    """Return the context of worker processes that have imported `preload` once and for all, and that get no signal."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*preload])
+    with held_back():
+        forkserver.ensure_running()
+    return context
+
+
+def end_with(other: Connection | int) -> None:
+    """In a worker: end at once when the other end of a connection is closed, or the process of a sentinel is gone."""
 
     def watch() -> None:
-        parent.join()
+        wait([other])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

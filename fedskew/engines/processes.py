@@ -6,14 +6,9 @@ opens its own session, and Ray's agents outlive their parents. But all inherit t
 
 import contextlib
 import os
-import signal
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import psutil
 
@@ -118,30 +113,3 @@ def _launcher(identity: str) -> psutil.Process | None:
         if abs(process.create_time() - float(created)) < 2 and alive(process):
             return process
     return None
-
-
-@contextlib.contextmanager
-def one_interrupt() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and a closed terminal into one KeyboardInterrupt; further ones are ignored within the block.
-
-    A handler that somebody else has set is left alone (nohup ignores a closed terminal), and so are all outside the
-    main thread, where Python allows none to be set.
-    """
-    previous: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if (handler := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler):
-                previous[number] = handler
-
-    def interrupt(received: int, frame: FrameType | None) -> None:
-        for each in previous:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    try:
-        for each in previous:
-            signal.signal(each, interrupt)
-        yield
-    finally:
-        for each, before in previous.items():
-            signal.signal(each, before)

@@ -1,6 +1,5 @@
 """Conducting a sweep: worker processes pull runs from a queue, and no run costs another one anything."""
 
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +8,8 @@ from multiprocessing.connection import wait
 
 import psutil
 
-from fedskew.engines.processes import one_interrupt
+from fedskew.engines.local import fork_server
+from fedskew.interrupt import one_interrupt
 from fedskew.sweep.jobs import Job, Outcome, Shares, emptiest, ordered
 from fedskew.sweep.overview import Overview
 from fedskew.sweep.worker import Worker, reason
@@ -69,8 +69,7 @@ class Queue:
         self.crew: list[Worker] = []
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["server_app.app", "client_app.app"])  # torch and flwr are imported once
+        self.context = fork_server("server_app.app", "client_app.app")
 
     @property
     def busy(self) -> list[Worker]:

@@ -2,16 +2,18 @@
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from types import FrameType
 from typing import Any
 
 import psutil
 
 from data import DataError, SettingError
+from fedskew.engines.local import end_with
+from fedskew.interrupt import end_children
 from fedskew.sweep.jobs import Job, Shares, same_data
 from server_app.settings import RunSettings
 
@@ -63,10 +65,12 @@ class Worker:
             self.connection.close()
 
     def end(self) -> None:
-        """End the process, at once if it has a job: what is on disk is whole at any moment."""
+        """End the process and those below it, at once if it has a job: what is on disk is whole at any moment."""
         self.let_go()
         if self.job is None:
             self.process.join(FAREWELL)
+        if self.process.is_alive():
+            end_children(self.process.pid)
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -85,13 +89,9 @@ class Teller(logging.Handler):
 
 def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> None:
     """Execute the runs whose settings arrive, until no more can."""
-    from fedskew.engines.local import end_with_parent
-
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the sweep, which ends this process
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores a closed terminal
-            signal.signal(number, end_quietly)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this is the main function of a worker process"
+    end_with(parent.sentinel)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -104,12 +104,6 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
                 release_data()
             last = settings
             connection.send(executed(settings, engine, workers, connection))
-
-
-def end_quietly(number: int, frame: FrameType | None) -> None:
-    """End by the signal itself, where the engine would make a KeyboardInterrupt of it; the sweep says what happened."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 def executed(settings: RunSettings, engine: str, workers: int, connection: Connection) -> Event:

@@ -1,7 +1,6 @@
 """The sweep: finished runs skipped, failures that cost the others nothing, workers that die, one launcher a folder."""
 
 import io
-import multiprocessing
 import os
 import resource
 import signal
@@ -219,24 +218,6 @@ def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch:
     jobs = jobs_of(tmp_path, 2)
     conduct(jobs, Shares("workers", 2, 2), Overview(Console(file=io.StringIO()), jobs, 2))
     assert codes == [0, 0]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_worker_ends_by_the_signal_that_it_gets_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip("these tests run under nohup, whose children ignore a closed terminal")
-    (job,) = jobs_of(tmp_path, 1, rounds=1000)
-    worker = Worker(multiprocessing.get_context("forkserver"), INPROCESS, None)
-    try:
-        worker.take(job)
-        while "round   1/1000" not in (event := worker.event())[1]:
-            assert event[0] == "told"
-        os.kill(worker.process.pid or 0, number)
-        while (event := worker.event())[0] == "told":
-            pass
-        assert event == ("died", f"its process ended by signal {number.value} ({number.name})")
-    finally:
-        worker.end()
 
 
 def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:

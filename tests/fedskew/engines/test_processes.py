@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedskew.engines.processes import LAUNCHER, RUN, RunBusy, alive, claim, end, mark, marked, one_interrupt
+from fedskew.engines.processes import LAUNCHER, RUN, RunBusy, alive, claim, end, mark, marked
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -145,22 +144,6 @@ def test_claim_refuses_a_folder_whose_launcher_lives(start: Start, tmp_path: Pat
         assert str(tmp_path) in str(busy.value)
         assert str(other.pid) in str(busy.value)
         assert process.poll() is None
-
-
-def test_one_interrupt_interrupts_once_and_restores_the_handlers() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    cleaned = False
-    with pytest.raises(KeyboardInterrupt), one_interrupt():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                os.kill(os.getpid(), number)
-            time.sleep(0.05)
-            cleaned = True
-    assert cleaned
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def _dead() -> str:
