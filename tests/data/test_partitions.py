@@ -107,9 +107,7 @@ def test_lda_gives_up_and_says_what_could_not_be_met(monkeypatch):
 
 def test_lda_gives_up_early_where_there_is_no_hope():
     labels = np.repeat(np.arange(10), 600)
-    with pytest.raises(
-        SettingError, match=r"^alpha = 0\.1: in 20 draws .* at least \d\d of clients = 1000 held fewer"
-    ):
+    with pytest.raises(SettingError, match=r"^alpha = 0\.1: in 20 draws .* at least \d\d of clients = 1000 held fewer"):
         lda(labels, 1000, 0.1, draws(), min_samples=1)
 
 
