@@ -50,7 +50,8 @@ class FedBE(ServerMethod):
     learning_rate: Annotated[float, Gt(0)] = 0.001
     """Learning rate of the student."""
     average_start: Annotated[int, Ge(0)] = 100
-    """Steps before the first weights that SWA averages; with `steps` or more the last weights are sent."""
+    """Steps that SWA lets pass: it averages the weights average-every, 2 average-every, ... steps later. Where there
+    are none, the last weights are sent."""
     average_every: Annotated[int, Ge(1)] = 25
     """Steps between two of them."""
 
@@ -74,7 +75,8 @@ class FedBE(ServerMethod):
 
         def step(number: int, gradients: list[Tensor]) -> None:
             optimizer.step(gradients)
-            if number >= self.average_start and (number - self.average_start) % self.average_every == 0:
+            past = number + 1 - self.average_start
+            if past > 0 and past % self.average_every == 0:
                 averaged.append(copy(dict(model.named_parameters())))
 
         distill(model, samples, teacher_NC, self.batch_size, self.steps, server.generator(self.name), step)

@@ -7,6 +7,7 @@ import torch
 from client_builders import FLOAT, broadcast_of, client_of, labels_of, linear_model, same, small_client
 from torch import Tensor
 
+import client_app.variants.control_variates
 from client_app.client import Client
 from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.state import State, copy
@@ -90,6 +91,14 @@ def test_options_agree_with_batch_norm() -> None:
     assert same(reports[0].shared, reports[1].shared)
     for name, tensor in reports[0].memory[NAME].items():
         torch.testing.assert_close(tensor, reports[1].memory[NAME][name], rtol=1e-3, atol=1e-6)
+
+
+def test_option_1_weighs_parts_by_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 samples in parts of 7, 7 and 6 give the gradient of all."""
+    monkeypatch.setattr(client_app.variants.control_variates, "FULL_BATCH", 9)
+    report = train_round(linear_client(), [ControlVariates("I")], replace(FULL, local_steps=1))
+    for name, gradient in gradient_at(linear_client(), linear_client().start).items():
+        torch.testing.assert_close(report.memory[NAME][name], gradient, rtol=0, atol=1e-12)
 
 
 def test_option_1_is_expected_over_what_is_drawn() -> None:

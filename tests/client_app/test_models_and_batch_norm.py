@@ -1,16 +1,22 @@
 """The models' sizes, and FedBN: which tensors stay on a client."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.nn.functional as F
 from client_builders import SHAPE, play, same, small_client
 from torch import nn
 
+from client_app.client import Variant
+from client_app.memory import recall, remember
 from client_app.models import MODELS, SMALLEST_SIDE, Classifier, batch_norm_names, build, has_batch_norm
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_model import LocalModel
+from client_app.variants.local_statistics import LocalStatistics
 from data import SettingError
 
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
@@ -90,6 +96,47 @@ def test_the_imagenet_stem_computes_what_torchvision_s_network_does() -> None:
     assert torch.equal(ours(inputs_B), theirs(inputs_B))
 
 
+def test_the_digit_model_is_its_layers() -> None:
+    model = build("digit-model", (1, 8, 8), 10, 0).train()
+    state = dict(model.named_parameters())
+    inputs_B = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def normalized(layer: int, outputs: torch.Tensor) -> torch.Tensor:
+        weight, bias = state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]
+        return F.relu(F.batch_norm(outputs, None, None, weight, bias, training=True))
+
+    def parameters(layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]
+
+    x = F.max_pool2d(normalized(1, F.conv2d(inputs_B, *parameters(0), padding=2)), 2)
+    x = F.max_pool2d(normalized(5, F.conv2d(x, *parameters(4), padding=2)), 2)
+    x = normalized(9, F.conv2d(x, *parameters(8), padding=2)).flatten(1)
+    x = normalized(16, F.linear(normalized(13, F.linear(x, *parameters(12))), *parameters(15)))
+    torch.testing.assert_close(model.features(inputs_B), x, rtol=1e-4, atol=1e-4)
+
+
+def test_vgg_9_is_its_layers() -> None:
+    """Dropout draws from the global generator, so the same seed drops the same values."""
+    model = build("vgg-9", (1, 8, 8), 10, 0).train()
+    state = dict(model.named_parameters())
+    inputs_B = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    layers = [name.split(".")[1] for name in state if name.startswith("features.") and name.endswith(".weight")]
+    weights = [(state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]) for layer in layers]
+
+    def convolutions(x: torch.Tensor, first: int) -> torch.Tensor:
+        for weight, bias in weights[first : first + 2]:
+            x = F.relu(F.conv2d(x, weight, bias, padding=1))
+        return F.max_pool2d(x, 2)
+
+    torch.manual_seed(1)
+    ours = model.features(inputs_B)
+    torch.manual_seed(1)
+    x = F.dropout2d(convolutions(convolutions(inputs_B, 0), 2), 0.05)
+    x = F.relu(F.linear(F.dropout(convolutions(x, 4).flatten(1), 0.1), *weights[6]))
+    x = F.dropout(F.relu(F.linear(x, *weights[7])), 0.1)
+    torch.testing.assert_close(ours, x, rtol=1e-4, atol=1e-5)
+
+
 def test_channels_last_in_memory_stays_in_the_model() -> None:
     model = build("small-cnn", (3, 16, 16), 4, 0).eval()
     images_B, convolution = torch.randn(2, 3, 16, 16), "features.0.weight"
@@ -140,6 +187,19 @@ def test_one_client_s_rounds_are_those_of_fedavg() -> None:
     for variant in (LocalBatchNorm(), LocalModel()):  # FedBN and SingleSet
         shared, (report,) = play([variant], counts, SETTINGS, rounds=3)
         assert same({**shared, **report.memory["private"]}, plain)
+
+
+@pytest.mark.parametrize("variant", [LocalBatchNorm(), LocalStatistics(), LocalModel()])
+def test_what_a_client_keeps_is_what_training_left(tmp_path: Path, variant: Variant) -> None:
+    """To the bit: the model that was trained in place, the file, and what the next round starts from."""
+    client = small_client()
+    report = train_round(client, [variant], SETTINGS)
+    left = copy({name: client.model.state_dict()[name] for name in variant.private_names(client.model)})
+    assert left and not any(torch.equal(tensor, client.start[name]) for name, tensor in left.items())
+    remember(tmp_path, 3, report.memory)
+    kept = recall(tmp_path, 3)["private"]
+    assert same(kept, left)
+    assert same({**report.shared, **kept}, client.model.state_dict())
 
 
 def test_a_first_round_shares_what_fedavg_averages() -> None:

@@ -78,6 +78,13 @@ def test_lda_balancing_closes_a_client_that_holds_its_part():
     assert held.max() < most < 100 * free.max()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_lda_closes_a_client_at_exactly_its_part(seed):
+    # Shares of 0 or 1, classes as large as a client's part: each client gets one and is closed.
+    parts = lda(np.arange(4).repeat(50), 4, 1e-300, draws(seed), min_samples=0)
+    assert [len(part) for part in parts] == [50] * 4
+
+
 def test_lda_survives_shares_that_are_all_zero():
     parts = lda(BALANCED, 2, 1e-300, draws(), min_samples=1)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))

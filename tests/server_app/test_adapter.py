@@ -292,8 +292,10 @@ def test_answers_of_another_shape(train: Train) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5, 1.0])
-def test_prior_is_the_sum_of_the_smoothed_counts(train: Train, tmp_path: Path, smoothing: float) -> None:
-    outcome = train(grid=(grid := TamperingGrid()), method="fedshift", logit_shift__smoothing=smoothing)
+def test_prior_is_the_sum_of_all_clients_smoothed_counts(train: Train, tmp_path: Path, smoothing: float) -> None:
+    outcome = train(
+        grid=(grid := TamperingGrid()), method="fedshift", participation=0.5, logit_shift__smoothing=smoothing
+    )
     counts_C = unpack(grid.asked[1].content.array_records["broadcast/logit-shift"])["counts"].double()
     federation = federate(small(tmp_path).data, 0)
     smoothed_KC = torch.as_tensor(federation.counts_KC).double() + smoothing
@@ -390,17 +392,18 @@ def test_fedavg_is_flowers_fedavg(tmp_path: Path) -> None:
     with LocalGrid(faithful=True) as grid:
         (asked,) = strategy.configure_train(1, pack(strategy.shared), ConfigRecord(), grid)
         identify()
-        others = {"loss": 1.0, "steps": 1, "coefficient-sum": 1.0, "remembers": 0, "seconds": 0.0}
+        others = {"steps": 1, "coefficient-sum": 1.0, "remembers": 0, "seconds": 0.0}
         ours, theirs = RecordDict(), []
         order = random.Random(0).sample(list(updates), len(updates))
         for client in order:
             state, examples = updates[client]
             ours[f"{client}/model"] = pack(state)
-            ours[f"{client}/metrics"] = MetricRecord({**others, "num-examples": examples})
+            ours[f"{client}/metrics"] = MetricRecord({**others, "loss": float(client), "num-examples": examples})
             reply = RecordDict({"arrays": pack(state), "metrics": MetricRecord({"num-examples": examples})})
             theirs.append(Message(reply, reply_to=asked))
         arrays, _ = strategy.aggregate_train(1, [Message(ours, reply_to=asked)])
         flowers, _ = FlowerFedAvg().aggregate_train(1, theirs)
     assert flowers is not None
+    assert strategy.last.loss == pytest.approx((50 * 1 + 7 * 2 + 140 * 3) / 200)  # weighted by samples
     for name, tensor in unpack(flowers).items():
         torch.testing.assert_close(unpack(arrays)[name], tensor, rtol=1e-6, atol=1e-6)

@@ -84,6 +84,7 @@ def test_spread() -> None:
         "mean": pytest.approx(0.475), "worst": 0.0, "worst-decile": pytest.approx(0.025), "values": values,
     }  # fmt: skip
     assert spread([0.3])["worst-decile"] == 0.3
+    assert spread([k / 10 for k in range(19)])["worst-decile"] == 0.0  # a tenth of 19 is one client
     assert spread([0.4, math.nan, 0.2])["mean"] == pytest.approx(0.3)
     assert math.isnan(spread([math.nan])["worst"])  # type: ignore[arg-type]
 

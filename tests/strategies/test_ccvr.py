@@ -128,7 +128,7 @@ def server() -> Server:
     return server_of(samples_of())
 
 
-def calibrated(server: Server, answers: dict[int, State], **settings: int) -> State:
+def calibrated(server: Server, answers: dict[int, State], **settings: float) -> State:
     return CCVR(**settings).deploy_finally(server, {}, state_of(1), answers).models["ccvr"]  # type: ignore[arg-type]
 
 
@@ -140,6 +140,12 @@ def test_only_the_head_changes(server: Server) -> None:
     assert all(torch.isfinite(tensor).all() and tensor.dtype == shared[n].dtype for n, tensor in model.items())
     assert digest([calibrated(server, answers_of())]) == digest([model])
     assert digest([calibrated(replace(server, seed=1), answers_of())]) != digest([model])
+
+
+def test_the_head_starts_from_the_average_s(server: Server) -> None:
+    model = calibrated(server, answers_of(), head_steps=3, head_learning_rate=1e-12)
+    for name, tensor in state_of(1).items():
+        torch.testing.assert_close(model[name], tensor)
 
 
 @pytest.mark.parametrize("settings", [{"features_per_class": 0}, {"head_steps": 0}])

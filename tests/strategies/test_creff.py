@@ -15,7 +15,8 @@ from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import Samples, SettingError
 from strategies.checks import Refused
-from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
+from strategies.creff import CReFF, feature_gradients, labeled, mean_gradients, random_head, row_distances
+from strategies.head import train_head
 from strategies.server import Server, Update
 
 CLASSES, WIDTH = 5, 12
@@ -253,6 +254,32 @@ def test_deployment(server: Server) -> None:
     assert torch.equal(model["head.bias"], deployment.state["bias"])
     assert (digest([server.start]), digest([state])) == (inputs, before)
     assert 0 < deployment.metrics["matching-loss"] < 2
+
+
+def test_features_match_at_the_clients_head_and_the_new_head_learns_from_them(server: Server) -> None:
+    """One step by autograd at the head that the clients had; the new head is trained where that has led."""
+    settings = {"features_per_class": 6, "feature_steps": 1, "head_steps": 4}
+    method = CReFF(**settings)  # type: ignore[arg-type]
+    samples = [[3, 0, 1, 5, 0], [1, 1, 0, 0, 0]]
+    state, deployment = deploy(server, samples, **settings)
+    gradients, held = mean_gradients([upload_of(n, state, seed=k) for k, n in enumerate(samples)], state["weight"])
+    features = state["features"][held].clone().requires_grad_(True)
+    row_distances(feature_gradients(features, state["weight"], state["bias"], held), gradients).sum().backward()
+    assert features.grad is not None
+    moved = state["features"].clone()
+    moved[held] = features.detach() - method.feature_learning_rate * features.grad
+    torch.testing.assert_close(deployment.state["features"], moved, rtol=1e-5, atol=1e-6)
+    assert (moved - state["features"])[held].abs().max() > 1e-3
+    fresh = random_head(server.model.head.weight.shape, server.generator("creff"))
+    head = train_head(fresh, *labeled(deployment.state["features"]), 4, method.head_learning_rate)
+    assert torch.equal(deployment.state["weight"], head["weight"])
+    assert torch.equal(deployment.state["bias"], head["bias"])
+
+
+def test_features_start_normal() -> None:
+    values = CReFF(features_per_class=400).initial_state(server_of())["features"].flatten()
+    assert abs(values.mean()) < 0.05 and abs(values.std() - 1) < 0.05
+    assert (values.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.01)
 
 
 def test_no_features_deploy_the_average(server: Server) -> None:

@@ -1,6 +1,7 @@
 """FedDF and FedBE: ensembles, the models that FedBE draws, and the student's steps, against their equations."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 from server_builders import CLASSES, draws, model_of, samples_of, server_of, state_of, updates_of
 
+import strategies.fedbe
 from client_app.optimizer import clip
-from client_app.state import State, digest, weighted_mean
+from client_app.state import State, copy, digest, weighted_mean
 from data import Samples, SettingError
 from strategies.distillation import Adam, batches, cosine, distill, divergence, logits_of
 from strategies.fedavg import FedAvg
@@ -227,15 +229,75 @@ def test_batches_are_epochs_without_a_single_sample() -> None:
 
 
 def test_swa_averages_the_weights_it_names(server: Server) -> None:
-    """Weights after steps 2, 4 and 6 of 7 (counted from 1: average-start 1, every 2)."""
+    """Of 8 steps, counted from 1, with average-start 1 and every 2: those after 3, 5 and 7."""
     settings = {"batch_size": 8, "learning_rate": 0.1}
-    after = {s: combined(server, FedBE, steps=s, average_start=99, **settings) for s in (2, 4, 6, 7)}
-    averaged = combined(server, FedBE, steps=7, average_start=1, average_every=2, **settings)
-    expected = weighted_mean([after[s] for s in (2, 4, 6)], [1.0] * 3)
+    after = {s: combined(server, FedBE, steps=s, average_start=99, **settings) for s in (3, 5, 7, 8)}
+    averaged = combined(server, FedBE, steps=8, average_start=1, average_every=2, **settings)
+    expected = weighted_mean([after[s] for s in (3, 5, 7)], [1.0] * 3)
     for name in server.parameters:
         assert torch.equal(averaged[name], expected[name])
     for name in averaged.keys() - server.parameters:
-        assert torch.equal(averaged[name], after[7][name])  # buffers are those of the last step
+        assert torch.equal(averaged[name], after[8][name])  # buffers are those of the last step
+
+
+def test_swa_averages_the_steps_of_the_authors_code(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After steps 125, 150, 175 and 200 of 200, with our settings as they are."""
+    counted: list[int] = []
+
+    class Counting(strategies.fedbe.SGD):
+        def step(self, gradients: Iterable[torch.Tensor]) -> None:
+            super().step(gradients)
+            counted.append(len(counted) + 1)
+
+    def averaged(states: Sequence[State], weights: Sequence[float]) -> dict[str, torch.Tensor]:
+        assert len(states) == 4 and weights == [1.0] * 4
+        return weighted_mean(states, weights)
+
+    def kept(state: State) -> dict[str, torch.Tensor]:
+        seen.append(counted[-1])
+        return copy(state)
+
+    seen: list[int] = []
+    monkeypatch.setattr(strategies.fedbe, "SGD", Counting)
+    monkeypatch.setattr(strategies.fedbe, "copy", kept)
+    monkeypatch.setattr(strategies.fedbe, "weighted_mean", averaged)
+    combined(server, FedBE, models=0, batch_size=40)
+    assert seen == [125, 150, 175, 200] and counted[-1] == 200
+
+
+def test_fedbe_s_student_has_momentum(server: Server) -> None:
+    """Two full-batch steps from the mean: torch's SGD with momentum 0.9."""
+    samples, model, updates = samples_of(), model_of(), updates_of(1, 2, 3)
+    mean, _ = FedAvg().combine(server, {}, updates)
+    states = [mean, *(update.shared for update in updates)]
+    teacher = sharpened(mean_probabilities([logits_of(model, state, samples) for state in states]), 0.5)
+    model.load_state_dict(mean)
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        divergence(model(samples.inputs_N), teacher).backward()
+        optimizer.step()
+    student = combined(server, FedBE, models=0, steps=2, batch_size=1000, learning_rate=0.1)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(student[name], parameter.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_variance_scale_is_a_factor_on_the_noise(server: Server) -> None:
+    clients = [state_of(seed) for seed in (1, 2, 3)]
+    mean = weighted_mean(clients, [1.0, 1.0, 1.0])
+    none, some, more = (FedBE(models=1, variance_scale=s).drawn(server, mean, clients)[0] for s in (0.0, 0.1, 0.3))
+    for name in server.parameters:
+        torch.testing.assert_close(more[name] - none[name], 3 * (some[name] - none[name]), rtol=1e-4, atol=1e-5)
+        assert not torch.equal(some[name], none[name])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_teachers_are_in_eval_mode(training: bool) -> None:
+    """A sample's logits do not depend on its batch, and the statistics are the state's."""
+    samples, model = samples_of(), model_of().train(training)
+    some = samples.only(torch.arange(3))
+    assert torch.allclose(logits_of(model, state_of(1), samples)[:3], logits_of(model, state_of(1), some), atol=1e-6)
+    assert digest([model.state_dict()]) == digest([state_of(1)])
 
 
 def test_fedbe_takes_the_step_of_its_equation(server: Server) -> None:

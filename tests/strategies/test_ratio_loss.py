@@ -79,16 +79,21 @@ def test_invariants(seed: int) -> None:
 # ---- the copies ------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_moves_the_head_by_the_classes_mean_gradient() -> None:
-    """One full-batch step: Delta^(p) = -rate g_p, CReFF's closed form of the gradient of class p's images."""
+@pytest.mark.parametrize(("round", "rate"), [(1, 0.3), (5, 0.3 * 0.5**2)])
+def test_a_step_moves_the_head_by_the_classes_mean_gradient(round: int, rate: float) -> None:
+    """One full-batch step: Delta^(p) = -rate g_p, CReFF's closed form of the gradient of class p's images.
+
+    The rate is the round's, as the clients'.
+    """
     model = Classifier(nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.Tanh()), nn.Linear(WIDTH, CLASSES))
     start, samples = copy(model.state_dict()), samples_of()
     settings = TrainingSettings(local_steps=1, batch_size=1000, learning_rate=0.3, momentum=0.9)
-    server = replace(server_of(samples), model=model, start=start, training=settings)
+    settings = replace(settings, learning_rate_decay=0.5, learning_rate_decay_every=2)
+    server = replace(server_of(samples, round=round), model=model, start=start, training=settings)
     features_ND = model.features(samples.inputs_N).detach()
     gradients = class_gradients(features_ND, samples.labels_N, start["head.weight"], start["head.bias"])
     moved = RatioLoss().displacements(server, samples)
-    torch.testing.assert_close(moved, -0.3 * gradients.double(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(moved, -rate * gradients.double(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(monitored(server), (1 + 0.1 * ratios(moved)).float())
 
 

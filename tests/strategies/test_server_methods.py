@@ -205,6 +205,16 @@ def test_sum_of_integers() -> None:
     assert integer_sum(answers)["counts"].tolist() == [6, 6 * 2**40]
 
 
+def test_sum_of_masked_integers_is_the_sum() -> None:
+    """Masks that cancel modulo 2^64, however large: no sum of floats would survive them."""
+    answers = {k: {"counts": torch.tensor([k, 2**40 * k])} for k in range(4)}
+    masks = torch.randint(-(2**63), 2**63 - 1, (3, 2), generator=torch.Generator().manual_seed(0))
+    last = -masks.sum(0)
+    masked = {k: {"counts": answers[k]["counts"] + mask} for k, mask in enumerate([*masks, last])}
+    assert not any(torch.equal(masked[k]["counts"], answers[k]["counts"]) for k in answers)
+    assert integer_sum(masked)["counts"].tolist() == [6, 6 * 2**40]
+
+
 @pytest.mark.parametrize("odd", [{"counts": torch.ones(3).long()}, {"other": torch.ones(2).long()},
                                  {"counts": torch.ones(2)}, {}])  # fmt: skip
 def test_sum_of_unlike_answers(odd: State) -> None:
