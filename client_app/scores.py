@@ -94,8 +94,8 @@ class Scores:
 def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
     """Return ln of each group's mean probabilities, (G, C), and its label, (G,), which its samples have in common."""
     members = [torch.nonzero(groups_N == group).squeeze(1) for group in torch.unique(groups_N)]
-    means = [log_probabilities_NC[one].logsumexp(0) - math.log(len(one)) for one in members]
-    return torch.stack(means), labels_N[torch.stack([one[0] for one in members])]
+    means = [log_probabilities_NC[group].logsumexp(0) - math.log(len(group)) for group in members]
+    return torch.stack(means), labels_N[torch.stack([group[0] for group in members])]
 
 
 def ordered_pairs(log_probabilities_N2: Tensor, labels_N: Tensor) -> Tensor:

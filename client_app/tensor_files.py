@@ -44,12 +44,12 @@ def write_atomically(
     With `previous` the old file is kept under that name; a kill may then leave it there alone. Raises WriteFailed.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    told = dict(metadata or {})
-    told[CHECKSUM] = checksum(tensors, told)
+    text = dict(metadata or {})
+    text[CHECKSUM] = checksum(tensors, text)
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, told)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, text)
             if previous is not None and path.exists():
                 path.replace(previous)
             partial.replace(path)
@@ -65,17 +65,17 @@ def read(path: Path, identity: Mapping[str, str] | None = None) -> tuple[dict[st
     say none of it and are taken as they are. Raises Damaged when they are not the ones that were written, or another's.
     """
     with opened(path) as file:
-        told = dict(file.metadata() or {})
+        text = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    stated = told.pop(CHECKSUM, None)  # files of earlier versions have none
-    if stated is None and KIND in told:
+    stated = text.pop(CHECKSUM, None)  # files of earlier versions have none
+    if stated is None and KIND in text:
         raise Damaged(f"{path} is damaged: its checksum is missing")
-    if stated is not None and stated != checksum(tensors, told):
+    if stated is not None and stated != checksum(tensors, text):
         raise Damaged(f"{path} is damaged: its checksum is another")
     for key, value in (identity or {}).items():
-        if (said := told.get(key, value)) != value:
+        if (said := text.get(key, value)) != value:
             raise Damaged(f"{path} is not the file that belongs here: its {key} is {said!r}, not {value!r}")
-    return tensors, told
+    return tensors, text
 
 
 def check_length(path: Path) -> None:
@@ -94,6 +94,6 @@ def opened(path: Path) -> Iterator[Any]:
         raise Damaged(f"{path} is damaged: {error}") from error
 
 
-def checksum(tensors: Mapping[str, Tensor], told: Mapping[str, str]) -> str:
+def checksum(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> str:
     """Return the sha256 of tensors and text."""
-    return digest([tensors], *sorted(f"{key}={value}" for key, value in told.items()))
+    return digest([tensors], *sorted(f"{key}={value}" for key, value in text.items()))

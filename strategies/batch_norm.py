@@ -56,7 +56,7 @@ def averaged(answers: Mapping[int, State], examples: Mapping[int, int]) -> dict[
     return weighted_mean(list(answers.values()), [examples[client] for client in answers])
 
 
-def distances(model: Classifier, own: State, answers: Mapping[int, State]) -> dict[int, float]:
+def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> dict[int, float]:
     """Return how far each client's statistics are from the site's own, in the model's first batch-norm layer.
 
     The mean over channels of `symmetric_divergence`. The first layer alone, because what lies before it is shared: the
@@ -65,7 +65,7 @@ def distances(model: Classifier, own: State, answers: Mapping[int, State]) -> di
     name, layer = next(norm_layers(model))
     mean, variance = (f"{name}.running_{kind}" for kind in ("mean", "var"))
     return {
-        client: symmetric_divergence(own[mean], own[variance], kept[mean], kept[variance], layer.eps).mean().item()
+        client: symmetric_divergence(site[mean], site[variance], kept[mean], kept[variance], layer.eps).mean().item()
         for client, kept in answers.items()
     }
 

@@ -1,6 +1,6 @@
 """CCVR: calibrate the classifier on virtual features (Luo et al., NeurIPS 2021)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -75,24 +75,23 @@ class CCVR(ServerMethod):
         return Deployment({self.name: with_head(shared, head)}, state)
 
 
-def pooled(statistics: Iterable[State], classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return each class's count (C,), mean (C, D) and unbiased covariance (C, D, D) over all clients, float64.
 
     The sum of squares is taken around the pooled mean: the class docstring's sum without its cancellation. A class with
     a single sample has covariance 0, one that nobody holds is 0 throughout.
     """
-    statistics = list(statistics)
     counts_C, sums_CD = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, width, dtype=torch.float64)
-    for one in statistics:
-        counts_C[one["classes"]] += one["counts"]
-        sums_CD[one["classes"]] += one["counts"].double()[:, None] * one["means"].double()
+    for answer in answers:
+        counts_C[answer["classes"]] += answer["counts"]
+        sums_CD[answer["classes"]] += answer["counts"].double()[:, None] * answer["means"].double()
     means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # mu_c
     scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
-    for one in statistics:
-        held, counts_n = one["classes"], one["counts"].double()[:, None, None]
-        between_nD = one["means"].double() - means_CD[held]
+    for answer in answers:
+        held, counts_n = answer["classes"], answer["counts"].double()[:, None, None]
+        between_nD = answer["means"].double() - means_CD[held]
         outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
-        scatter_CDD[held] += (counts_n - 1) * one["covariances"].double() + counts_n * outer_nDD
+        scatter_CDD[held] += (counts_n - 1) * answer["covariances"].double() + counts_n * outer_nDD
     return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Sigma_c
 
 

@@ -94,9 +94,9 @@ class FederatedFeatures(ServerMethod):
         """Return (n, C, D + bias columns): what clients with these features would send."""
         return feature_gradients(features_NMD, weight_CD, bias_C, held)
 
-    def distances(self, found: Tensor, wanted: Tensor) -> Tensor:
+    def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
         """Return (n, R): of each class and row, how far two gradients (n, C, D + bias columns) are apart."""
-        return row_distances(found, wanted)
+        return row_distances(gradients, wanted)
 
     def compared(
         self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor

@@ -40,10 +40,10 @@ class CReFFCode(FederatedFeatures):
         weight_CE = with_bias(weight_CD, bias_C)
         return feature_gradients(with_constant(features_NMD), weight_CE, torch.zeros_like(bias_C), held)
 
-    def distances(self, found: Tensor, wanted: Tensor) -> Tensor:
+    def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
         """Return (n, C + 1): of each row of the weight's gradient and of the bias's, which is one row."""
-        rows_NC = guarded_distances(found[..., :-1], wanted[..., :-1])
-        bias_N = guarded_distances(found[..., -1], wanted[..., -1])
+        rows_NC = guarded_distances(gradients[..., :-1], wanted[..., :-1])
+        bias_N = guarded_distances(gradients[..., -1], wanted[..., -1])
         return torch.cat([rows_NC, bias_N[:, None]], dim=1)
 
     def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:

@@ -90,11 +90,11 @@ class FedBE(ServerMethod):
         if self.distribution == "dirichlet":
             draws = np.random.default_rng(seed_of(server.seed, "server", server.round, f"{self.name} dirichlet"))
             weights_MK = draws.dirichlet([self.concentration] * len(clients), self.models).tolist()
-            made = [weighted_sum(clients, weights_K) for weights_K in weights_MK]
+            models = [weighted_sum(clients, weights_K) for weights_K in weights_MK]
         else:
             generator = server.generator(f"{self.name} gaussian")
-            made = [gaussian(server.start, clients, self.variance_scale, generator) for _ in range(self.models)]
-        return [{**mean, **{n: t for n, t in one.items() if n in server.parameters}} for one in made]
+            models = [gaussian(server.start, clients, self.variance_scale, generator) for _ in range(self.models)]
+        return [{**mean, **{n: t for n, t in model.items() if n in server.parameters}} for model in models]
 
 
 def gaussian(start: State, clients: Sequence[State], scale: float, generator: torch.Generator) -> dict[str, Tensor]:

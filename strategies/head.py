@@ -25,8 +25,8 @@ def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:
 
 def with_head(shared: State, head: State) -> dict[str, Tensor]:
     """Return the shared weights with another head, on their device; every other tensor is the same object."""
-    own = {f"head.{name}": head[name].to(shared[f"head.{name}"], copy=True) for name in ("weight", "bias")}
-    return {**shared, **own}
+    replaced = {f"head.{name}": head[name].to(shared[f"head.{name}"], copy=True) for name in ("weight", "bias")}
+    return {**shared, **replaced}
 
 
 def train_head(

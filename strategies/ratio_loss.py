@@ -84,5 +84,5 @@ def ratios(displacements_CCD: Tensor) -> Tensor:
     """Return (C,) Ra_p in [0, 5000]; scaling all displacements changes nothing."""
     chosen_CCD = dominated(displacements_CCD)
     others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / (len(displacements_CCD) - 1)  # mean over q != p
-    own_C, other_C = ((moved_CCD * chosen_CCD).sum((1, 2)).abs() for moved_CCD in (displacements_CCD, others_CCD))
-    return torch.where(other_C > 0, own_C / other_C, NO_OTHER).clamp(max=LARGEST)
+    alone_C, other_C = ((moved_CCD * chosen_CCD).sum((1, 2)).abs() for moved_CCD in (displacements_CCD, others_CCD))
+    return torch.where(other_C > 0, alone_C / other_C, NO_OTHER).clamp(max=LARGEST)

@@ -57,9 +57,9 @@ def blocks(model: Classifier) -> list[list[nn.Parameter]]:
     """Return the parameters of each block of the features: a top-level module and the batch norm after it."""
     result: list[list[nn.Parameter]] = []
     for module in model.features.children():
-        own = list(module.parameters())
+        parameters = list(module.parameters())
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and result:
-            result[-1] += own
-        elif own:
-            result.append(own)
+            result[-1] += parameters
+        elif parameters:
+            result.append(parameters)
     return result

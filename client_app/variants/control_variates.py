@@ -38,15 +38,15 @@ class ControlVariates(Variant):
         if name not in client.start:
             return None
         control = client.broadcast[self.name][name]
-        own = client.memory.get(self.name, {}).get(name)
-        return control if own is None else control - own.to(control.dtype)  # c - c_i
+        kept = client.memory.get(self.name, {}).get(name)
+        return control if kept is None else control - kept.to(control.dtype)  # c - c_i
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         if self.option == "II":
             return Contribution()
-        gradient, own = full_gradient(client, loss), client.memory.get(self.name, {})
+        gradient, kept = full_gradient(client, loss), client.memory.get(self.name, {})
         change = {
-            name: gradient[name].double() - own.get(name, torch.zeros_like(control))
+            name: gradient[name].double() - kept.get(name, torch.zeros_like(control))
             for name, control in client.broadcast[self.name].items()
         }  # c_i+ - c_i = g_i(x) - c_i
         return self.changed(client, change)
@@ -63,9 +63,9 @@ class ControlVariates(Variant):
 
     def changed(self, client: Client, change: State) -> Contribution:
         """Contribute c_i+ - c_i as the upload, and as the memory c_i plus exactly what is uploaded."""
-        own = client.memory.get(self.name, {})
+        kept = client.memory.get(self.name, {})
         upload = {name: step.to(client.start[name].dtype) for name, step in change.items()}
-        memory = {name: own.get(name, torch.zeros_like(change[name])) + step.double() for name, step in upload.items()}
+        memory = {name: kept.get(name, torch.zeros_like(change[name])) + step.double() for name, step in upload.items()}
         return Contribution(upload=upload, memory=memory)
 
 
