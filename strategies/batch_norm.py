@@ -64,8 +64,9 @@ def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> d
     """
     name, layer = next(norm_layers(model))
     mean, variance = (f"{name}.running_{kind}" for kind in ("mean", "var"))
+    ours = site[mean], site[variance]
     return {
-        client: symmetric_divergence(site[mean], site[variance], kept[mean], kept[variance], layer.eps).mean().item()
+        client: symmetric_divergence(*ours, kept[mean], kept[variance], layer.eps).mean().item()
         for client, kept in answers.items()
     }
 
