@@ -58,7 +58,7 @@ def methods() -> str:
 
 def written(file: Path, block: str) -> str:
     """Return a file's text with the table in its place."""
-    return BLOCK.sub(lambda found: found[1] + "\n" + block + "\n" + found[2], file.read_text())
+    return BLOCK.sub(lambda marks: marks[1] + "\n" + block + "\n" + marks[2], file.read_text())
 
 
 TABLES = {ROOT / "README.md": readme, ROOT / "docs" / "methods.md": methods}

@@ -32,10 +32,10 @@ class Result:
 
         Raises LookupError where nothing has been evaluated, or the method deploys several models beside the average.
         """
-        own = [name for name in self.models if name != "average"] or list(self.models)
-        if len(own) != 1:
-            raise LookupError(f"{self.folder}: {' and '.join(own) or 'no model'} evaluated; read `models` instead")
-        return float(self.models[own[0]]["last"]["balanced-accuracy"])
+        names = [name for name in self.models if name != "average"] or list(self.models)
+        if len(names) != 1:
+            raise LookupError(f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead")
+        return float(self.models[names[0]]["last"]["balanced-accuracy"])
 
 
 def run(

@@ -89,18 +89,19 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show how many samples of each class every client holds."""
-    one = parse(dict(parse_text(text) for text in settings or []))
-    made = federate(one.data, one.general.seed)
+    chosen = parse(dict(parse_text(text) for text in settings or []))
+    federation = federate(chosen.data, chosen.general.seed)
+    counts_KC, classes = federation.counts_KC, federation.dataset.class_names
     if png is not None:
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
-        draw(made.counts_KC, made.dataset.class_names, made.client_names).save(png)
+        draw(counts_KC, classes, federation.client_names).save(png)
     if as_json:
-        print(json.dumps({"hash": made.hash, "classes": made.dataset.class_names, "counts": made.counts_KC.tolist()}))
+        print(json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()}))
         return
-    title = f"{one.data.dataset}, partition {one.data.partition}, seed {one.general.seed}: training samples"
-    out.print(matrix_table(made, title))
-    tests = len(made.global_test)
-    out.print(f"{made.counts_KC.sum()} training and {tests} test samples; hash of data and partition {made.hash}")
+    title = f"{chosen.data.dataset}, partition {chosen.data.partition}, seed {chosen.general.seed}: training samples"
+    out.print(matrix_table(federation, title))
+    tests = len(federation.global_test)
+    out.print(f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}")
 
 
 @application.command(name="save-partition")
@@ -109,22 +110,23 @@ def save(
     settings: Settings = None,
 ) -> None:
     """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
-    one = parse(dict(parse_text(text) for text in settings or []))
-    made = federate(one.data, one.general.seed)
-    save_partition(made, file)
-    out.print(f"{file}: {made.clients} clients, {made.counts_KC.sum()} training and {len(made.global_test)} test")
+    chosen = parse(dict(parse_text(text) for text in settings or []))
+    federation = federate(chosen.data, chosen.general.seed)
+    save_partition(federation, file)
+    tests = len(federation.global_test)
+    out.print(f"{file}: {federation.clients} clients, {federation.counts_KC.sum()} training and {tests} test")
 
 
-def matrix_table(made: Federation, title: str) -> Table:
+def matrix_table(federation: Federation, title: str) -> Table:
     """Return a row a client: its samples of each class, brighter where they are more of the client's own."""
-    counts_KC, names = made.counts_KC, made.dataset.class_names
+    counts_KC, names = federation.counts_KC, federation.dataset.class_names
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     few = len(names) <= SHOWN_CLASSES
     digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
     for heading in ("client", *(names if few else ("classes held", "largest class", "its share")), "all"):
         shown = heading[: max(5, digits)] if heading in names else heading
         table.add_column(shown, justify="right", no_wrap=True, min_width=digits)
-    for client, row in zip(made.client_names, counts_KC, strict=True):
+    for client, row in zip(federation.client_names, counts_KC, strict=True):
         if few:
             cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
         else:
@@ -151,10 +153,10 @@ def check(
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     name = f"{'folder' if path.is_dir() else 'npz'}:{path.absolute()}"
-    found = seen(name, DataSettings(name))
+    guessed = seen(name, DataSettings(name))
     stated = {
-        "classes": classes or found.get("classes", ""),
-        "input-shape": input_shape or found.get("input-shape", ""),
+        "classes": classes or guessed.get("classes", ""),
+        "input-shape": input_shape or guessed.get("input-shape", ""),
     }
     with tempfile.TemporaryDirectory() as cache:
         settings = DataSettings(
@@ -175,9 +177,9 @@ def check(
 
 def beyond_one(data: Dataset) -> bool:
     """Return whether images are floating-point numbers on another scale than 0..1."""
-    inputs = [one for one in (data.train_inputs, data.test_inputs) if isinstance(one, np.ndarray)]
-    floats = [one for one in inputs if len(data.shape) == 3 and one.dtype == np.float32]
-    return any(one.min() < 0 or one.max() > 1 for one in floats)
+    arrays = [inputs for inputs in (data.train_inputs, data.test_inputs) if isinstance(inputs, np.ndarray)]
+    floats = [inputs for inputs in arrays if len(data.shape) == 3 and inputs.dtype == np.float32]
+    return any(inputs.min() < 0 or inputs.max() > 1 for inputs in floats)
 
 
 def counts_table(data: Dataset) -> Table:

@@ -60,7 +60,7 @@ def predict(
     if output is not None:
         write_csv(output, predictions)
     if as_json:
-        rows = [{key: value for key, value in asdict(one).items() if value is not None} for one in predictions]
+        rows = [{key: value for key, value in asdict(row).items() if value is not None} for row in predictions]
         print(json.dumps({"predictions": rows, **({} if numbers is None else {"metrics": numbers})}, indent=2))
         return
     out.print(predictions_table(predictions))
@@ -76,7 +76,7 @@ def write_csv(file: Path, predictions: list[Prediction]) -> None:
         with file.open("w", newline="") as opened:
             rows = csv.DictWriter(opened, list(Prediction.__dataclass_fields__))
             rows.writeheader()
-            rows.writerows(asdict(one) for one in predictions)
+            rows.writerows(asdict(prediction) for prediction in predictions)
     except OSError as error:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
@@ -87,9 +87,9 @@ def predictions_table(predictions: list[Prediction]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("input", "prediction", "probability", *(["label"] * labeled)):
         table.add_column(heading, justify="right" if heading == "probability" else "left")
-    for one in predictions[:SHOWN_ROWS]:
-        wrong = labeled and one.label != one.prediction
-        cells = (one.input, one.prediction, f"{one.probability:.3f}", *([str(one.label)] * labeled))
+    for row in predictions[:SHOWN_ROWS]:
+        wrong = labeled and row.label != row.prediction
+        cells = (row.input, row.prediction, f"{row.probability:.3f}", *([str(row.label)] * labeled))
         table.add_row(*map(Text, cells), style="red" if wrong else "")  # as text: names may hold brackets
     return table
 

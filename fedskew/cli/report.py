@@ -37,13 +37,13 @@ def report(
     folder = str(overrides.get("results", GeneralSettings().results))
     require(folder != "", "--results", folder, "must name a folder")
     require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
-    everything = [gather(one, overrides) for one in find_all(names or list(load_experiments()))]
-    found = [one for one in everything if one.finished]
-    if not found:
+    everything = [gather(experiment, overrides) for experiment in find_all(names or list(load_experiments()))]
+    finished = [gathered for gathered in everything if gathered.finished]
+    if not finished:
         what = f"of {', '.join(names)}" if names else "of any experiment"
         how = command(names, overrides) if names else f"fedskew run NAME --results {folder}"
         raise RuntimeError(f"no finished run {what} in {folder}; make them with `{how}`")
-    documents = [document(one) for one in (everything if names else found)]
+    documents = [document(gathered) for gathered in (everything if names else finished)]
     if html is not None:
         from fedskew.report.page import html as page
 
@@ -53,9 +53,9 @@ def report(
             raise SettingError("--html", str(html), f"cannot be written: {error.strerror}") from error
         errors.print(f"written: {html}", markup=False)
     if csv or (html is not None and not markdown and not as_json):  # the other forms say them themselves
-        for one in documents:
-            for warning in one.gathered.warnings:
-                errors.print(f"{one.gathered.experiment.name}: {warning}", markup=False)
+        for part in documents:
+            for warning in part.gathered.warnings:
+                errors.print(f"{part.gathered.experiment.name}: {warning}", markup=False)
     with to_stdout():
         if markdown:
             sys.stdout.write(text.markdown(documents))

@@ -22,10 +22,10 @@ def console(stderr: bool = False) -> Console:
 
     Nor does it read `[red]` or `:smile:` as anything but text: classes, sites and folders may be called so.
     """
-    made = Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
-    if not made.is_terminal:
-        made.width = UNBOUNDED
-    return made
+    terminal = Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    if not terminal.is_terminal:
+        terminal.width = UNBOUNDED
+    return terminal
 
 
 @contextmanager
