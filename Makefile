@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo test slow lint config clean
+.PHONY: install demo test fuzz slow lint config clean
 
 install: $(VENV)/installed
 
@@ -19,6 +19,9 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -n logical --dist worksteal
+
+fuzz: install  ## 10,000 changed files over every reader, and a table of what became of them
+	$(BIN)/python tests/fuzz/files.py 10000
 
 slow: install
 	$(BIN)/python -m pytest -m slow

@@ -74,7 +74,7 @@ def read(path: Path, identity: Mapping[str, str] | None = None) -> tuple[dict[st
         raise Damaged(f"{path} is damaged: its checksum is another")
     for key, value in (identity or {}).items():
         if (said := text.get(key, value)) != value:
-            raise Damaged(f"{path} is not the file that belongs here: its {key} is {said!r}, not {value!r}")
+            raise Damaged(f"{path} is not the file that belongs here: its {key} is {said[:80]!r}, not {value!r}")
     return tensors, text
 
 

@@ -68,7 +68,7 @@ def read(setting: str) -> Dealt:
     try:
         content = json.loads(path.read_text())
         if content["fedskew-partition"] != VERSION:
-            raise DataError(f"{path}: version {content['fedskew-partition']} of partition files is not known")
+            raise DataError(f"{path}: version {str(content['fedskew-partition'])[:20]} of partition files is not known")
         stated = content.pop("checksum", None)  # files of earlier versions, and those written by hand, have none
         if stated not in (None, checksum(content)):
             raise DataError(f"{path}: is not as it was written: its checksum is another; without one it is taken as is")

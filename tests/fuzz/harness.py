@@ -1,0 +1,221 @@
+"""What arrives, changed at random, and what becomes of it: one table for files and for whatever else arrives.
+
+A subject makes something genuine, says how it may be changed, and reads it. What comes of one change is one of
+
+* refused: an exception that the subject names, in one line;
+* as genuine: read, and equal to what the genuine one gives;
+* other but plausible: read, of valid form, and other; only where nothing (no checksum) tells it from a genuine one;
+* accepted though wrong: read, and other, where the reader could know better, or of a form that it never should give;
+* crashed: any other exception;
+* hung: not ended after LIMIT seconds;
+* outside its folder: a file has appeared or changed anywhere but in the folder that the subject may write to.
+"""
+
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+LIMIT = 20
+"""Seconds, far beyond what any reader takes."""
+
+
+class Outcome(StrEnum):
+    """What becomes of something that arrives."""
+
+    REFUSED = "refused"
+    GENUINE = "as genuine"
+    PLAUSIBLE = "other but plausible"
+    WRONG = "accepted though wrong"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    OUTSIDE = "outside its folder"
+
+
+BAD = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG, Outcome.OUTSIDE)
+
+
+class Hung(BaseException):
+    """The time is over; no reader catches it."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something that reads what arrives."""
+
+    name: str
+    changed: SearchStrategy[Any]
+    """What arrives, drawn anew for every example."""
+    read: Callable[[Any, Path], Any]
+    """(what arrives, a folder to write to) -> what it is read as, to be compared by ==."""
+    genuine: Any
+    """What `read` gives of the genuine one."""
+    refusals: tuple[type[Exception], ...]
+    plausible: Callable[[Any], bool] = lambda result: False
+    """Whether another result is of valid form; never, where a checksum tells a changed one from a genuine one."""
+
+
+@dataclass
+class Tally:
+    """The outcomes of one subject."""
+
+    counts: Counter[Outcome] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+    """The first bad ones: outcome, what arrived, and why."""
+
+
+def fuzz(subject: Subject, examples: int, root: Path) -> Tally:
+    """Return what becomes of so many examples, the same ones every time; `root` is an empty folder."""
+    tally, inside = Tally(), root / "inside"
+    inside.mkdir(parents=True)
+
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(subject.changed)
+    def play(arrived: Any) -> None:
+        outcome, why = judge(subject, arrived, inside)
+        tally.counts[outcome] += 1
+        if outcome in BAD and len(tally.bad) < 5:
+            tally.bad.append(f"{subject.name}: {outcome}: {repr(arrived)[:300]}: {why}")
+
+    play()
+    return tally
+
+
+def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Outcome, str]:
+    """Return what becomes of one thing that arrives, and why."""
+    before = elsewhere(inside)
+    try:
+        with limited():
+            result = subject.read(arrived, inside)
+            equal = bool(result == subject.genuine)
+            outcome = Outcome.GENUINE if equal else Outcome.PLAUSIBLE if subject.plausible(result) else Outcome.WRONG
+            why = "" if equal else repr(result)[:300]
+    except Hung:
+        outcome, why = Outcome.HUNG, f"after {LIMIT} s"
+    except subject.refusals as error:
+        sentence = "\n" not in str(error) and 0 < len(str(error)) < 2000
+        outcome, why = Outcome.REFUSED if sentence else Outcome.CRASHED, f"not one sentence: {error!r}"
+    except Exception:
+        outcome, why = Outcome.CRASHED, traceback.format_exc(limit=-4)
+    return (Outcome.OUTSIDE, "") if elsewhere(inside) != before else (outcome, why)
+
+
+def elsewhere(inside: Path) -> set[Path]:
+    """Return the files beside the folder, where a name that leads out of it would appear."""
+    return {path for path in inside.parent.rglob("*") if path != inside and inside not in path.parents}
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raise Hung within this context after LIMIT seconds."""
+
+    def end(*given: object) -> None:
+        raise Hung
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def table(tallies: dict[str, Tally]) -> str:
+    """Return the outcomes as Markdown, a row a subject."""
+    rows = [["", "all", *Outcome], ["---", *["---:"] * (1 + len(Outcome))]]
+    total: Counter[Outcome] = sum((tally.counts for tally in tallies.values()), Counter())
+    for name, counts in {**{name: tally.counts for name, tally in tallies.items()}, "all": total}.items():
+        rows.append([name, str(counts.total()), *(str(counts[outcome]) for outcome in Outcome)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of a sequence of bytes, at a share of its length."""
+
+    kind: str
+    place: float
+    length: int
+    content: bytes
+
+    def apply(self, whole: bytes) -> bytes:
+        """Return the bytes with this change."""
+        start = int(self.place * len(whole))
+        end = start + self.length
+        match self.kind:
+            case "flip" if start < len(whole):
+                return whole[:start] + bytes([whole[start] ^ (1 << self.length % 8)]) + whole[start + 1 :]
+            case "cut":
+                return whole[:start]
+            case "delete":
+                return whole[:start] + whole[end:]
+            case "repeat":
+                return whole[:end] + whole[start:]
+            case "insert":
+                return whole[:start] + self.content + whole[start:]
+        return whole[:start] + self.content + whole[start + len(self.content) :]
+
+
+EDITS = st.builds(
+    Edit,
+    st.sampled_from(["flip", "flip", "cut", "delete", "repeat", "insert", "overwrite"]),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 64),
+    st.binary(max_size=8),
+)
+
+
+def mutated(whole: bytes) -> SearchStrategy[bytes]:
+    """Return the bytes with one to four changes."""
+
+    def change(edits: list[Edit]) -> bytes:
+        changed = whole
+        for edit in edits:
+            changed = edit.apply(changed)
+        return changed
+
+    return st.lists(EDITS, min_size=1, max_size=4).map(change)
+
+
+ODD = st.sampled_from(
+    [None, True, -1, 0, 0.5, 2**63, -(2**70), 1e308, "", "x", "../x", "/tmp/x", "[/b]", "x" * 3000, "\0", "9" * 5000,
+     [], [[]], {}, {"a": [1]}, ["x"], [1.5]]
+)  # fmt: skip
+"""Values that belong nowhere in particular."""
+
+
+@st.composite
+def altered(draw: st.DrawFn, tree: Any) -> Any:
+    """Draw a tree of lists and keys with one node replaced, dropped, doubled or under another key."""
+    if not isinstance(tree, list | dict) or not tree or draw(st.integers(0, 5)) == 0:
+        return draw(ODD)
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    key = draw(st.sampled_from(keys))
+    changed = tree.copy()
+    match draw(st.sampled_from(["deeper"] * 7 + ["drop", "double", "rename"])):
+        case "drop":
+            del changed[key]
+        case "double" if isinstance(changed, list):
+            changed.insert(key, changed[key])
+        case "rename" if isinstance(changed, dict):
+            changed[draw(st.sampled_from([*keys, "x", "", 3, True]))] = changed.pop(key)
+        case _:
+            changed[key] = draw(altered(tree[key]))
+    return changed
