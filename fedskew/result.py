@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # both take a second to import, which `import fedskew` and the command line's --help do without
     from server_app.methods import Method
+    from server_app.record import RoundRecord
     from server_app.settings import Scalar
 
 
@@ -18,8 +19,8 @@ class Result:
     folder: Path
     settings: Mapping[str, "Scalar"]
     """Every setting in force by its key."""
-    rounds: tuple[Mapping[str, Any], ...]
-    """The records of the rounds so far, as in rounds.jsonl."""
+    rounds: tuple["RoundRecord", ...]
+    """The records of the rounds so far."""
     models: Mapping[str, Mapping[str, Any]]
     """The numbers of every deployed model by selection (last, best-test, ...), as in summary.json."""
     hash: str | None
@@ -53,24 +54,24 @@ def run(
     ValueErrors, RuntimeError for a run that fails.
     """
     from fedskew.engines import execute
-    from fedskew.sweep import refuse_missing_gpus, results_lock
+    from fedskew.sweep import refuse_missing_gpus
     from server_app.settings import parse
 
     chosen = parse(settings or {})
     refuse_missing_gpus([chosen], engine)
-    with results_lock([chosen], alone=False):
-        execute(chosen, engine, progress or (lambda line: None), workers=workers)
+    execute(chosen, engine, progress or (lambda line: None), workers=workers)
     return load(chosen.folder)
 
 
 def load(folder: str | PathLike[str]) -> Result:
     """Return what a run's folder holds. Raises DataError for a folder that is no run's."""
     from data import DataError
-    from server_app.results import RunFolder, summarize
+    from server_app.results import RunFolder
+    from server_app.selection import summarize
 
     path = Path(folder)
     run_folder = RunFolder(path)
-    stated = run_folder.told()
+    stated = run_folder.origin()
     if not stated:
         raise DataError(f"{path}: is no run's folder: settings.json is missing or damaged")
     settings, rounds = stated["settings"], run_folder.rounds()

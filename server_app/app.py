@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,7 +24,9 @@ from data import Federation, federate
 from server_app.checkpoint import Checkpoint, latest
 from server_app.evaluation import by_group, of_clients, of_server, shot_groups, sizes
 from server_app.methods import row_name
-from server_app.results import RunFolder, summarize
+from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
+from server_app.results import RunFolder
+from server_app.selection import summarize
 from server_app.settings import RunSettings, parse
 from server_app.tracking import Tracker, tracker_of
 from server_app.unseen_site import study
@@ -55,20 +58,11 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     FolderBusy when another process works on the run.
     """
     repeat_to_the_bit()
-    folder = RunFolder(settings.folder)
-    tell(f"run folder: {folder.path}")
-    federation, tracker = federate(settings.data, settings.general.seed), tracker_of(settings, folder.path)
-    with folder.locked():
-        if settings.general.fresh:
-            folder.clear()
-        folder.refuse_other_data(federation.hash)
-        if damage := folder.drop_damaged_summary(settings.general.rounds):
-            tell(damage)
-        if (summary := folder.summary()) is not None:
-            tell(folder.finished_note())
-            tracker.begin(settings.flat(), folder.rounds())
-            tracker.end(summary)
-            return summary
+    federation, folder = federate(settings.data, settings.general.seed), RunFolder(settings.folder)
+    with folder.begin(settings, federation, tell) as finished:
+        if finished is not None:
+            return finished
+        tracker = tracker_of(settings, folder.path)
         try:
             return Run(grid, settings, federation, folder, tell, tracker).finish()
         finally:
@@ -117,21 +111,23 @@ class Run:
         """Run the rounds that are left and return the summary."""
         began = time.perf_counter()
         self.resume()
-        told = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
-        self.folder.write_settings({**told, "samples": sizes(self.federation)})
+        origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
+        self.folder.write_settings({**origin, "samples": sizes(self.federation)})
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if ask_class_prior(self.strategy, self.grid):
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
         self.strategy.start(self.grid, pack(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
+        records = self.folder.rounds()
+        unseen = records[-1].unseen
         summary = {
             "run": self.settings.run_id,
             "method": self.settings.general.method,
             "rows": {name: row_name(self.settings.parts, name) for name in self.strategy.deployed},
             "rounds": rounds,
-            "models": summarize(self.folder.rounds()),
-            **{key: part for key, part in self.folder.rounds()[-1].items() if key == "unseen"},
-            "failures": sum(len(record["failures"]) for record in self.folder.rounds()),
+            "models": summarize(records),
+            **({} if unseen is None else {"unseen": to_json(unseen)}),
+            "failures": sum(len(record.failures) for record in records),
             "hash": self.hashes(),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
@@ -173,66 +169,68 @@ class Run:
         self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
         models = self.evaluate() if due else {}
-        unseen: dict[str, Any] = {}
+        unseen: UnseenSite | None = None
         if self.federation.unseen is not None and round == self.settings.general.rounds:
             question = partial(ask_question, self.strategy, self.grid)
-            unseen["unseen"], failed = study(question, self.strategy, self.federation, self.build, self.device)
+            unseen, failed = study(question, self.strategy, self.federation, self.build, self.device)
             self.unmeasured |= failed
-        last = self.strategy.last
-        record = {
-            "round": round,
-            "models": models,
-            "evaluated-by": ("clients" if self.evaluated_by_clients else "server") if due else "nobody",
-            "loss": last.loss,
-            "clients": list(last.clients),
-            "failures": {**self.unmeasured, **last.failures},
-            "bytes-down": last.bytes_down,
-            "bytes-up": last.bytes_up,
-            "seconds": {**last.seconds, "evaluation": time.perf_counter() - began, "round": self.lap()},
-            "workers": [dict(worker) for worker in last.workers],
-            **last.metrics,
-            **unseen,
-            **by_group(last.metrics, self.groups),
-        }
+        last, evaluated = self.strategy.last, time.perf_counter()
+        record = RoundRecord(
+            round=round,
+            models=models,
+            evaluated_by=("clients" if self.evaluated_by_clients else "server") if due else "nobody",
+            loss=last.loss,
+            clients=list(last.clients),
+            failures={**self.unmeasured, **last.failures},
+            bytes_down=last.bytes_down,
+            bytes_up=last.bytes_up,
+            seconds=Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap()),
+            workers=[dict(worker) for worker in last.workers],
+            unseen=unseen,
+            metrics={**last.metrics, **by_group(last.metrics, self.groups)},
+        )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record["line"] = self.line(record) + hint
+        record = replace(record, line=self.line(record) + hint)
         self.folder.add_round(record)
         self.tracker.round(record)
         self.save()
-        self.tell(str(record["line"]))
+        self.tell(record.line)
 
     @property
     def evaluated_by_clients(self) -> bool:
         """Whether clients measure: when they hold private tensors, or test sets of their own."""
         return self.private or self.federation.test_indices is not None
 
-    def evaluate(self) -> dict[str, Any]:
+    def evaluate(self) -> dict[str, ModelNumbers]:
         """Return the numbers of every deployed model on the test set, and on the validation set where there is one."""
         sets = {"test": self.federation.test(None, self.device)}
         if (validation := self.federation.validation(None, self.device)) is not None:
             sets["validation"] = validation
-        numbers: dict[str, dict[str, Any]] = {}
+        numbers: dict[str, dict[str, ModelNumbers]] = {}
         if self.evaluated_by_clients:
             classes = self.federation.dataset.num_classes
             by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, tuple(sets))
             self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
             for kind, models in by_clients.items():
-                numbers[kind] = {name: of_clients(each, self.counts_KC, self.groups) for name, each in models.items()}
+                numbers[kind] = {
+                    name: of_clients(scores, self.counts_KC, self.groups) for name, scores in models.items()
+                }
         else:
             for kind, samples in sets.items():
-                scores = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
-                numbers[kind] = {name: of_server(each, self.counts_KC, self.groups) for name, each in scores.items()}
-        for name, on_validation in numbers.pop("validation", {}).items():
-            numbers["test"][name]["validation"] = on_validation
-        return numbers["test"]
+                measured = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
+                numbers[kind] = {
+                    name: of_server(scores, self.counts_KC, self.groups) for name, scores in measured.items()
+                }
+        on_validation = numbers.get("validation", {})
+        return {name: replace(found, validation=on_validation.get(name)) for name, found in numbers["test"].items()}
 
-    def line(self, record: dict[str, Any]) -> str:
+    def line(self, record: RoundRecord) -> str:
         """Return one line about a round."""
-        words = [f"round {record['round']:>3}/{self.settings.general.rounds}  loss {record['loss']:.3f}"]
-        for name, numbers in record["models"].items():
+        words = [f"round {record.round:>3}/{self.settings.general.rounds}  loss {record.loss:.3f}"]
+        for name, numbers in record.models.items():
             words.append(f"{row_name(self.settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
-        if record["failures"]:
-            words.append(f"left out: {', '.join(f'client {client}' for client in record['failures'])}")
+        if record.failures:
+            words.append(f"left out: {', '.join(f'client {client}' for client in record.failures)}")
         return "  ".join(words)
 
     def hashes(self) -> dict[str, str | None]:
@@ -251,9 +249,8 @@ class Run:
             "deployed": [with_prefix(name, state) for name, state in sorted(deployed.items())],
             "memory": [memory],
         }
-        everything = chain(*states.values())
-        told = {"all": digest(everything), **{name: digest(part) for name, part in states.items()}}
-        return {name: code if here or name not in ("all", "memory") else None for name, code in told.items()}
+        hashes = {"all": digest(chain(*states.values())), **{name: digest(part) for name, part in states.items()}}
+        return {name: code if here or name not in ("all", "memory") else None for name, code in hashes.items()}
 
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:

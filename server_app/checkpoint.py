@@ -40,37 +40,37 @@ class Checkpoint:
             tensors |= with_prefix(f"state/{part}", state)
         for name, state in self.deployed.items():
             # a deployed model shares most tensors with the average; only its own are written
-            own = {n: t for n, t in state.items() if t is not self.shared.get(n)}
-            tensors |= with_prefix(f"deployed/{name}", own)
-        told = {
+            differing = {key: tensor for key, tensor in state.items() if tensor is not self.shared.get(key)}
+            tensors |= with_prefix(f"deployed/{name}", differing)
+        contents = {
             "format": FORMAT,
             "round": self.round,
             "memory-rounds": self.memory_rounds,
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
-        write_atomically(path, tensors, {"fedskew": json.dumps(told)}, previous)
+        write_atomically(path, tensors, {"fedskew": json.dumps(contents)}, previous)
 
     @staticmethod
     def load(path: Path) -> "Checkpoint":
         """Read a checkpoint. Raises BrokenCheckpoint, naming the file."""
         try:
             tensors, metadata = read(path)
-            told = json.loads(metadata["fedskew"])
+            contents = json.loads(metadata["fedskew"])
         except (Damaged, KeyError, ValueError) as error:
             raise BrokenCheckpoint(str(error) if isinstance(error, Damaged) else f"{path} is no checkpoint") from error
-        if told["format"] != FORMAT:
-            raise OtherFormat(f"{path} has format {told['format']}, not {FORMAT}: start with fresh = true")
+        if contents["format"] != FORMAT:
+            raise OtherFormat(f"{path} has format {contents['format']}, not {FORMAT}: start with fresh = true")
         kinds = split_prefix(tensors)
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
         deployed = split_prefix(kinds.get("deployed", {}))
         return Checkpoint(
-            round=told["round"],
+            round=contents["round"],
             shared=shared,
-            states={part: states.get(part, {}) for part in told["parts"]},
-            deployed={name: {**shared, **deployed.get(name, {})} for name in told["deployed"]},
-            memory_rounds={int(client): round for client, round in told["memory-rounds"].items()},
+            states={part: states.get(part, {}) for part in contents["parts"]},
+            deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
+            memory_rounds={int(client): round for client, round in contents["memory-rounds"].items()},
         )
 
 

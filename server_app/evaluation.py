@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,7 @@ from torch import Tensor
 
 from client_app.scores import Scores
 from data import Federation
-
-Metrics = dict[str, float | list[float]]
+from server_app.record import BY_CLASS, ModelNumbers, Spread
 
 MOST_SIZES = 100
 """More clients or classes than these are not worth a matrix in every run's settings.json."""
@@ -45,13 +45,23 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     if max(clients, classes) > MOST_SIZES:
         return None
     test_labels = federation.dataset.test_labels[federation.global_test]
-    own = federation.test_indices
+    tests = federation.test_indices
     return {
         "clients": federation.client_names,
         "train": federation.counts_KC.tolist(),
         "test": np.bincount(test_labels, minlength=classes).tolist(),
-        "client-test": None if own is None else [len(indices) for indices in own],
+        "client-test": None if tests is None else [len(indices) for indices in tests],
     }
+
+
+def site_names(clients: Sequence[str]) -> list[str]:
+    """Return what to call the clients of `sizes`: the domain where it is one client's alone, else DOMAIN-NUMBER, or the
+    number where there are no domains."""
+    numbers, domains = zip(*(client.partition(" ")[::2] for client in clients), strict=True) if clients else ((), ())
+    return [
+        domain if domain and domains.count(domain) == 1 else f"{domain}-{number}".lstrip("-")
+        for number, domain in zip(numbers, domains, strict=True)
+    ]
 
 
 def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
@@ -61,15 +71,15 @@ def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str
     """
     result = {}
     for name, values_C in numbers.items():
-        if isinstance(values_C, Sequence) and name.endswith("-by-class"):
+        if isinstance(values_C, Sequence) and name.endswith(BY_CLASS):
             for group, classes in groups.items():
                 known = [values_C[label] for label in classes if not math.isnan(values_C[label])]
                 mean = math.fsum(known) / len(known) if known else math.nan
-                result[f"{name.removesuffix('-by-class')}-{group}"] = mean
+                result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean
     return result
 
 
-def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> Metrics:
+def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> ModelNumbers:
     """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere.
 
     Of two classes also `auroc`, the share of pairs in the right order; NaN without a pair.
@@ -79,20 +89,19 @@ def metrics(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -
     total, recall_C = samples_C.sum(), correct_C / samples_C
     tested = samples_C > 0
     f1_C = 2 * correct_C / (samples_C + predicted_C).clamp(min=1)
-    result: Metrics = {
+    means = {
         "accuracy": (correct_C.sum() / total).item(),
         "balanced-accuracy": recall_C[tested].mean().item(),
         "macro-f1": f1_C[tested].mean().item(),
         "loss": (scores.loss / total).item(),
         "calibration-error": calibration_error(scores),
-        "recall": recall_C.tolist(),
     }
     if len(recall_C) == 2:
-        result["auroc"] = (scores.pairs[1] / scores.pairs[0]).item()
+        means["auroc"] = (scores.pairs[1] / scores.pairs[0]).item()
     for name, classes in (groups or {}).items():
         held = recall_C[list(classes)][tested[list(classes)]]
-        result[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
-    return result
+        means[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
+    return ModelNumbers(means, recall_C.tolist())
 
 
 def calibration_error(scores: Scores) -> float:
@@ -111,42 +120,35 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
 
 
-def spread(values: Sequence[float]) -> Metrics:
+def spread(values: Sequence[float]) -> Spread:
     """Return mean, worst and worst decile (mean of the lowest tenth, at least one) over clients, and the values.
 
     A NaN, of a client without test samples, is among the values and counts nowhere.
     """
     ordered = sorted(value for value in values if not math.isnan(value)) or [math.nan]
     lowest = ordered[: max(1, len(ordered) // 10)]
-    return {
-        "mean": math.fsum(ordered) / len(ordered),
-        "worst": ordered[0],
-        "worst-decile": math.fsum(lowest) / len(lowest),
-        "values": list(values),
-    }
+    return Spread(
+        mean=math.fsum(ordered) / len(ordered),
+        worst=ordered[0],
+        worst_decile=math.fsum(lowest) / len(lowest),
+        values=list(values),
+    )
 
 
-def of_clients(
-    scores: Mapping[int, Scores], counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
-) -> dict[str, float | list[float] | Metrics]:
+def of_clients(scores: Mapping[int, Scores], counts_KC: Tensor, groups: Mapping[str, Sequence[int]]) -> ModelNumbers:
     """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
 
     The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs.
     """
-    pooled = metrics(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
-    each = [metrics(client_scores) for client_scores in scores.values()]
-    local = [local_accuracies(m["recall"], counts_KC[[k]])[0] for k, m in zip(scores, each, strict=True)]  # type: ignore[arg-type]
-    spreads = [name for name in ("accuracy", "balanced-accuracy", "auroc") if name in pooled]
-    return {
-        **pooled,
-        **{f"client-{name}": spread([m[name] for m in each]) for name in spreads},  # type: ignore[misc]
-        "local-accuracy": spread(local),
-    }
+    pooled = measured(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
+    by_client = {client: measured(client_scores) for client, client_scores in scores.items()}
+    local = [local_accuracies(numbers.recall, counts_KC[[client]])[0] for client, numbers in by_client.items()]
+    names = [name for name in ("accuracy", "balanced-accuracy", "auroc") if name in pooled.means]
+    spreads = {f"client-{name}": spread([numbers[name] for numbers in by_client.values()]) for name in names}
+    return replace(pooled, spreads={**spreads, "local-accuracy": spread(local)})
 
 
-def of_server(
-    scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
-) -> dict[str, float | list[float] | Metrics]:
+def of_server(scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
-    pooled = metrics(scores, groups)
-    return {**pooled, "local-accuracy": spread(local_accuracies(pooled["recall"], counts_KC))}  # type: ignore[arg-type]
+    pooled = measured(scores, groups)
+    return replace(pooled, spreads={"local-accuracy": spread(local_accuracies(pooled.recall, counts_KC))})

@@ -1,13 +1,12 @@
 """A folder's lock, which falls with the process that holds it, however that ends."""
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from data import SettingError
 
@@ -20,33 +19,23 @@ class FolderBusy(RuntimeError):
 
 
 @contextmanager
-def locked(folder: Path, file: str = "lock", shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, which is made first; `shared` locks go beside each other and beside no other.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is made first.
 
     Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
     """
+    file = folder / "lock"
+    lock = FileLock(file, timeout=LOCK_WAIT)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        opened = (folder / file).open("a+")
+        lock.acquire()
+    except Timeout as error:
+        raise FolderBusy(f"process {file.read_text().strip()} is working on {folder}") from error
     except OSError as error:
         raise SettingError("results", str(folder), f"cannot be written: {error.strerror}") from error
-    with opened:
-        deadline = time.monotonic() + LOCK_WAIT
-        while not acquired(opened, shared):
-            if time.monotonic() > deadline:
-                opened.seek(0)
-                raise FolderBusy(f"process {opened.read().strip()} is working on {folder}")
-            time.sleep(0.05)
-        with contextlib.suppress(OSError):  # only for whom it keeps out: a full disk is told where it does harm
-            os.ftruncate(opened.fileno(), 0)
-            os.write(opened.fileno(), str(os.getpid()).encode())
-        yield
-
-
-def acquired(file: IO[str], shared: bool) -> bool:
-    """Take the file's lock if it is free, and return whether it was."""
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        with contextlib.suppress(OSError):  # only for whom it keeps out: a full disk is told where it does harm
+            file.write_text(str(os.getpid()))
+        yield
+    finally:
+        lock.release()

@@ -1,18 +1,20 @@
 """A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
 
 import json
-import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
-from data import SettingError
+from data import DataError, Federation, SettingError
 from server_app.lock import locked
+from server_app.record import FORMAT, RoundRecord, to_json
+from server_app.settings import RunSettings
+from server_app.tracking import tracker_of
 from server_app.versions import PACKAGES, versions
 
 Kinds = Mapping[str, type]
@@ -44,6 +46,42 @@ class RunFolder:
                 partial.unlink(missing_ok=True)
             yield
 
+    @contextmanager
+    def begin(
+        self, settings: RunSettings, federation: Federation, tell: Callable[[str], None]
+    ) -> Iterator[dict[str, Any] | None]:
+        """Hold the run's lock, and yield the summary of a run that is finished, else None.
+
+        What an earlier start has left is deleted where the run is to be fresh; what is damaged is told, and a finished
+        run is followed by its tracker. Raises SettingError for a run that was begun on other data, and as `locked`.
+        """
+        tell(f"run folder: {self.path}")
+        with self.locked():
+            if settings.general.fresh:
+                self.clear()
+            self.refuse_other_data(federation.hash)
+            if damage := self.drop_damaged_summary(settings.general.rounds):
+                tell(damage)
+            if (summary := self.summary()) is not None:
+                tell(f"finished earlier{self.other_code()}; fresh = true repeats it")
+                self.draw(settings)
+            yield summary
+
+    def begin_anew(self, settings: RunSettings) -> RunSettings:
+        """Delete what there is of a fresh run, once for all attempts at it, and return the settings to go on with."""
+        if not settings.general.fresh:
+            return settings
+        with self.locked():
+            self.clear()
+        return settings.going_on()
+
+    def draw(self, settings: RunSettings) -> None:
+        """Let the tracker that the settings ask for take a finished run from its records."""
+        if settings.general.tensorboard:
+            tracker = tracker_of(settings, self.path)
+            tracker.begin(settings.flat(), self.rounds())
+            tracker.end(self.summary())
+
     def clear(self) -> None:
         """Delete what an earlier start has left, but for the clients' memory files, which no one will name."""
         files = (self.summary_file, self.rounds_file, self.checkpoint_file, self.previous_file, self.settings_file)
@@ -67,15 +105,15 @@ class RunFolder:
         if self.summary_file.exists():
             if summary is None:
                 return f"{self.summary_file} is damaged"
-            if (found := len(self.rounds())) != rounds:
-                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {found}"
+            if (recorded := len(self.rounds())) != rounds:
+                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {recorded}"
             try:
                 check_length(self.checkpoint_file)
             except FileNotFoundError:
                 return f"{self.checkpoint_file} is missing"
             except Damaged as error:
                 return str(error)
-        if self.rounds_file.exists() and not self.told():
+        if self.rounds_file.exists() and not self.origin():
             checked = "partition-hash" in (summary or {})
             unchecked = "" if checked else "; whether the data are those that it was begun on cannot be checked"
             return f"{self.settings_file} is missing or damaged and is written anew{unchecked}"
@@ -87,63 +125,68 @@ class RunFolder:
             self.summary_file.unlink(missing_ok=True)
         return damage
 
-    def told(self) -> dict[str, Any]:
-        """Return what settings.json tells of the run; nothing where it is missing or damaged."""
+    def origin(self) -> dict[str, Any]:
+        """Return what settings.json says the run was made of; nothing where it is missing or damaged."""
         return verified_file(self.settings_file, SETTINGS) or {}
 
     def refuse_other_data(self, partition_hash: str) -> None:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
-        told = self.told() or self.summary() or {}
-        if told.get("partition-hash", partition_hash) != partition_hash:
+        origin = self.origin() or self.summary() or {}
+        if origin.get("partition-hash", partition_hash) != partition_hash:
             rule = "was begun on other data or another partition: state fresh = true to start again"
             raise SettingError("results", str(self.path), rule)
 
-    def finished_note(self) -> str:
-        """Return the line that says a finished run is reused, and whether other code made it."""
-        return f"finished earlier{self.other_code()}; fresh = true repeats it"
-
     def other_code(self) -> str:
         """Return a remark when other code than the present one began the run; empty when it was the same."""
-        told = self.told()
-        same = not told or told["versions"].get("code") == code_version(*PACKAGES)
+        origin = self.origin()
+        same = not origin or origin["versions"].get("code") == code_version(*PACKAGES)
         return "" if same else ", begun by another version of the code"
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return the records of the rounds so far, up to the first one that a kill cut short, or that was changed."""
-        if not self.rounds_file.exists():
-            return []
-        records: list[dict[str, Any]] = []
-        for line in self.rounds_file.read_text(errors="replace").splitlines():
+    def rounds(self) -> list[RoundRecord]:
+        """Return the records of the rounds so far, up to the first one that a kill cut short, or that was changed.
+
+        Raises DataError for one that a later version has written.
+        """
+        records: list[RoundRecord] = []
+        for line in self.lines():
             try:
-                record = verified(line, ROUND)
+                content = verified(line, ROUND)
             except ValueError:
                 break
-            if record["round"] != len(records) + 1:  # a line is missing, or there twice
+            if (known := content.get("format", 1)) > FORMAT:
+                raise DataError(f"{self.rounds_file}: has format {known}, not {FORMAT}: a later version wrote it")
+            if content["round"] != len(records) + 1:  # a line is missing, or there twice
                 break
-            records.append(record)
+            records.append(RoundRecord.of(content))
         return records
 
-    def add_round(self, record: Mapping[str, Any]) -> None:
+    def lines(self) -> list[str]:
+        """Return the lines of rounds.jsonl."""
+        return self.rounds_file.read_text(errors="replace").splitlines() if self.rounds_file.exists() else []
+
+    def add_round(self, record: RoundRecord) -> None:
         """Append a round's record. Raises WriteFailed."""
         with writing(self.rounds_file), self.rounds_file.open("a") as file:
-            file.write(line_of(finite(record)))
+            file.write(line_of(record.to_json()))
 
     def cut_after(self, round: int) -> None:
         """Drop the records of rounds after `round`: the ones whose checkpoint was never written."""
-        kept = [record for record in self.rounds() if record["round"] <= round]
-        write_text(self.rounds_file, "".join(map(line_of, kept)))
+        kept = self.lines()[: min(round, len(self.rounds()))]
+        write_text(self.rounds_file, "".join(f"{line}\n" for line in kept))
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Write what was run, and with what; other versions that made rounds of it stay, as `earlier-versions`."""
-        told, now = self.told(), versions()
-        before = [*told.get("earlier-versions", []), told.get("versions", now)]
-        other = [one for place, one in enumerate(before) if one != now and one not in before[:place]]
-        earlier = {"earlier-versions": other} if other else {}
-        write_text(self.settings_file, line_of(finite({**settings, "versions": now, **earlier}), indent=2))
+        before, now = self.origin(), versions()
+        others: list[Any] = []
+        for version in (*before.get("earlier-versions", ()), before.get("versions", now)):
+            if version != now and version not in others:
+                others.append(version)
+        earlier = {"earlier-versions": others} if others else {}
+        write_text(self.settings_file, line_of(to_json({**settings, "versions": now, **earlier}), indent=2))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
-        write_text(self.summary_file, line_of(finite(summary), indent=2))
+        write_text(self.summary_file, line_of(to_json(summary), indent=2))
 
 
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
@@ -186,61 +229,3 @@ def write_text(path: Path, text: str) -> None:
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of what a record holds; None, which stands for NaN or infinity there, has no mean."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if len(known) == len(values) else None
-
-
-def finite(value: Any) -> Any:
-    """Return the value with every NaN and infinity as None: JSON has neither."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def summarize(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, for every deployed model, the numbers of the last round, of the best ones, and means of the last rounds.
-
-    best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where the data have
-    a validation set, the test numbers of the round that was best on that, by `on_validation`.
-    """
-    evaluated = [record for record in records if record.get("models")]
-    result: dict[str, dict[str, Any]] = {}
-    for name in evaluated[-1]["models"] if evaluated else ():
-        rounds = [(record["round"], record["models"][name]) for record in evaluated if name in record["models"]]
-        best = max(rounds, key=lambda item: item[1]["balanced-accuracy"])
-        validated = [item for item in rounds if "validation" in item[1]]
-        scalars = [key for key, value in rounds[-1][1].items() if isinstance(value, float)]
-        result[name] = {
-            "last": rounds[-1][1],
-            "best-test": {"round": best[0], **best[1]},
-            **({"best-validation": chosen(validated)} if validated else {}),
-            **{
-                f"mean-of-last-{count}": {
-                    key: mean([numbers[key] for _, numbers in rounds[-count:]]) for key in scalars
-                }
-                for count in (5, 10)
-            },
-        }
-    return result
-
-
-def chosen(rounds: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    """Return the numbers of the round that was best on the validation set."""
-    number, numbers = max(rounds, key=lambda item: on_validation(item[1]))
-    return {"round": number, **numbers}
-
-
-def on_validation(numbers: Mapping[str, Any]) -> float:
-    """Return what the best round on the validation set is chosen by; 0 where it is NaN.
-
-    The mean accuracy over the clients where these measured, as in the code of FedBN's authors, else balanced accuracy.
-    """
-    found = numbers["validation"]
-    measured = found["client-accuracy"]["mean"] if "client-accuracy" in found else found["balanced-accuracy"]
-    return float(measured or 0.0)

@@ -3,26 +3,24 @@
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from server_app.results import RunFolder
+from server_app.record import RoundRecord, to_json
 from server_app.settings import RunSettings, Scalar
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Record = Mapping[str, Any]
-"""A round as in rounds.jsonl."""
-
 
 class Tracker:
     """What follows a run; this one does nothing. MLflow or Weights & Biases would be another file with a subclass."""
 
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[Record]) -> None:
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
         """Take the settings, and the rounds that an earlier start has finished: none, all, or those before a kill."""
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """Take a round, before its checkpoint: a run that is killed in between repeats it."""
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
@@ -34,15 +32,6 @@ def tracker_of(settings: RunSettings, folder: Path) -> Tracker:
     return TensorBoard(folder / "tensorboard") if settings.general.tensorboard else Tracker()
 
 
-def draw_finished(settings: RunSettings, summary: Mapping[str, Any]) -> None:
-    """Let the tracker that the settings ask for take a finished run from its records."""
-    if settings.general.tensorboard:
-        folder = RunFolder(settings.folder)
-        tracker = tracker_of(settings, folder.path)
-        tracker.begin(settings.flat(), folder.rounds())
-        tracker.end(summary)
-
-
 class TensorBoard(Tracker):
     """Scalars in event files; `tensorboard --logdir results` shows all runs."""
 
@@ -50,25 +39,25 @@ class TensorBoard(Tracker):
         self.folder = folder
         self.writer: SummaryWriter | None = None
 
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[Record]) -> None:
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
         """Go on after `records`: later points of an earlier start are purged, and points that it lacks are written."""
         from torch.utils.tensorboard import SummaryWriter
 
         if not records:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a run that is repeated
         followed = self.folder.exists()
-        self.writer = SummaryWriter(str(self.folder), purge_step=records[-1]["round"] + 1 if records else None)
+        self.writer = SummaryWriter(str(self.folder), purge_step=records[-1].round + 1 if records else None)
         if not followed:
             rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
             self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
             for record in records:
                 self.round(record)
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """Write a round's numbers and make them visible at once."""
         assert self.writer is not None, "begin comes first"
         for tag, value in scalars(record):
-            self.writer.add_scalar(tag, value, record["round"])
+            self.writer.add_scalar(tag, value, record.round)
         self.writer.flush()
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
@@ -76,13 +65,13 @@ class TensorBoard(Tracker):
             self.writer.close()
 
 
-def scalars(record: Record) -> Iterator[tuple[str, float]]:
+def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
     """Yield tag and value: METRIC/MODEL, so that a chart compares the deployed models, and run/NAME for the rest."""
-    for model, numbers in record["models"].items():
-        yield from ((f"{name}/{model}", value) for name, value in finite_numbers(numbers))
-    rest = {name: value for name, value in record.items() if name not in ("round", "models", "failures")}
-    yield from ((f"run/{name}", value) for name, value in finite_numbers(rest))
-    yield "run/failures", len(record["failures"])
+    for model, numbers in record.models.items():
+        yield from ((f"{name}/{model}", value) for name, value in finite_numbers(to_json(numbers)))
+    rest = replace(record, models={}, failures={}).to_json()
+    yield from ((f"run/{name}", value) for name, value in finite_numbers(rest) if name not in ("format", "round"))
+    yield "run/failures", len(record.failures)
 
 
 def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -12,7 +11,8 @@ from client_app.scores import measure_all
 from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
-from server_app.evaluation import Metrics, metrics
+from server_app.evaluation import measured
+from server_app.record import ModelNumbers, Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.checks import Expected, differences, expected_of, not_finite
 from strategies.exchange import Exchange
@@ -29,10 +29,10 @@ statistics; the answering client's whose statistics are nearest to the site's ow
 
 
 @dataclass
-class Told:
+class Answers:
     """What the clients answered."""
 
-    answers: dict[int, State] = field(default_factory=dict)
+    states: dict[int, State] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
@@ -41,7 +41,7 @@ class Told:
 
 def study(
     question: Question, strategy: Strategy, federation: Federation, build: Callable[[], Classifier], device: str
-) -> tuple[dict[str, Any], dict[int, str]]:
+) -> tuple[UnseenSite, dict[int, str]]:
     """Return the record of the study, and why clients failed to answer; a refusal is no failure.
 
     `question` asks the clients, `build` makes the model with its first weights. Raises TooFewReplies when fewer clients
@@ -49,52 +49,53 @@ def study(
     """
     model = build()
     private = copy({name: tensor for name, tensor in model.state_dict().items() if name not in strategy.shared})
-    told = ask(question, strategy, private)
+    answers = ask(question, strategy, private)
     model.to(device)
     inputs = federation.unseen_inputs(device)
 
-    def own(state: State) -> State:
+    def at_site(state: State) -> State:
         draws = torch.Generator().manual_seed(seed_of(strategy.server.seed, "unseen site"))
         return reestimated(model, state, inputs, draws)
 
     layers = [name for name, _ in norm_layers(model)]
-    examples = {client: len(federation.train_indices[client]) for client in told.answers}
+    examples = {client: len(federation.train_indices[client]) for client in answers.states}
     states: dict[str, dict[str, State]] = {}
     near: dict[int, float] = {}
     for name, shared in strategy.deployed.items():
         ways: dict[str, State] = {} if private else {AS_TRAINED: shared}
         if layers:
-            ways[REESTIMATED] = own({**shared, **private})
-        if told.answers:
-            ways[AVERAGED] = {**shared, **averaged(told.answers, examples)}
-        if layers and told.answers:
+            ways[REESTIMATED] = at_site({**shared, **private})
+        if answers.states:
+            ways[AVERAGED] = {**shared, **averaged(answers.states, examples)}
+        if layers and answers.states:
             if any(f"{layer}.weight" in private for layer in layers):
-                ways[REESTIMATED_AVERAGED] = own(ways[AVERAGED])
-            near = near or distances(model, ways[REESTIMATED], told.answers)
-            ways[NEAREST] = {**shared, **told.answers[nearest_of(near)]}
+                ways[REESTIMATED_AVERAGED] = at_site(ways[AVERAGED])
+            near = near or distances(model, ways[REESTIMATED], answers.states)
+            ways[NEAREST] = {**shared, **answers.states[nearest_of(near)]}
         states[name] = {way: ways[way] for way in WAYS if way in ways}
-    return record(federation, told, near, measured(model, states, federation, device), bool(private)), told.failures
+    models = measure_ways(model, states, federation, device)
+    return record(federation, answers, near, models, bool(private)), answers.failures
 
 
-def ask(question: Question, strategy: Strategy, private: State) -> Told:
+def ask(question: Question, strategy: Strategy, private: State) -> Answers:
     """Ask the clients that have trained for the tensors they keep; nobody where the run does not share them."""
     sharing = next((v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics), None)
     if sharing is None:
-        return Told()
+        return Answers()
     exchange = question(QUESTION, sharing.name, sorted(strategy.memory_rounds))
-    told, expected = Told(), expected_of(private)
+    answers, expected = Answers(), expected_of(private)
     for client, answer in exchange.uploads(sharing.name).items():
         if answer.keys() == REFUSAL.keys():
-            told.refused.append(client)
+            answers.refused.append(client)
         elif reason := wrong(answer, expected):
             exchange.refuse(client, reason)
         else:
-            told.answers[client] = answer
+            answers.states[client] = answer
     exchange.check_enough(strategy.exchange_settings.min_replies, f"question {QUESTION}")
-    told.failures = {client: f"{QUESTION}: {reason}" for client, reason in sorted(exchange.failures.items())}
-    told.bytes_down = size(strategy.shared) * len(exchange.asked)
-    told.bytes_up = sum(map(size, told.answers.values()))
-    return told
+    answers.failures = {client: f"{QUESTION}: {reason}" for client, reason in sorted(exchange.failures.items())}
+    answers.bytes_down = size(strategy.shared) * len(exchange.asked)
+    answers.bytes_up = sum(map(size, answers.states.values()))
+    return answers
 
 
 def wrong(answer: State, expected: Expected) -> str:
@@ -107,13 +108,13 @@ def wrong(answer: State, expected: Expected) -> str:
     return f"{negative[0]} is negative" if negative else ""
 
 
-def measured(
+def measure_ways(
     model: Classifier, states: Mapping[str, Mapping[str, State]], federation: Federation, device: str
-) -> dict[str, dict[str, Metrics]]:
+) -> dict[str, dict[str, ModelNumbers]]:
     """Return the numbers on the unseen domain's test set, by deployed model and way."""
     flat = {f"{way}/{name}": state for name, ways in states.items() for way, state in ways.items()}
     scores = measure_all(model, flat, federation.unseen_test(device))
-    return {name: {way: metrics(scores[f"{way}/{name}"]) for way in ways} for name, ways in states.items()}
+    return {name: {way: measured(scores[f"{way}/{name}"]) for way in ways} for name, ways in states.items()}
 
 
 def nearest_of(near: Mapping[int, float]) -> int:
@@ -122,24 +123,30 @@ def nearest_of(near: Mapping[int, float]) -> int:
 
 
 def record(
-    federation: Federation, told: Told, near: Mapping[int, float], models: dict[str, dict[str, Metrics]], private: bool
-) -> dict[str, Any]:
+    federation: Federation,
+    answers: Answers,
+    near: Mapping[int, float],
+    models: dict[str, dict[str, ModelNumbers]],
+    private: bool,
+) -> UnseenSite:
     """Return what the round's record and the summary hold under `unseen`."""
     unseen, names = federation.unseen, federation.dataset.domain_names
     assert unseen is not None and federation.domains is not None, "the setting unseen-domain"
-    result: dict[str, Any] = {
-        "domain": unseen.name,
-        "inputs": len(unseen.train),
-        "models": models,
-        "answered": sorted(told.answers),
-        "refused": told.refused,
-        "bytes-down": told.bytes_down,
-        "bytes-up": told.bytes_up,
-    }
+    nearest, unavailable = None, None
     if near:
         client = nearest_of(near)
-        result["nearest"] = {"client": client, "domain": names[federation.domains[client]], "distances": dict(near)}
-    if private and not told.answers:
-        why = "every client asked refused" if told.refused else "share-norm-statistics is false"
-        result["unavailable"] = dict.fromkeys((AVERAGED, NEAREST), why)
-    return result
+        nearest = Nearest(client, names[federation.domains[client]], dict(near))
+    if private and not answers.states:
+        why = "every client asked refused" if answers.refused else "share-norm-statistics is false"
+        unavailable = dict.fromkeys((AVERAGED, NEAREST), why)
+    return UnseenSite(
+        domain=unseen.name,
+        inputs=len(unseen.train),
+        models=models,
+        answered=sorted(answers.states),
+        refused=answers.refused,
+        bytes_down=answers.bytes_down,
+        bytes_up=answers.bytes_up,
+        nearest=nearest,
+        unavailable=unavailable,
+    )

@@ -15,17 +15,17 @@ PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
 
 def versions() -> dict[str, str]:
     """Return what a number may depend on beside the settings."""
-    told = {
+    known = {
         "python": platform.python_version(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "code": code_version(*PACKAGES),
     }
     for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
         try:
-            told[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            told[package] = "not installed"
-    return told | {"commit": commit()}
+            known[package] = "not installed"
+    return known | {"commit": commit()}
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from client_app.state import State
 from data import OneOf
 from strategies.checks import Refused, check_classes, differences
 from strategies.head import features_of, head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.server import Deployment, Server, ServerMethod, Unit, Update
 
 DISTANCES = ("code-scale", "paper-literal")
 
@@ -129,6 +129,11 @@ class CReFF(FederatedFeatures):
     name: ClassVar[str] = "creff"
     consumes: ClassVar[str] = "feature-gradients"
     loss_name: ClassVar[str] = "matching-loss"
+    units: ClassVar[Mapping[str, Unit]] = {
+        "matching-loss": Unit.NONE,
+        "matching-loss-by-class": Unit.NONE,
+        "feature-dissimilarity-by-class": Unit.NONE,
+    }
 
     head_steps: Annotated[int, Ge(0)] = 300
     """J: full-batch steps of the head in a round."""

@@ -1,5 +1,6 @@
 """CReFF with every setting of its authors' code, where that differs from the paper (Shang et al., IJCAI 2022)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -11,6 +12,7 @@ from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
 from strategies.creff import FederatedFeatures, feature_gradients, labeled
 from strategies.head import train_head_in_batches
+from strategies.server import Unit
 
 GUARD = 1e-6
 """Added to every product of norms."""
@@ -27,6 +29,7 @@ class CReFFCode(FederatedFeatures):
     consumes: ClassVar[str] = "augmented-gradients"
     bias_columns: ClassVar[int] = 1
     loss_name: ClassVar[str] = "matching-loss-code"
+    units: ClassVar[Mapping[str, Unit]] = {"matching-loss-code": Unit.NONE}
 
     head_epochs: Annotated[int, Ge(0)] = 300
     """Passes over all features in a round."""

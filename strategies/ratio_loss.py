@@ -12,7 +12,7 @@ from client_app.client import Client
 from client_app.state import State, seed_of
 from client_app.training import train_round
 from data import Samples
-from strategies.server import Numbers, Server, ServerMethod, Update
+from strategies.server import Numbers, Server, ServerMethod, Unit, Update
 
 NO_OTHER, LARGEST = 10.0, 5000.0
 """The ratio of a class whose weights no other class moves, and the largest of all the others: the authors' numbers."""
@@ -33,6 +33,7 @@ class RatioLoss(ServerMethod):
     name: ClassVar[str] = "ratio-loss"
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
+    units: ClassVar[Mapping[str, Unit]] = {"class-weights": Unit.NONE}
 
     alpha: Annotated[float, Gt(0)] = 1.0
     """Every class's weight, before its ratio."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar
 
 import torch
@@ -65,7 +66,15 @@ def needs_holdout(method: str) -> SettingError:
 
 
 Numbers = Mapping[str, float | Sequence[float]]
-"""What a method tells the round's record, by name."""
+"""What a method tells the round's record, by name; of one by class the name ends in `-by-class`."""
+
+
+class Unit(StrEnum):
+    """The unit of a recorded number; a share is shown in percent."""
+
+    PERCENT = "percent"
+    NATS = "nats"
+    NONE = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,8 @@ class ServerMethod(Settings):
     place. The question has the variant's name."""
     needs_whole_model: ClassVar[bool] = False
     """Whether the model must be the same everywhere: no client may keep a part of it."""
+    units: ClassVar[Mapping[str, Unit]] = {}
+    """The unit of every number that the method tells the round's record, by name."""
 
     @property
     def needs_holdout(self) -> bool:

@@ -17,6 +17,7 @@ from fedskew.engines.local import LocalGrid
 from fedskew.experiments.plan import Cell, plan
 from fedskew.sweep.jobs import Job
 from server_app.app import Run, run
+from server_app.record import RoundRecord
 from server_app.results import RunFolder
 from server_app.settings import RunSettings, parse
 from strategies.base import Rounds
@@ -106,7 +107,8 @@ class Outcome:
     @property
     def records(self) -> list[dict[str, Any]]:
         """The rounds' records without what differs from run to run: seconds and processes."""
-        kept = [{k: v for k, v in record.items() if k not in ("seconds", "workers")} for record in self.folder.rounds()]
+        records = [record.to_json() for record in self.folder.rounds()]
+        kept = [{k: v for k, v in record.items() if k not in ("seconds", "workers")} for record in records]
         assert [record["round"] for record in kept] == list(range(1, len(kept) + 1))
         return kept
 
@@ -200,7 +202,7 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
     elif place == "before the checkpoint":
         add_round = RunFolder.add_round
 
-        def add_and_die(folder: RunFolder, record: Mapping[str, Any]) -> None:
+        def add_and_die(folder: RunFolder, record: RoundRecord) -> None:
             add_round(folder, record)
             if record["round"] == round:
                 with folder.rounds_file.open("a") as file:

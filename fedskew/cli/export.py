@@ -4,7 +4,7 @@ import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -20,6 +20,7 @@ from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import Prediction
 from fedskew.export.predict import predict as predict_inputs
 from fedskew.numbers import percent
+from server_app.record import ModelNumbers, to_json
 from server_app.results import RunFolder
 
 out = console()
@@ -61,7 +62,7 @@ def predict(
         write_csv(output, predictions)
     if as_json:
         rows = [{key: value for key, value in asdict(row).items() if value is not None} for row in predictions]
-        print(json.dumps({"predictions": rows, **({} if numbers is None else {"metrics": numbers})}, indent=2))
+        print(json.dumps({"predictions": rows, **({} if numbers is None else {"metrics": to_json(numbers)})}, indent=2))
         return
     out.print(predictions_table(predictions))
     if len(predictions) > SHOWN_ROWS:
@@ -94,13 +95,13 @@ def predictions_table(predictions: list[Prediction]) -> Table:
     return table
 
 
-def numbers_table(numbers: dict[str, Any], classes: tuple[str, ...]) -> Table:
+def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
     """Return accuracy, balanced accuracy and the recall of every class, in percent."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for key in ("accuracy", "balanced-accuracy"):
         table.add_row(key.replace("-", " "), percent(numbers[key]))
-    for name, recall in zip(classes, numbers["recall"], strict=True):
+    for name, recall in zip(classes, numbers.recall, strict=True):
         table.add_row(Text(f"recall of {name}"), percent(recall))
     return table

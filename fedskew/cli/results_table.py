@@ -1,5 +1,6 @@
 """The table of results that ends `fedskew run`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from rich.table import Table
 
 from fedskew.experiments.plan import Cell
 from fedskew.numbers import percent
+from server_app.record import ModelNumbers, unseen_site
+from server_app.selection import selected
 from server_app.settings import RunSettings
 
 SHOWN_CLASSES = 10
@@ -23,25 +26,31 @@ class Line:
     row: str
     column: str
     settings: RunSettings
-    models: Mapping[str, Any]
-    """The model's numbers by the selection of the round."""
+    numbers: ModelNumbers
+    """Of the last round."""
+    best: float
+    """The highest balanced accuracy on the test set."""
 
 
 def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> list[Line]:
     """Return a line a cell of experiments, or a model of runs without any; of finished runs alone."""
+
+    def line(experiment: str, row: str, column: str, settings: RunSettings, deployed: str) -> Line:
+        summary = summaries[settings.run_id]
+        best = selected(summary, deployed, "best-test")["balanced-accuracy"]
+        return Line(experiment, row, column, settings, selected(summary, deployed), best)
+
     if cells:  # columns that read other numbers of the same runs are one line
         once = {(cell.experiment, cell.row, cell.run.run_id, cell.deployed): cell for cell in reversed(cells)}
         return [
-            Line(cell.experiment, cell.row, cell.column, cell.run, models[cell.deployed])
+            line(cell.experiment, cell.row, cell.column, cell.run, cell.deployed)
             for cell in reversed(once.values())
-            for models in (summaries.get(cell.run.run_id, {"models": {}})["models"],)
-            if cell.deployed in models
+            if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]
         ]
     return [
-        Line("", summary["rows"][name], "", one, models)
-        for one in planned
-        for summary in (summaries[one.run_id],)
-        for name, models in summary["models"].items()
+        line("", summaries[settings.run_id]["rows"][name], "", settings, name)
+        for settings in planned
+        for name in summaries[settings.run_id]["models"]
     ]
 
 
@@ -68,15 +77,14 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
     for heading in (*(["seed"] * seeds), *means.values(), *recalls):
         table.add_column(heading[:8], justify="right", no_wrap=True)
     for line in shown:
-        last = line.models["last"]
-        shares = {**last, "best": line.models["best-test"]["balanced-accuracy"]}
+        shares = {**line.numbers.means, "best": line.best}
         table.add_row(
             *([line.experiment] * experiments),
             line.row,
             *([line.column] * columns),
             *([str(line.settings.general.seed)] * seeds),
-            *(percent(shares.get(key)) for key in means),
-            *([percent(value, 0) for value in last["recall"]] if recalls else ()),
+            *(percent(shares.get(key, math.nan)) for key in means),
+            *([percent(value, 0) for value in line.numbers.recall] if recalls else ()),
         )
     return table
 
@@ -94,18 +102,20 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
     for heading in ("balanced", "F1"):
         table.add_column(heading, justify="right", no_wrap=True)
     shown: set[tuple[str, ...]] = set()
-    for one in planned:
-        summary = summaries.get(one.run_id, {})
-        unseen = summary.get("unseen", {"models": {}})
-        for deployed, ways in unseen["models"].items():
-            cells = (unseen["domain"], summary["rows"][deployed], str(one.general.seed))
+    for settings in planned:
+        summary = summaries.get(settings.run_id, {})
+        if "unseen" not in summary:
+            continue
+        unseen = unseen_site(summary["unseen"])
+        for deployed, ways in unseen.models.items():
+            cells = (unseen.domain, summary["rows"][deployed], str(settings.general.seed))
             if cells in shown:
                 continue
             shown.add(cells)
             for way, numbers in ways.items():
-                of_whom = f" ({unseen['nearest']['domain']})" if way == "nearest" else ""
-                means = (numbers["balanced-accuracy"], numbers["macro-f1"])
-                table.add_row(*cells, way + of_whom, *map(percent, means))
-            for way, why in unseen.get("unavailable", {}).items():
+                of_whom = f" ({unseen.nearest.domain})" if unseen.nearest and way == "nearest" else ""
+                means = (percent(numbers["balanced-accuracy"]), percent(numbers["macro-f1"]))
+                table.add_row(*cells, way + of_whom, *means)
+            for way, why in (unseen.unavailable or {}).items():
                 table.add_row(*cells, f"{way}: {why}", "-", "-")
     return table

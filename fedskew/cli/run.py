@@ -13,7 +13,7 @@ from fedskew.cli.results_table import lines, results_table, unseen_table
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import Cell, plan, runs, selected
-from fedskew.sweep import labels, refuse_missing_gpus, results_lock, run_all
+from fedskew.sweep import labels, refuse_missing_gpus, run_all
 from server_app.settings import RunSettings, Scalar, parse, parse_text
 
 
@@ -58,12 +58,10 @@ def run(
         show_plan(planned, cells, out, chosen, jobs, workers, as_json)
         return
     if not names:
-        with results_lock(planned, alone=False):
-            done = {planned[0].run_id: run_one(planned[0], chosen or "workers", out, workers, federation_config)}
+        done = {planned[0].run_id: run_one(planned[0], chosen or "workers", out, workers, federation_config)}
         failed: dict[str, str] = {}
     else:
-        with results_lock(planned, alone=True):
-            done, failed = run_all(planned, cells, out, chosen, jobs, workers, federation_config)
+        done, failed = run_all(planned, cells, out, chosen, jobs, workers, federation_config)
     if as_json:
         lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
         print(json.dumps([*done.values(), *lost] if names else done[planned[0].run_id], indent=2))

@@ -200,7 +200,7 @@ class Stage:
             run = Run(grid, made, federation, folder, lambda line: None)
             run.finish()
         player.cache_clear()
-        return Played(folder, run, folder.rounds()[-1])
+        return Played(folder, run, folder.rounds()[-1].to_json())
 
     def made_up(self, settings: RunSettings, clients: int, samples: int, tests: int) -> DataSettings:
         """Return settings of random data of the run's shape, equally many of each class; the file is written once."""

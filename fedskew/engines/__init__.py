@@ -14,7 +14,6 @@ from fedskew.engines.processes import claim
 from fedskew.interrupt import one_interrupt
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
-from server_app.tracking import draw_finished
 
 ENGINES = ("inprocess", "workers", "ray")
 FOLLOW_INTERVAL = 0.1
@@ -53,18 +52,9 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
     claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
     # What is wrong with the data is said here, before Ray starts.
     federation = federate(settings.data, settings.general.seed)
-    with folder.locked():
-        if settings.general.fresh:
-            folder.clear()
-        folder.refuse_other_data(federation.hash)
-        damage = folder.drop_damaged_summary(settings.general.rounds)
-    tell(f"run folder: {folder.path}")
-    if damage:
-        tell(damage)
-    if (summary := folder.summary()) is not None:
-        tell(folder.finished_note())
-        draw_finished(settings, summary)
-        return summary
+    with folder.begin(settings, federation, tell) as finished:  # the ServerApp takes the lock when this lets it go
+        if finished is not None:
+            return finished
     config = settings.going_on().flat()
     log = folder.path / "flwr.log"
     with following(folder, tell):
@@ -91,16 +81,16 @@ def app_folder() -> Path:
 def following(folder: RunFolder, tell: Callable[[str], None]) -> Iterator[None]:
     """Within this context, tell the line of every round that another process records."""
     ended = threading.Event()
-    told = {record["round"] for record in folder.rounds()}
+    rounds = {record.round for record in folder.rounds()}
 
     def follow() -> None:
         last = False
         while not last:
             last = ended.wait(FOLLOW_INTERVAL)
             for record in folder.rounds():
-                if record["round"] not in told:
-                    told.add(record["round"])
-                    tell(record["line"])
+                if record.round not in rounds:
+                    rounds.add(record.round)
+                    tell(record.line)
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()

@@ -8,10 +8,10 @@ from typing import Any
 
 from data import SettingError, require
 from fedskew.experiments.entries import Settings, built, entries_of, label_of, read_as, shown
+from server_app.selection import SELECTIONS
 from server_app.settings import Scalar
 
 FILE = Path(__file__).resolve().parent.parent.parent / "experiments.yaml"
-SELECTIONS = ("last", "best-test", "best-validation", "mean-of-last-5", "mean-of-last-10")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Experiment:
     paper: str = ""
     """Where the numbers stand: FedShift, Table 1."""
     metric: str = "balanced-accuracy"
-    """A number of a run's record, a dot before a number's part: client-accuracy.worst, client-accuracy.values.0."""
+    """A number of a run's record, a dot before a number's part: client-accuracy.worst, client-accuracy.mnist."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """The columns that show another number of the record."""
     reaches: str = ""

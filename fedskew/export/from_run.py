@@ -14,7 +14,9 @@ from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import MODEL_FILE, Description, Metadata, ModelFolder, read, site_file
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
-from server_app.results import RunFolder, summarize, write_text
+from server_app.evaluation import site_names
+from server_app.record import ModelNumbers
+from server_app.results import RunFolder, write_text
 from strategies.base import AVERAGE
 
 NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-shape": str, "mean": str, "std": str,
@@ -43,12 +45,12 @@ class TrainedRun:
         """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
         self.folder = folder
         try:
-            self.told = folder.told()
+            self.origin = folder.origin()
         except OSError:
-            self.told = {}
-        if not self.told:
+            self.origin = {}
+        if not self.origin:
             raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
-        self.settings: dict[str, Any] = self.told["settings"]
+        self.settings: dict[str, Any] = self.origin["settings"]
         if missing := [key for key in NEEDED if not isinstance(self.settings.get(key), NEEDED[key])]:
             raise DataError(f"{folder.settings_file}: settings: {', '.join(missing)}: is missing or of another type")
         try:
@@ -57,7 +59,7 @@ class TrainedRun:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
         self.checkpoint = checkpoint(folder, summary is not None)
         rounds = self.settings["rounds"]
-        records = [one for one in records if one["round"] <= self.checkpoint.round]
+        records = [record for record in records if record.round <= self.checkpoint.round]
         whole = len(records) == self.checkpoint.round
         self.finished = whole and summary is not None
         if not self.finished and not unfinished:
@@ -67,23 +69,25 @@ class TrainedRun:
             done = f"{state} (round {self.checkpoint.round} of {rounds})"
             raise DataError(f"{folder.path}: {done}: {remedy}, --unfinished exports it as it is")
         self.model = chosen(list(self.checkpoint.deployed), model)
-        self.models = summarize(records)
+        evaluated = next((record.models for record in reversed(records) if record.models), {})
+        self.models: dict[str, ModelNumbers] = dict(evaluated)
+        """By deployed model, of the last evaluated round."""
 
     @property
     def description(self) -> Description:
         """What the model's file says of itself."""
-        one = self.settings
+        settings = self.settings
         return Description(
             run=self.folder.path.name,
-            method=one["method"],
+            method=settings["method"],
             model=self.model,
             round=str(self.checkpoint.round),
-            architecture=one["model"],
-            classes=one["classes"],
-            input_shape=one["input-shape"],
-            mean=one["mean"],
-            std=one["std"],
-            crop="center" if one["dataset"] in KNOWN and KNOWN[one["dataset"]].central else "none",
+            architecture=settings["model"],
+            classes=settings["classes"],
+            input_shape=settings["input-shape"],
+            mean=settings["mean"],
+            std=settings["std"],
+            crop="center" if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central else "none",
         )
 
     @property
@@ -93,20 +97,17 @@ class TrainedRun:
 
     def sites(self) -> list[Site]:
         """Return the clients that have trained, by number; each may have kept something."""
-        sizes = self.told.get("samples") or {"clients": [], "train": []}
+        sizes = self.origin.get("samples") or {"clients": [], "train": []}
         clients, train = sizes.get("clients"), sizes.get("train")
         if not isinstance(clients, list) or not isinstance(train, list) or len(clients) != len(train):
             raise DataError(f"{self.folder.settings_file}: samples: must list every client and its samples")
-        domains = [words.partition(" ")[2] for words in map(str, clients)]
-        made = []
+        names, sites = site_names(list(map(str, clients))), []
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
-            domain = domains[client] if client < len(domains) else ""
-            name = domain if domain and domains.count(domain) == 1 else f"{domain}-{client}".lstrip("-")
+            name, samples = (names[client], sum(train[client])) if client < len(names) else (str(client), 1)
             if Path(name).name != name or not name.isprintable():  # a file is going to be called so
                 raise DataError(f"{self.folder.settings_file}: samples: clients: {name!r}: is no name of a site")
-            samples = sum(train[client]) if client < len(domains) else 1
-            made.append(Site(name, client, round, samples))
-        return made
+            sites.append(Site(name, client, round, samples))
+        return sites
 
     def kept(self) -> Iterator[tuple[Site, State]]:
         """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
@@ -134,9 +135,9 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
 def chosen(deployed: list[str], model: str) -> str:
     """Return the model that is asked for, or the only one beside the average, or the average where it is alone."""
     rule = f"must be one of the run's deployed models: {', '.join(deployed)}"
-    own = [name for name in deployed if name != AVERAGE]
-    require(model in deployed if model else len(own) <= 1, "--model", model, rule)
-    return model or (own or [AVERAGE])[0]
+    special = [name for name in deployed if name != AVERAGE]
+    require(model in deployed if model else len(special) <= 1, "--model", model, rule)
+    return model or (special or [AVERAGE])[0]
 
 
 def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
@@ -150,18 +151,18 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     metadata, sites = run.description.metadata(), []
     tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
     for site, state in run.kept():
-        own = {KIND: "site", "site": site.name, "client": str(site.client), "samples": str(site.samples)}
-        tensors[site_file(output, site.name)] = state, {**metadata, **own}
+        of_site = {KIND: "site", "site": site.name, "client": str(site.client), "samples": str(site.samples)}
+        tensors[site_file(output, site.name)] = state, {**metadata, **of_site}
         sites.append(site.name)
     try:
         model = ModelFolder(output, tensors)
     except DataError as error:
         raise DataError(f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}") from None
-    card = model_card(run.description, run.told, run.models, sites, run.finished)
+    card = model_card(run.description, run.origin, run.models, sites, run.finished)
     graphs = onnx_files(model) if onnx else {}
     make_room(output)
-    for file, (state, told) in tensors.items():
-        write_atomically(file, state, told)
+    for file, (state, description) in tensors.items():
+        write_atomically(file, state, description)
     write_text(output / "README.md", card)
     for file, graph in graphs.items():
         with writing(file):

@@ -1,5 +1,6 @@
 """The README.md of an exported model, in the usual form of a model card."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from data.sources.catalog import is_own, members
 from fedskew.export.model_folder import Description
 from fedskew.numbers import percent
 from server_app.methods import METHODS, compose, row_name
+from server_app.record import ModelNumbers
 from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS
 
 SHOWN = {"balanced-accuracy": "balanced accuracy", "accuracy": "accuracy", "macro-f1": "macro-F1",
@@ -21,10 +23,14 @@ HUGGING_FACE = {"balanced-accuracy": "balanced_accuracy", "accuracy": "accuracy"
 
 
 def model_card(
-    about: Description, told: Mapping[str, Any], models: Mapping[str, Any], sites: Sequence[str], finished: bool
+    about: Description,
+    origin: Mapping[str, Any],
+    models: Mapping[str, ModelNumbers],
+    sites: Sequence[str],
+    finished: bool,
 ) -> str:
-    """Return the card as Markdown; `told` is the run's settings.json, `models` the numbers of its summary."""
-    settings = told["settings"]
+    """Return the card as Markdown; `origin` is the run's settings.json, `models` its last numbers."""
+    settings = origin["settings"]
     names = settings["method"].split("+")
     data = data_names(settings["dataset"])
     templates = Environment(
@@ -36,7 +42,7 @@ def model_card(
         autoescape=False,  # Markdown
     )
     templates.filters["percent"] = percent
-    samples = told.get("samples")
+    samples = origin.get("samples")
     return templates.get_template("model_card.md").render(
         front=yaml.safe_dump(front_matter(about, data, names, models), sort_keys=False, allow_unicode=True).strip(),
         about=about,
@@ -45,7 +51,7 @@ def model_card(
         finished=finished,
         methods=[METHODS[name] for name in names],
         models=models,
-        own=row(settings["method"], about.model),
+        row=row(settings["method"], about.model),
         rows={name: row(settings["method"], name) for name in models},
         rounds=settings["rounds"],
         samples=samples,
@@ -53,7 +59,7 @@ def model_card(
         settings=shown_settings(settings),
         shown=SHOWN,
         sites=sites,
-        told=told,
+        origin=origin,
         vectors=len(about.shape) == 1,
     )
 
@@ -76,16 +82,16 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def front_matter(
-    about: Description, data: Sequence[str], names: Sequence[str], models: Mapping[str, Any]
+    about: Description, data: Sequence[str], names: Sequence[str], models: Mapping[str, ModelNumbers]
 ) -> dict[str, Any]:
     """Return the card's YAML block, in the keys that model hubs read."""
     vectors = len(about.shape) == 1
     task = "tabular-classification" if vectors else "image-classification"
-    last = models.get(about.model, {}).get("last", {})
+    numbers = models.get(about.model, ModelNumbers())
     results = [
-        {"type": kind, "value": round(last[key], 4), "name": SHOWN[key]}
+        {"type": kind, "value": round(numbers[key], 4), "name": SHOWN[key]}
         for key, kind in HUGGING_FACE.items()
-        if last.get(key) is not None
+        if not math.isnan(numbers[key])
     ]
     of_data = {"type": "-".join(data), "name": ", ".join(data), "split": "test"}
     result = {"task": {"type": task}, "dataset": of_data, "metrics": results}

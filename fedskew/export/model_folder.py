@@ -45,28 +45,30 @@ class Description:
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
-        told = {field.name.replace("_", "-"): str(getattr(self, field.name)) for field in fields(self)}
-        return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **told}
+        stated = {field.name.replace("_", "-"): str(getattr(self, field.name)) for field in fields(self)}
+        return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **stated}
 
     @staticmethod
     def of(metadata: Metadata, path: Path) -> "Description":
         """Undo `metadata`. Raises DataError, naming the file, when it is not what `metadata` writes."""
-        if (found := metadata.get("fedskew-format")) != FORMAT:
-            raise DataError(f"{path}: fedskew-format = {found!r}: must be {FORMAT}, as `fedskew export` writes it")
+        if (version := metadata.get("fedskew-format")) != FORMAT:
+            raise DataError(f"{path}: fedskew-format = {version!r}: must be {FORMAT}, as `fedskew export` writes it")
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
         if missing := keys.values() - metadata.keys():
             raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
-        made = Description(**{name: metadata[key] for name, key in keys.items()})
-        if made.architecture not in MODELS and not is_own_model(made.architecture):
-            raise DataError(f"{path}: metadata: architecture = {made.architecture!r}: there is no such model")
+        about = Description(**{name: metadata[key] for name, key in keys.items()})
+        if about.architecture not in MODELS and not is_own_model(about.architecture):
+            raise DataError(f"{path}: metadata: architecture = {about.architecture!r}: there is no such model")
         try:
-            channels, mean, std = made.shape[0], made.means, made.stds
-            _ = made.class_names
+            channels, mean, std = about.shape[0], about.means, about.stds
+            _ = about.class_names
         except SettingError as error:
             raise DataError(f"{path}: metadata: {error}") from None
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
-            raise DataError(f"{path}: metadata: mean = {made.mean!r}, std = {made.std!r}: must fit {made.input_shape}")
-        return made
+            raise DataError(
+                f"{path}: metadata: mean = {about.mean!r}, std = {about.std!r}: must fit {about.input_shape}"
+            )
+        return about
 
     @property
     def data(self) -> DataSettings:
@@ -100,7 +102,7 @@ class ModelFolder:
         if files is None:
             if not file.is_file():
                 raise DataError(f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}")
-            files = {one: read(one) for one in (file, *sorted(path.glob(site_file(Path(), "*").name)))}
+            files = {present: read(present) for present in (file, *sorted(path.glob(site_file(Path(), "*").name)))}
         self.shared, metadata = files[file]
         self.description = Description.of(metadata, file)
         about = self.description
@@ -110,13 +112,15 @@ class ModelFolder:
         check(self.shared, {name: spec for name, spec in expected.items() if name not in self.private}, file)
         self.sites: dict[str, State] = {}
         self.samples: dict[str, int] = {}
-        for other, (tensors, told) in files.items():
+        for other, (tensors, metadata) in files.items():
             if other == file:
                 continue
             check(tensors, {name: expected[name] for name in self.private}, other)
-            if (told.get("run"), told.get("round")) != (about.run, about.round):
-                raise DataError(f"{other}: is of run {told.get('run')}, round {told.get('round')}, unlike {MODEL_FILE}")
-            if not (count := told.get("samples", "")).isdecimal():
+            if (metadata.get("run"), metadata.get("round")) != (about.run, about.round):
+                raise DataError(
+                    f"{other}: is of run {metadata.get('run')}, round {metadata.get('round')}, unlike {MODEL_FILE}"
+                )
+            if not (count := metadata.get("samples", "")).isdecimal():
                 raise DataError(f"{other}: metadata: samples = {count!r}: must be a number")
             name = other.stem.removeprefix("site-")
             self.sites[name], self.samples[name] = tensors, int(count)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +12,8 @@ from client_app.state import State
 from data import DataError, SettingError, require
 from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
-from server_app.evaluation import metrics
-from server_app.results import finite
+from server_app.evaluation import measured
+from server_app.record import ModelNumbers
 from strategies.batch_norm import averaged, distances, reestimated
 
 UNSEEN = {
@@ -37,7 +36,7 @@ class Prediction:
     """The true class, where it is known."""
 
 
-def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[Prediction], dict[str, Any] | None]:
+def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[Prediction], ModelNumbers | None]:
     """Return the predictions in the inputs' order and, with labels, the numbers that a run records.
 
     Raises SettingError for a site that is missing or unknown, DataError for inputs that the model makes nothing of.
@@ -54,7 +53,7 @@ def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[P
     rows = zip(inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, strict=True)
     predictions = [Prediction(name, names[k], probability, label) for name, k, probability, label in rows]
     scores = Scores.of_batch(logits_NC, samples.labels_N) if inputs.labeled else None
-    return predictions, None if scores is None else finite(metrics(scores))
+    return predictions, None if scores is None else measured(scores)
 
 
 def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:

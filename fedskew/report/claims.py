@@ -15,10 +15,11 @@ from fedskew.report.statistics import (
     holm,
     in_percent,
     measure,
-    select,
     signed_rank,
     strata,
 )
+from server_app.record import RoundRecord
+from server_app.selection import select
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,15 @@ def reach(one: Measured, target: float, metric: str) -> Reached | None:
     """Return when a run first had a number of at least `target`; None is never. Only evaluated rounds are seen."""
     scale = 100 if in_percent(metric) else 1
     for point in one.points:
-        number = point.number(metric)
+        number = one.number(point, metric)
         if number is not None and scale * number >= target:
-            past = [record for record in one.run.records if record["round"] <= point.round]
-            return Reached(point.round, sum(record["bytes-down"] + record["bytes-up"] for record in past))
+            return Reached(point.round, bytes_until(one.run.records, point.round))
     return None
+
+
+def bytes_until(records: Sequence[RoundRecord], round: int) -> int:
+    """Return the bytes sent both ways up to a round."""
+    return sum(record.bytes_down + record.bytes_up for record in records if record.round <= round)
 
 
 def reference(experiment: Experiment) -> str:
@@ -174,8 +179,7 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
             continue
         if row == standard:
             selected = select(one.points, experiment.selection)[-1].round
-            past = [record for record in one.run.records if record["round"] <= selected]
-            result[one.cell.seed] = Reached(selected, sum(r["bytes-down"] + r["bytes-up"] for r in past))
+            result[one.cell.seed] = Reached(selected, bytes_until(one.run.records, selected))
         else:
             result[one.cell.seed] = reach(one, target, metric)
     return result

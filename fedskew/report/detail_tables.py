@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedskew.report.gather import Gathered, Measured
-from fedskew.report.statistics import Floats, select
+from fedskew.report.statistics import Floats
 from fedskew.report.table import NONE, SELECTION_WORDS, Cell, Table, named, per_column, plain
+from server_app.selection import select
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""
@@ -20,7 +21,7 @@ def class_names(gathered: Gathered) -> list[str]:
 
 def recalls(group: Iterable[Measured], selection: str) -> Floats | None:
     """Return (C,): the recall of every class in percent, a mean over seeds; NaN for a class without test samples."""
-    found = [point.numbers["recall"] for one in group for point in select(one.points, selection)]
+    found = [point.numbers.recall for one in group for point in select(one.points, selection)]
     return 100 * np.array(found, float).mean(0) if found else None
 
 
@@ -53,10 +54,10 @@ def client_tables(gathered: Gathered) -> list[Table]:
             group = gathered.of(row.label, column)
             own = [one for one in group if one.run.samples.get("client-test")]
             found = [
-                [np.nan if value is None else value for value in point.numbers["client-accuracy"]["values"]]
+                point.numbers.spreads["client-accuracy"].values
                 for one in own
                 for point in select(one.points, selection)
-                if "client-accuracy" in point.numbers
+                if "client-accuracy" in point.numbers.spreads
             ]
             if found and len({len(values) for values in found}) == 1:
                 names = own[0].run.samples["clients"]
@@ -78,12 +79,10 @@ def seconds_split(one: Measured) -> dict[str, float]:
     """
     split = dict.fromkeys(PARTS, 0.0)
     for record in one.run.records:
-        seconds = record["seconds"]
-        asked = seconds.get("clients", 0.0)
-        work = min(asked, seconds.get("client-work", asked) / max(1, len(record.get("workers", ()))))
-        server, evaluation = seconds.get("server", 0.0), seconds.get("evaluation", 0.0)
-        rest = max(0.0, seconds["round"] - work - server - evaluation)
-        for part, value in zip(PARTS, (work, server, evaluation, rest), strict=True):
+        seconds = record.seconds
+        work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
+        rest = max(0.0, seconds.round - work - seconds.server - seconds.evaluation)
+        for part, value in zip(PARTS, (work, seconds.server, seconds.evaluation, rest), strict=True):
             split[part] += value / len(one.run.records)
     return split
 
@@ -120,8 +119,8 @@ def runs_table(gathered: Gathered) -> Table:
     """Return every run of the plan, how far it is, and what made it."""
     rows = []
     for run in gathered.runs.values():
-        made = run.versions if run.told else {}
-        partition = str(run.told.get("partition-hash", NONE))[:12]
+        made = run.versions if run.origin else {}
+        partition = str(run.origin.get("partition-hash", NONE))[:12]
         model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]
         told = [made.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
         rows.append([Cell(run.name), Cell(run.state), *map(Cell, (*told, partition, model))])

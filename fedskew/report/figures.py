@@ -22,7 +22,7 @@ def styles(gathered: Gathered) -> dict[str, Style]:
 
 def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | None:
     """Return the evaluated rounds, and (seeds, rounds) of a number; NaN where a run has none. None where nothing is."""
-    by_run = [{point.round: point.number(metric) for point in one.points} for one in group]
+    by_run = [{point.round: one.number(point, metric) for point in one.points} for one in group]
     rounds = sorted({round for run in by_run for round, number in run.items() if number is not None})
     scale = 100 if in_percent(metric) else 1
     values = [[np.nan if (n := run.get(round)) is None else scale * n for round in rounds] for run in by_run]

@@ -6,60 +6,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data import DataError
+from data import DataError, require
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
+from server_app.evaluation import site_names
+from server_app.record import RoundRecord
 from server_app.results import RunFolder
+from server_app.selection import Point, points_of
 from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 
 VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is told."""
+SPREAD_PARTS = ("mean", "worst", "worst-decile")
+"""What a number over the clients has beside each client's."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """One evaluated round of a model: its numbers, and the record that they stand in."""
-
-    numbers: Mapping[str, Any]
-    record: Mapping[str, Any]
-
-    @property
-    def round(self) -> int:
-        return int(self.record["round"])
-
-    def number(self, name: str) -> float | None:
-        """Return a number of the model, or of the round; a dot before a part, as in client-accuracy.values.0.
-
-        None where there is none, or NaN.
-        """
-        value: Any = self.numbers if name.partition(".")[0] in self.numbers else self.record
-        for part in name.split("."):
-            if isinstance(value, Mapping):
-                value = value.get(part)
-            elif isinstance(value, Sequence) and part.isdigit() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                return None
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-@dataclass(frozen=True)
-class Run:
+class RunRecords:
     """What a run has left in its folder so far."""
 
     settings: RunSettings
-    told: Mapping[str, Any]
+    origin: Mapping[str, Any]
     """settings.json: settings, partition-hash, versions, samples; empty before the first round."""
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[RoundRecord]
     summary: Mapping[str, Any] | None
     """None before the run is finished."""
 
     @staticmethod
-    def read(settings: RunSettings) -> "Run":
+    def read(settings: RunSettings) -> "RunRecords":
         """Return what is in the folder of a run, which need not be there. Raises DataError for what is no file."""
         folder = RunFolder(settings.folder)
         try:
-            return Run(settings, folder.told(), folder.rounds(), folder.summary())
+            return RunRecords(settings, folder.origin(), folder.rounds(), folder.summary())
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
@@ -78,23 +56,24 @@ class Run:
         if self.summary is not None:
             return "finished" if self.finished else "damaged"
         rounds = self.settings.general.rounds
-        return f"round {self.records[-1]['round']} of {rounds}" if self.records else "missing"
+        return f"round {self.records[-1].round} of {rounds}" if self.records else "missing"
 
     @property
     def samples(self) -> Mapping[str, Any]:
         """Training and test samples by class and client; empty where there are too many, or an old run has none."""
-        return self.told.get("samples") or {}
+        return self.origin.get("samples") or {}
+
+    @property
+    def sites(self) -> list[str]:
+        """The clients' names; none where there are too many, or an old run has none."""
+        return site_names(self.samples.get("clients", ()))
 
     @property
     def versions(self) -> dict[str, str]:
         """What the numbers depend on beside the settings."""
-        versions = self.told.get("versions", {})
-        devices = {str(worker.get("device")) for record in self.records for worker in record.get("workers", ())}
+        versions = self.origin.get("versions", {})
+        devices = {str(worker.get("device")) for record in self.records for worker in record.workers}
         return {**{name: str(versions.get(name, "unknown")) for name in VERSIONS}, "device": "+".join(sorted(devices))}
-
-    def points(self, model: str) -> tuple[Point, ...]:
-        """Return the evaluated rounds of one of the run's models."""
-        return tuple(Point(record["models"][model], record) for record in self.records if model in record["models"])
 
 
 @dataclass(frozen=True)
@@ -102,8 +81,28 @@ class Measured:
     """One cell of the table for one seed: a finished run, and the rounds of one of its models."""
 
     cell: Cell
-    run: Run
+    run: RunRecords
     points: tuple[Point, ...]
+
+    def number(self, point: Point, metric: str) -> float | None:
+        """Return a number of the model, or of the round: NAME, or of one over the clients NAME.mean, NAME.worst,
+        NAME.worst-decile or NAME.SITE. None where there is none, or NaN. Raises SettingError for an unknown site."""
+        name, _, part = metric.partition(".")
+        record, spread = point.record, point.numbers.spreads.get(name)
+        of_round = {"loss": record.loss, "bytes-down": record.bytes_down, "bytes-up": record.bytes_up, **record.metrics}
+        value: object = {**of_round, **point.numbers.means}.get(metric)
+        if spread is not None and part in SPREAD_PARTS:
+            value = getattr(spread, part.replace("-", "_"))
+        elif spread is not None and part and self.run.sites:
+            value = spread.values[self.site(metric)]
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    def site(self, metric: str) -> int:
+        """Return the client that a number's last part names. Raises SettingError when it names none."""
+        site, known = metric.partition(".")[2], self.run.sites
+        rule = f"{site} is no client of {self.run.settings.data.dataset}, whose clients are {', '.join(known)}"
+        require(site in known, f"experiments.yaml: {self.cell.experiment}: metric", metric, rule)
+        return known.index(site)
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Gathered:
     experiment: Experiment
     cells: Sequence[Cell]
     """The plan."""
-    runs: Mapping[str, Run]
+    runs: Mapping[str, RunRecords]
     """Every run of the plan by its id, whether there is anything of it or not."""
     measured: Mapping[tuple[str, str], tuple[Measured, ...]]
     """By row and column the finished runs, in the order of the seeds."""
@@ -127,7 +126,7 @@ class Gathered:
         return {key: values_of(key, self.cells) for key in self.experiment.assumed}
 
     @property
-    def finished(self) -> list[Run]:
+    def finished(self) -> list[RunRecords]:
         return [run for run in self.runs.values() if run.finished]
 
     def of(self, row: str, column: str) -> tuple[Measured, ...]:
@@ -138,17 +137,19 @@ class Gathered:
 def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
     """Return what the runs of the experiment have left; only finished ones are measured.
 
-    Raises as `plan` and `Run.read` do.
+    Raises as `plan` and `RunRecords.read` do.
     """
     cells = plan(experiment, overrides)
-    runs = {run_id: Run.read(settings) for run_id, settings in {cell.run.run_id: cell.run for cell in cells}.items()}
+    runs = {
+        run_id: RunRecords.read(settings) for run_id, settings in {cell.run.run_id: cell.run for cell in cells}.items()
+    }
     measured: dict[tuple[str, str], tuple[Measured, ...]] = {}
     without: list[str] = []
     for cell in cells:
         run = runs[cell.run.run_id]
         if not run.finished:
             continue
-        if points := run.points(cell.deployed):
+        if points := points_of(run.records, cell.deployed):
             measured[cell.row, cell.column] = (
                 *measured.get((cell.row, cell.column), ()),
                 Measured(cell, run, points),
@@ -174,7 +175,7 @@ def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[st
     return [f"Differs from the experiment: {', '.join(told)}."] if told else []
 
 
-def state_warnings(runs: Iterable[Run]) -> list[str]:
+def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
     missing = [run for run in runs if run.state == "missing"]
@@ -194,28 +195,28 @@ def state_warnings(runs: Iterable[Run]) -> list[str]:
     return told
 
 
-def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
+def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[str]:
     """Return a sentence for every difference between runs that stand beside each other or are averaged."""
     finished = {name: run for name, run in runs.items() if run.finished}
     told = []
     for run in finished.values():
-        if not run.told:
+        if not run.origin:
             told.append(f"{run.name}: settings.json is missing or damaged; its own command writes it anew.")
             continue
-        planned, found = run.settings.flat(), run.told["settings"]
+        planned, found = run.settings.flat(), run.origin["settings"]
         different = sorted(key for key in planned.keys() | found.keys() if planned.get(key) != found.get(key))
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
             told.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
-        made_with = [run.told["versions"], *run.told.get("earlier-versions", ())]
+        made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]
         if changed := [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]:
             told.append(f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json.")
-    paired: dict[tuple[str, int], dict[str, Run]] = {}
+    paired: dict[tuple[str, int], dict[str, RunRecords]] = {}
     for cell in cells:
         if cell.run.run_id in finished:
             paired.setdefault((cell.column, cell.seed), {})[cell.run.run_id] = finished[cell.run.run_id]
     for (column, seed), group in paired.items():
         where = f"{column}, seed {seed}".removeprefix(", ")
-        hashes = grouped(group.values(), lambda run: str(run.told.get("partition-hash", "unknown"))[:12])
+        hashes = grouped(group.values(), lambda run: str(run.origin.get("partition-hash", "unknown"))[:12])
         if len(hashes) > 1:
             told.append(f"Not the same samples at the same clients ({where}): partition {versus(hashes)}.")
     for name in (*VERSIONS, "device"):
@@ -225,7 +226,7 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     return told
 
 
-def grouped(runs: Iterable[Run], key: Any) -> dict[str, list[str]]:
+def grouped(runs: Iterable[RunRecords], key: Any) -> dict[str, list[str]]:
     """Return the runs' names by what `key` says of them."""
     result: dict[str, list[str]] = {}
     for run in runs:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedskew.experiments.experiments import SELECTIONS
 from fedskew.numbers import in_bytes
 from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference
 from fedskew.report.gather import Gathered
@@ -21,6 +20,7 @@ from fedskew.report.table import (
     words,
     words_and_unit,
 )
+from server_app.selection import SELECTIONS
 
 
 def main_table(gathered: Gathered) -> Table:

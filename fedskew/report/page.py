@@ -14,10 +14,11 @@ from fedskew.report.claims import Verdict
 from fedskew.report.detail_tables import MOST_CLASSES, PARTS, class_names, recalls, seconds_split, trainings
 from fedskew.report.document import Document, counted
 from fedskew.report.gather import Gathered
-from fedskew.report.statistics import select
 from fedskew.report.svg import Figure
 from fedskew.report.table import words
 from fedskew.report.text import SAYS
+from server_app.record import Spread
+from server_app.selection import select
 
 TEMPLATES: dict[str, str] = yaml.safe_load((Path(__file__).parent / "page.yaml").read_text())
 """The style sheet, `style`, and the Jinja2 template, `page`."""
@@ -121,14 +122,15 @@ def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
     found: dict[str, list[list[float]]] = {}
     for row, runs in rows.items():
         points = [point for one in runs for point in select(one.points, gathered.experiment.selection)]
-        if each := [values for point in points if (values := percent(point.numbers.get(key, {}).get("values", ())))]:
-            found[row] = each
+        spreads = [point.numbers.spreads.get(key, Spread()) for point in points]
+        if values := [known for spread in spreads if (known := percent(spread.values))]:
+            found[row] = values
     return figures.spread(found, figures.styles(gathered), column, words(key), name) if found else None
 
 
-def percent(values: Iterable[float | None]) -> list[float]:
+def percent(values: Iterable[float]) -> list[float]:
     """Return the known shares in percent."""
-    return [100 * value for value in values if value is not None]
+    return [100 * value for value in values if not np.isnan(value)]
 
 
 def time(gathered: Gathered, column: str, name: str) -> Figure | None:

@@ -7,39 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.report.gather import Measured, Point
+from fedskew.report.gather import SPREAD_PARTS, Measured
 from server_app.evaluation import shot_groups
-from server_app.results import on_validation
+from server_app.record import Spread, unit_of
+from server_app.selection import select
+from strategies.server import Unit
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
 LEAST_SEEDS = 6
 """Fewer seeds than these cannot give a two-sided p-value below 0.05 in a signed-rank test: 2 / 2^5 is 0.0625."""
-DISTANCES = ("matching-loss", "feature-dissimilarity")
-"""How the names of CReFF's cosine distances begin; they have no unit."""
 
 
 def in_percent(metric: str) -> bool:
-    """Return whether a number of a record is shown in percent; all are shares but losses and distances."""
-    return "loss" not in metric and not metric.startswith(DISTANCES)
-
-
-def select(points: Sequence[Point], selection: str) -> Sequence[Point]:
-    """Return the rounds that a selection means, as `summarize` does; none where the run has no such rounds."""
-    if selection.startswith("mean-of-last-"):
-        number = int(selection.rpartition("-")[2])
-        return points[-number:] if len(points) >= number else []
-    if selection == "best-test":
-        return [max(points, key=lambda point: point.number("balanced-accuracy") or 0.0)]
-    if selection == "best-validation":
-        validated = [point for point in points if "validation" in point.numbers]
-        return [max(validated, key=lambda point: on_validation(point.numbers))] if validated else []
-    return points[-1:]
+    """Return whether a number of a record is shown in percent."""
+    return unit_of(metric.partition(".")[0]) == Unit.PERCENT
 
 
 def measure(one: Measured, selection: str, metric: str) -> float | None:
     """Return a number of one run, in percent where it is a share: the mean over the rounds selected."""
-    found = [point.number(metric) for point in select(one.points, selection)]
+    found = [one.number(point, metric) for point in select(one.points, selection)]
     known = [number for number in found if number is not None]
     if not known or len(known) < len(found):  # nothing, or a round that diverged
         return None
@@ -96,21 +83,23 @@ def strata(one: Measured, selection: str, metric: str) -> Strata | None:
         return None
     head, _, part = metric.partition(".")
     if head == "client-accuracy" and samples["client-test"]:
-        values = [point.numbers.get(head, {}).get("values", []) for point in points]
-        sizes_G = np.array(samples["client-test"])
-        if any(len(each) != len(sizes_G) or None in each for each in values):
+        spreads, sizes_G = (
+            [point.numbers.spreads.get(head, Spread()) for point in points],
+            np.array(samples["client-test"]),
+        )
+        if any(len(spread.values) != len(sizes_G) or np.isnan(spread.values).any() for spread in spreads):
             return None
-        rates_G = np.mean(np.array(values, float), axis=0)
-        if part.startswith("values."):
-            return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[int(part.removeprefix("values."))])
+        rates_G = np.mean([spread.values for spread in spreads], axis=0)
+        if part not in SPREAD_PARTS:
+            return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[one.site(metric)])
         lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}[part]
         return Strata(rates_G, sizes_G, None, lowest)
     sizes_C = np.array(samples["test"])
     weights_C = class_weights("accuracy" if metric == "client-accuracy.mean" else metric, one, sizes_C)
     if weights_C is None:
         return None
-    recalls = [[number or 0.0 for number in point.numbers["recall"]] for point in points]
-    return Strata(np.mean(np.array(recalls, float), axis=0), sizes_C, weights_C)
+    recalls = [np.nan_to_num(point.numbers.recall) for point in points]
+    return Strata(np.mean(recalls, axis=0), sizes_C, weights_C)
 
 
 def class_weights(metric: str, one: Measured, sizes_C: NDArray[np.int64]) -> Floats | None:

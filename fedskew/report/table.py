@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedskew.report.gather import Gathered
-from fedskew.report.statistics import DISTANCES, Summary, in_percent, summarize_seeds
+from fedskew.report.statistics import Summary, in_percent, summarize_seeds
+from server_app.record import unit_of
 
 SELECTION_WORDS = {
     "last": "last round",
@@ -42,13 +43,13 @@ class Table:
 def words(metric: str) -> str:
     """Return a metric's key as words."""
     name, _, part = metric.replace("-", " ").partition(".")
-    return f"{name} ({part.replace('values.', 'client ')})" if part else name
+    return f"{name} ({part})" if part else name
 
 
 def words_and_unit(metric: str) -> str:
     """Return a metric's key as words, with its unit where it has one."""
-    unit = " in percent" if in_percent(metric) else "" if metric.startswith(DISTANCES) else " in nats"
-    return words(metric) + unit
+    unit = unit_of(metric.partition(".")[0])
+    return words(metric) + (f" in {unit}" if unit else "")
 
 
 def plain(number: float | None, metric: str = "") -> str:

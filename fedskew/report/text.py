@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedskew.experiments.experiments import SELECTIONS
 from fedskew.report.claims import reached
 from fedskew.report.document import Document
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.table import Cell, Table
+from server_app.selection import SELECTIONS
 
 SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
 """A claim's status in words."""

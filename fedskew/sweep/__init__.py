@@ -2,9 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +15,8 @@ from fedskew.costs.memory import memory_of, refuse_what_cannot_fit
 from fedskew.costs.sizes import sizes_of
 from fedskew.experiments.plan import Cell
 from fedskew.sweep.jobs import Job, Outcome, ordered, shares
-from server_app.lock import locked
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
-from server_app.tracking import draw_finished
 from server_app.versions import PACKAGES
 
 Summaries = dict[str, dict[str, Any]]
@@ -50,7 +46,7 @@ def run_all(
         console.print(finished_note(planned, summaries), markup=False)
         for settings in planned:
             if settings.run_id in summaries:
-                draw_finished(settings, summaries[settings.run_id])
+                RunFolder(settings.folder).draw(settings)
     if not left:
         return summaries, {}
     names = labels(planned, cells)
@@ -69,14 +65,6 @@ def run_all(
         if name in outcomes and outcomes[name].summary is None:
             failed[f"{names[name]} ({name})"] = outcomes[name].reason
     return {run.run_id: summaries[run.run_id] for run in planned if run.run_id in summaries}, failed
-
-
-def results_lock(planned: Sequence[RunSettings], alone: bool) -> AbstractContextManager[None]:
-    """Return the lock of the results folder: a sweep wants the folder for itself, single runs go beside each other.
-
-    Each run's folder has a lock of its own as well, for engines and for Flower's own commands.
-    """
-    return locked(Path(planned[0].general.results), ".lock", shared=not alone)
 
 
 def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:

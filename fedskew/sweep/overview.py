@@ -1,10 +1,9 @@
 """What a user sees of a sweep while it runs: one live table in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -15,7 +14,9 @@ from rich.text import Text
 from fedskew.numbers import duration, percent
 from fedskew.sweep.jobs import Job, Outcome
 from server_app.methods import row_name
+from server_app.record import ModelNumbers, RoundRecord
 from server_app.results import RunFolder
+from server_app.selection import selected
 
 
 @dataclass
@@ -41,15 +42,15 @@ class Standing:
         """Seconds of a round, the mean over those that were seen to finish; None before the first."""
         return self.seconds / self.rounds if self.rounds else None
 
-    def take(self, records: Sequence[dict[str, Any]]) -> bool:
+    def take(self, records: Sequence[RoundRecord]) -> bool:
         """Take up what is on record, and return whether a round has been finished."""
-        if not records or records[-1]["round"] <= self.round:
+        if not records or records[-1].round <= self.round:
             return False
         last = records[-1]
-        self.round = last["round"]
-        self.seconds, self.rounds = self.seconds + last["seconds"]["round"], self.rounds + 1
-        if last["models"]:
-            self.numbers = accuracies(self.job, last["models"])
+        self.round = last.round
+        self.seconds, self.rounds = self.seconds + last.seconds.round, self.rounds + 1
+        if last.models:
+            self.numbers = accuracies(self.job, last.models)
         return True
 
 
@@ -79,7 +80,7 @@ class Overview:
         self.waiting.pop(job.settings.run_id, None)
         standing = Standing(job)
         records = RunFolder(job.settings.folder).rounds()
-        standing.round = records[-1]["round"] if records and not job.settings.general.fresh else 0
+        standing.round = records[-1].round if records and not job.settings.general.fresh else 0
         self.running[job.settings.run_id] = standing
         if not self.console.is_terminal:
             self.say(job, "started")
@@ -99,7 +100,7 @@ class Overview:
             self.say(job, f"failed: {outcome.reason}")
         else:
             self.finished += 1
-            last = {name: models["last"] for name, models in outcome.summary["models"].items()}
+            last = {name: selected(outcome.summary, name) for name in outcome.summary["models"]}
             self.say(job, f"finished  {accuracies(job, last)}")
         if not self.console.is_terminal:
             self.console.print(self.counts(), markup=False)
@@ -144,7 +145,7 @@ class Overview:
         return Group(Text(f"{time.strftime('%H:%M:%S')}  {self.counts()}", style="bold"), table)
 
 
-def accuracies(job: Job, models: dict[str, dict[str, Any]]) -> str:
+def accuracies(job: Job, models: Mapping[str, ModelNumbers]) -> str:
     """Return the balanced accuracy of every model, in percent."""
     return "  ".join(
         f"{row_name(job.settings.parts, name)} {percent(numbers['balanced-accuracy'])}"

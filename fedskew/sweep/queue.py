@@ -91,7 +91,7 @@ class Queue:
         """Give a job to a worker, a new one where all have theirs."""
         self.overview.started(job)
         try:
-            job = cleared(job)
+            job = replace(job, settings=RunFolder(job.settings.folder).begin_anew(job.settings))
         except Exception as error:
             self.settle(job, Outcome(reason=reason(error)))
             return
@@ -141,19 +141,6 @@ class Queue:
             worker.let_go()
         for worker in self.crew:
             worker.end()
-
-
-def cleared(job: Job) -> Job:
-    """Return the job as one to go on with: what there is of a fresh one is deleted here, once for all attempts.
-
-    Raises as `RunFolder.locked` does.
-    """
-    if not job.settings.general.fresh:
-        return job
-    folder = RunFolder(job.settings.folder)
-    with folder.locked():
-        folder.clear()
-    return replace(job, settings=job.settings.going_on())
 
 
 def room(need: int, busy: Sequence[Worker]) -> bool:

@@ -15,6 +15,7 @@ from data import DataError, SettingError
 from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
 from fedskew.sweep.jobs import Job, Shares, same_data
+from server_app.lock import FolderBusy
 from server_app.settings import RunSettings
 
 Event = tuple[str, Any]
@@ -125,7 +126,7 @@ def executed(settings: RunSettings, engine: str, workers: int, connection: Conne
 def reason(error: Exception) -> str:
     """Return an error as one line."""
     words = " ".join(str(error).split())
-    return words if isinstance(error, SettingError | DataError) else f"{type(error).__name__}: {words}"
+    return words if isinstance(error, SettingError | DataError | FolderBusy) else f"{type(error).__name__}: {words}"
 
 
 def release_data() -> None:

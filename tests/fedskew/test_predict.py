@@ -50,7 +50,7 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def last_round(root: Path) -> dict[str, dict[str, object]]:
     """Return the recorded numbers of the last round, by deployed model."""
-    return RunFolder(Path((root / "run.txt").read_text())).rounds()[-1]["models"]
+    return RunFolder(Path((root / "run.txt").read_text())).rounds()[-1].to_json()["models"]
 
 
 @pytest.mark.parametrize("model", ["average", "creff"])

@@ -55,7 +55,7 @@ def test_a_result_is_the_run_s_folder(tmp_path: Path) -> None:
     result = fedskew.run({**QUICK, "results": str(tmp_path)}, progress=lines.append)
     assert result.finished and result == fedskew.load(str(result.folder))
     assert result.settings["creff.head-steps"] == 2 and result.folder.parent == tmp_path
-    assert [record["round"] for record in result.rounds] == [1, 2]
+    assert [record.round for record in result.rounds] == [1, 2]
     assert result.balanced_accuracy == result.models["creff"]["last"]["balanced-accuracy"]
     assert result.models["creff"]["last"] != result.models["average"]["last"]
     assert result.hash is not None and len(result.hash) == 64

@@ -23,12 +23,12 @@ import fedskew.sweep.worker
 import server_app.lock
 from data import DataError, SettingError, federate
 from fedskew.experiments.plan import Cell, runs
-from fedskew.sweep import finished, results_lock, run_all
+from fedskew.sweep import finished, run_all
 from fedskew.sweep.jobs import Job, Outcome, Shares
 from fedskew.sweep.overview import Overview
 from fedskew.sweep.queue import Queue, conduct
 from fedskew.sweep.worker import Worker
-from server_app.lock import FolderBusy, locked
+from server_app.lock import locked
 from server_app.results import RunFolder
 
 INPROCESS = Shares("inprocess", 2, 1)
@@ -76,7 +76,7 @@ class Killing(Overview):
     def heard(self, job: Job, line: str) -> None:
         super().heard(job, line)
         if self.words in line and len(self.killed) < self.times:
-            worker = int(RunFolder(job.settings.folder).rounds()[-1]["workers"][0]["process"])
+            worker = int(RunFolder(job.settings.folder).rounds()[-1].workers[0]["process"])
             self.killed.append(worker)
             os.kill(worker, signal.SIGKILL)
 
@@ -202,7 +202,7 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     assert outcome.summary is not None
     assert outcome.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
     records = RunFolder(job.settings.folder).rounds()
-    assert len({worker["process"] for record in records for worker in record["workers"]}) == 2
+    assert len({worker["process"] for record in records for worker in record.workers}) == 2
 
 
 def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,27 +258,16 @@ def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_th
             assert whole is not None and ended is not None and whole["hash"] == ended["hash"]
 
 
-def test_a_second_launcher_leaves_the_folder_alone(
+def test_a_run_that_another_process_holds_is_named_and_the_others_go_on(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
-    with locked(tmp_path, ".lock"):
-        before = sorted(tmp_path.iterdir())
-        for words in (["demo"], ["--set", "rounds=1"]):
-            status, _, told = fedskew("run", *words, "--results", tmp_path)
-            assert status == 1
-            assert f"process {os.getpid()} is working on {tmp_path}" in told and told.count("\n") == 1
-        assert sorted(tmp_path.iterdir()) == before
-
-
-def test_single_runs_share_a_folder_and_a_sweep_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
-    planned = [small(tmp_path)]
-    together = (results_lock(planned, alone=False), results_lock(planned, alone=False))
-    with together[0], together[1], pytest.raises(FolderBusy), results_lock(planned, alone=True):
-        pass
-    with results_lock(planned, alone=True):
-        pass
+    """A single run beside a sweep, or a second sweep, in one folder of results."""
+    cells = made(tmp_path, methods=["fedavg", "fedshift"])
+    with RunFolder(cells[0].run.folder).locked():
+        done, failed, _ = conducted(cells, at_once=1)
+    assert list(done) == [cells[1].run.run_id]
+    assert list(failed.values()) == [f"process {os.getpid()} is working on {cells[0].run.folder}"]
+    assert list(conducted(cells)[0]) == [cell.run.run_id for cell in cells]
 
 
 def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """What a user sees of a sweep: labels, counts, the time left, the last lines."""
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from in_process import SERVER_SMALL, jobs_of, made, small
@@ -14,6 +14,7 @@ from fedskew.experiments.plan import Cell, runs
 from fedskew.sweep import labels
 from fedskew.sweep.jobs import Outcome
 from fedskew.sweep.overview import Overview
+from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.results import RunFolder
 from server_app.settings import RunSettings
 
@@ -28,9 +29,10 @@ def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
 # ---- who gets what ---------------------------------------------------------------------------------------------------
 
 
-def record(round: int, seconds: float, accuracy: float | None = 0.5) -> dict[str, Any]:
-    models = {"average": {"balanced-accuracy": accuracy}}
-    return {"round": round, "models": models, "failures": {}, "seconds": {"round": seconds}}
+def record(round: int, seconds: float, accuracy: float = 0.5) -> RoundRecord:
+    return RoundRecord(
+        round, {"average": ModelNumbers({"balanced-accuracy": accuracy})}, seconds=Seconds(round=seconds)
+    )
 
 
 def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
     assert overview.counts() == "1 of 4 done, 2 running, 1 waiting"
     folders[0].add_round(record(1, 3.0))
     overview.heard(jobs[0], "round 1")
-    folders[1].add_round(record(1, 5.0, None))
+    folders[1].add_round(record(1, 5.0, math.nan))
     overview.heard(jobs[1], "round 1")
     assert overview.time_left() == pytest.approx((9 * 3 + 9 * 5 + 10 * 4) / 2)
     assert "fedavg 50.0" in overview.running[jobs[0].settings.run_id].numbers

@@ -60,9 +60,9 @@ def test_worker_processes_give_the_same(train: Train, method: str) -> None:
     here, there = train("here", method=method), train("there", method=method, grid=LocalGrid(workers=2))
     assert there.summary["hash"] == here.summary["hash"]
     assert there.records == here.records
-    processes = {worker["process"] for record in there.folder.rounds() for worker in record["workers"]}
+    processes = {worker["process"] for record in there.folder.rounds() for worker in record.workers}
     assert processes and os.getpid() not in processes
-    assert {worker["process"] for record in here.folder.rounds() for worker in record["workers"]} == {os.getpid()}
+    assert {worker["process"] for record in here.folder.rounds() for worker in record.workers} == {os.getpid()}
 
 
 def test_another_process_gives_the_same(train: Train, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
     one = parse({**config, "clients": 3, "rounds": 3, "method": method, "model": model, "results": str(tmp_path / "r")})
     with LocalGrid() as grid:
         summary = run(grid, one)
-    records = RunFolder(one.folder).rounds()
+    records = [record.to_json() for record in RunFolder(one.folder).rounds()]
     for name, numbers in summary["models"].items():
         measured = [record["models"][name]["validation"] for record in records]
         on_validation = [one.get("client-accuracy", {}).get("mean", one["balanced-accuracy"]) for one in measured]

@@ -3,16 +3,26 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from client_app.scores import BINS, Scores
 from data import DataSettings
-from server_app.evaluation import by_group, local_accuracies, metrics, of_clients, of_server, shot_groups, spread
+from server_app.evaluation import (
+    by_group,
+    local_accuracies,
+    measured,
+    of_clients,
+    of_server,
+    shot_groups,
+    site_names,
+    spread,
+)
 from server_app.methods import compose, row_name
-from server_app.results import RunFolder, finite, summarize
+from server_app.record import ModelNumbers, RoundRecord, Spread, to_json
+from server_app.results import RunFolder
+from server_app.selection import summarize
 
 
 def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
@@ -25,9 +35,9 @@ def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
 
 
 def test_metrics_by_hand() -> None:
-    found = metrics(scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]})
+    found = measured(scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]})
     recall = [0.8, 0.75, 5 / 6]
-    assert found["recall"] == pytest.approx(recall)
+    assert found.recall == pytest.approx(recall)
     assert found["accuracy"] == pytest.approx(16 / 20)
     assert found["balanced-accuracy"] == pytest.approx(sum(recall) / 3)
     assert found["macro-f1"] == pytest.approx((16 / 19 + 6 / 10 + 10 / 11) / 3)
@@ -37,28 +47,27 @@ def test_metrics_by_hand() -> None:
 
 
 def test_class_without_test_samples() -> None:
-    found = metrics(scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]})
+    found = measured(scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]})
     assert found["balanced-accuracy"] == pytest.approx((0.75 + 1) / 2)
     assert found["macro-f1"] == pytest.approx((6 / 7 + 1) / 2)
-    assert math.isnan(found["recall"][1]) and math.isnan(found["medium-recall"])  # type: ignore[index, arg-type]
+    assert math.isnan(found.recall[1]) and math.isnan(found["medium-recall"])
     assert found["many-recall"] == 0.75
-    told = json.loads(json.dumps(finite(found), allow_nan=False))
+    told = json.loads(json.dumps(to_json(found), allow_nan=False))
     assert told["recall"] == [0.75, None, 1.0] and told["medium-recall"] is None
 
 
 def test_scores_add_up() -> None:
     left, right = scores([[3, 1], [2, 2]], 2.0), scores([[1, 0], [5, 4]], 3.0)
-    together, union = metrics(left + right), metrics(scores([[4, 1], [7, 6]], 5.0))
-    assert together.keys() == union.keys()
-    assert all(together[name] == pytest.approx(union[name], nan_ok=True) for name in union)
+    together, union = measured(left + right), measured(scores([[4, 1], [7, 6]], 5.0))
+    assert together.means == pytest.approx(union.means, nan_ok=True) and together.recall == pytest.approx(union.recall)
     pooled = of_clients({4: left, 7: right}, torch.tensor([[1, 1]] * 8), {})
-    assert pooled["accuracy"] == metrics(left + right)["accuracy"]
-    assert pooled["client-accuracy"]["values"] == pytest.approx([5 / 8, 0.5])  # type: ignore[index, call-overload]
+    assert pooled["accuracy"] == together["accuracy"]
+    assert pooled.spreads["client-accuracy"].values == pytest.approx([5 / 8, 0.5])
 
 
 def test_client_evaluation_uses_each_clients_own_classes() -> None:
     found = of_clients({1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])}, torch.tensor([[1, 3], [3, 1]]), {})
-    assert found["local-accuracy"]["values"] == pytest.approx([0.75 + 0.125, 0.75])  # type: ignore[index, call-overload]
+    assert found.spreads["local-accuracy"].values == pytest.approx([0.75 + 0.125, 0.75])
 
 
 def test_local_accuracy() -> None:
@@ -73,20 +82,18 @@ def test_local_accuracy_without_test_samples_of_a_class() -> None:
 
 def test_server_evaluation_has_local_accuracy() -> None:
     found = of_server(scores([[4, 0], [2, 2]]), torch.tensor([[1, 3], [3, 1]]), {"few": [1]})
-    assert found["local-accuracy"]["mean"] == pytest.approx(0.75)  # type: ignore[index, call-overload]
+    assert found.spreads["local-accuracy"].mean == pytest.approx(0.75)
     assert found["few-recall"] == 0.5
 
 
 def test_spread() -> None:
     values = [index / 20 for index in reversed(range(20))]
     found = spread(values)
-    assert found == {
-        "mean": pytest.approx(0.475), "worst": 0.0, "worst-decile": pytest.approx(0.025), "values": values,
-    }  # fmt: skip
-    assert spread([0.3])["worst-decile"] == 0.3
-    assert spread([k / 10 for k in range(19)])["worst-decile"] == 0.0  # a tenth of 19 is one client
-    assert spread([0.4, math.nan, 0.2])["mean"] == pytest.approx(0.3)
-    assert math.isnan(spread([math.nan])["worst"])  # type: ignore[arg-type]
+    assert found == Spread(pytest.approx(0.475), 0.0, pytest.approx(0.025), values)
+    assert spread([0.3]).worst_decile == 0.3
+    assert spread([k / 10 for k in range(19)]).worst_decile == 0.0  # a tenth of 19 is one client
+    assert spread([0.4, math.nan, 0.2]).mean == pytest.approx(0.3)
+    assert math.isnan(spread([math.nan]).worst)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +147,8 @@ def test_row_names(method: str, deployed: str, row: str) -> None:
     assert row_name(compose(method), deployed) == row
 
 
-def record(round: int, **numbers: Any) -> dict[str, Any]:
-    return {"round": round, "models": {"average": {"recall": [0.5], **numbers}} if numbers else {}}
+def record(round: int, **means: float) -> RoundRecord:
+    return RoundRecord(round, {"average": ModelNumbers(means, [0.5])} if means else {})
 
 
 def test_summary_names_last_best_and_means() -> None:
@@ -157,20 +164,27 @@ def test_summary_names_last_best_and_means() -> None:
 
 def test_summary_of_a_run_that_diverged_for_a_while() -> None:
     records = [
-        record(1, **{"balanced-accuracy": 0.1, "loss": None}),
+        record(1, **{"balanced-accuracy": 0.1, "loss": math.nan}),
         record(2, **{"balanced-accuracy": 0.3, "loss": 1.5}),
+        record(3, **{"balanced-accuracy": math.nan, "loss": 1.5}),
     ]
-    found = summarize(records)["average"]
+    found = summarize(records[:2])["average"]
     assert found["mean-of-last-5"] == {"balanced-accuracy": pytest.approx(0.2), "loss": None}
+    assert summarize(records)["average"]["best-test"]["round"] == 2
 
 
 def test_rounds_file_survives_a_cut_line(tmp_path: Path) -> None:
-    folder, more = RunFolder(tmp_path), {"models": {}, "failures": {}, "seconds": {}}
+    folder = RunFolder(tmp_path)
     for number in (1, 2, 3):
-        folder.add_round({"round": number, "loss": math.inf, **more})
+        folder.add_round(RoundRecord(number, loss=math.inf))
     with folder.rounds_file.open("a") as file:
         file.write('{"round": 4, "lo')
-    assert [each["round"] for each in folder.rounds()] == [1, 2, 3]
+    assert [record.round for record in folder.rounds()] == [1, 2, 3]
     folder.cut_after(2)
-    folder.add_round({"round": 3, "loss": 0.5, **more})
-    assert [(each["round"], each["loss"]) for each in folder.rounds()] == [(1, None), (2, None), (3, 0.5)]
+    folder.add_round(RoundRecord(3, loss=0.5))
+    assert [(record.round, to_json(record.loss)) for record in folder.rounds()] == [(1, None), (2, None), (3, 0.5)]
+
+
+def test_clients_go_by_their_domain_where_it_is_theirs_alone() -> None:
+    assert site_names(["0 mnist", "1 usps", "2 usps"]) == ["mnist", "usps-1", "usps-2"]
+    assert site_names(["0", "1"]) == ["0", "1"] and site_names([]) == []

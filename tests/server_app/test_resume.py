@@ -189,12 +189,12 @@ def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train
 
 def test_records_and_summaries_of_earlier_versions_have_no_checksum(train: Train) -> None:
     folder = train().folder
-    summary, records, told = folder.summary(), folder.rounds(), folder.told()
+    summary, records, told = folder.summary(), folder.rounds(), folder.origin()
     assert summary is not None and "checksum" not in summary
     folder.summary_file.write_text(json.dumps(summary))
-    folder.rounds_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    folder.rounds_file.write_text("".join(json.dumps(record.to_json()) + "\n" for record in records))
     folder.settings_file.write_text(json.dumps(told))
-    assert (folder.summary(), folder.rounds(), folder.told()) == (summary, records, told)
+    assert (folder.summary(), folder.rounds(), folder.origin()) == (summary, records, told)
     assert told["settings"]["rounds"] == 2 and "checksum" not in told
     folder.summary_file.write_text("[1]")
     folder.rounds_file.write_text("[1]")
@@ -249,7 +249,7 @@ def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(train: Train, 
         assert f"{one.folder / name} {said}" in " ".join(healed.lines), case
         assert bool(grid.asked) is (name != "settings.json"), f"{case}: only the settings cost no round"
         assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], whole.records), case
-        assert healed.folder.told() == whole.folder.told() | {"settings": one.flat()}, case
+        assert healed.folder.origin() == whole.folder.origin() | {"settings": one.flat()}, case
         assert list(finished([one])) == [one.run_id]
 
 
@@ -260,7 +260,7 @@ def test_a_run_whose_settings_are_lost_goes_on_and_says_what_it_cannot_check(tra
     again = train("results", method="fedbn", rounds=3)
     (told,) = [line for line in again.lines if "settings.json" in line]
     assert told.endswith("written anew; whether the data are those that it was begun on cannot be checked")
-    assert again.hash == whole.hash and again.folder.told()["partition-hash"] == whole.summary["partition-hash"]
+    assert again.hash == whole.hash and again.folder.origin()["partition-hash"] == whole.summary["partition-hash"]
 
 
 def test_a_finished_run_whose_settings_are_lost_still_knows_its_data(train: Train) -> None:
@@ -275,7 +275,7 @@ def test_json_that_is_something_else_counts_as_damaged(train: Train, text: str) 
     folder = train().folder
     for file in (folder.settings_file, folder.summary_file, folder.rounds_file):
         file.write_text(text, encoding="latin-1")
-    assert (folder.told(), folder.summary(), folder.rounds()) == ({}, None, [])
+    assert (folder.origin(), folder.summary(), folder.rounds()) == ({}, None, [])
     with pytest.raises(DataError, match=r"settings.json is missing or broken"):
         TrainedRun(folder)
     assert train().summary["rounds"] == 2
@@ -357,12 +357,12 @@ def test_other_versions_that_made_rounds_of_a_run_stay_on_record(train: Train, m
         monkeypatch.setattr(server_app.results, "versions", lambda torch=torch: {"torch": torch})
         folder = train().folder
         folder.summary_file.unlink()
-        told = folder.told()
+        told = folder.origin()
         assert told["versions"] == {"torch": torch}
         assert [one["torch"] for one in told.get("earlier-versions", [])] == (earlier or [])
     folder.checkpoint_file.unlink()
     folder.previous_file.unlink()
-    assert "earlier-versions" not in train().folder.told(), "all rounds are made anew"
+    assert "earlier-versions" not in train().folder.origin(), "all rounds are made anew"
 
 
 def test_lock_refuses_a_second_process(train: Train, tmp_path: Path) -> None:

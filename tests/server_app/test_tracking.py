@@ -38,7 +38,7 @@ def recorded(folder: RunFolder) -> Curves:
     result: Curves = {}
     for record in folder.rounds():
         for tag, value in scalars(record):
-            result.setdefault(tag, []).append((record["round"], value))
+            result.setdefault(tag, []).append((record.round, value))
     return result
 
 
@@ -113,7 +113,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
             heard.append(("begin", settings["rounds"], len(records)))
 
         def round(self, record) -> None:
-            heard.append(record["round"])
+            heard.append(record.round)
 
         def end(self, summary) -> None:
             heard.append(summary and summary["rounds"])

@@ -13,7 +13,9 @@ from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import Document, document
 from fedskew.report.gather import Gathered, gather
 from fedskew.report.text import csv_text, markdown
-from server_app.results import RunFolder, finite, summarize
+from server_app.record import RoundRecord
+from server_app.results import RunFolder
+from server_app.selection import summarize
 from server_app.settings import RunSettings
 
 HERE = Path(__file__).parent
@@ -47,28 +49,27 @@ VERSIONS = {"code": "c0de", "torch": "2", "flwr": "1", "numpy": "2", "cpu": "AVX
 
 def frozen(results: Path, **changes: Any) -> Experiment:
     """Write the frozen runs into a folder of results and return their experiment, with changes to its entry."""
-    made = experiment("frozen", {**ENTRY, **changes})
+    named = experiment("frozen", {**ENTRY, **changes})
     records = json.loads((HERE / "records.json").read_text())
-    for run in runs(plan(made, {"results": str(results)})):
-        column = next(label for label, stated in made.columns.items() if stated["alpha"] == run.data.alpha)
-        if found := records.get(
-            f"{column}, IF {run.data.imbalance_factor:g} / {run.general.method} / {run.general.seed}"
-        ):
-            write(run, found)
-    return made
+    for run in runs(plan(named, {"results": str(results)})):
+        column = next(label for label, stated in named.columns.items() if stated["alpha"] == run.data.alpha)
+        name = f"{column}, IF {run.data.imbalance_factor:g} / {run.general.method} / {run.general.seed}"
+        if name in records:
+            write(run, records[name])
+    return named
 
 
-def write(run: RunSettings, found: Mapping[str, Any], **versions: str) -> None:
+def write(run: RunSettings, kept: Mapping[str, Any], **versions: str) -> None:
     """Write a finished run's files, but for its checkpoint."""
     folder = RunFolder(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
     folder.clear()
-    told = {"settings": run.flat(), "partition-hash": found["partition-hash"], "samples": found["samples"]}
-    folder.settings_file.write_text(json.dumps({**told, "versions": {**VERSIONS, **versions}}))
-    for record in found["rounds"]:
-        folder.add_round(record)
+    origin = {"settings": run.flat(), "partition-hash": kept["partition-hash"], "samples": kept["samples"]}
+    folder.settings_file.write_text(json.dumps({**origin, "versions": {**VERSIONS, **versions}}))
+    for record in kept["rounds"]:
+        folder.add_round(RoundRecord.of(record))
     summary = {"models": summarize(folder.rounds()), "failures": 0, "hash": {"all": "ab" * 32}}
-    folder.summary_file.write_text(json.dumps(finite(summary)))
+    folder.summary_file.write_text(json.dumps(summary))
 
 
 def gathered(results: Path, **changes: Any) -> Gathered:

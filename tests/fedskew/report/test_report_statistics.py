@@ -3,14 +3,14 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from frozen import gathered
 
+from data import SettingError
 from fedskew.report.claims import judge, reach, reached
-from fedskew.report.gather import Point
+from fedskew.report.gather import Measured
 from fedskew.report.statistics import (
     Strata,
     Summary,
@@ -19,17 +19,29 @@ from fedskew.report.statistics import (
     holm,
     measure,
     resample,
-    select,
     signed_rank,
     strata,
 )
 from fedskew.report.table import words_and_unit
-from server_app.results import summarize
+from server_app.record import ModelNumbers, RoundRecord, Spread
+from server_app.selection import SELECTIONS, Point, select, summarize
 
 
-def point(round: int, accuracy: float, **more: Any) -> Point:
-    numbers = {"balanced-accuracy": accuracy, "recall": [accuracy], **more}
-    return Point(numbers, {"round": round, "models": {"average": numbers}, "matching-loss": 0.5})
+def point(round: int, accuracy: float, validation: ModelNumbers | None = None) -> Point:
+    numbers = ModelNumbers({"balanced-accuracy": accuracy}, [accuracy], validation=validation)
+    return Point(RoundRecord(round, {"average": numbers}, metrics={"matching-loss": 0.5}), numbers)
+
+
+def at(one: Measured, numbers: ModelNumbers, *sites: str, **metrics: float) -> Measured:
+    """Return a run with one evaluated round, of clients with these names and test sets of 10, 20, 40 samples."""
+    points = (Point(RoundRecord(1, {"average": numbers}, metrics=metrics), numbers),)
+    samples = {**one.run.samples, "clients": sites, "client-test": [10, 20, 40][: len(sites)]}
+    return replace(one, points=points, run=replace(one.run, origin={**one.run.origin, "samples": samples}))
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Measured:
+    return gathered(tmp_path).of("creff", "LDA 0.5")[0]
 
 
 def test_mean_and_sample_standard_deviation() -> None:
@@ -38,36 +50,42 @@ def test_mean_and_sample_standard_deviation() -> None:
     assert Summary({5: 1.0}).sd is None
 
 
-@pytest.mark.parametrize("selection", ["last", "best-test", "best-validation", "mean-of-last-5", "mean-of-last-10"])
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_selections_are_those_of_the_summary(selection: str) -> None:
     accuracies = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6, 0.55, 0.3, 0.2, 0.35]
-    points = [point(k, a, validation={"balanced-accuracy": 1 - a}) for k, a in enumerate(accuracies, 1)]
-    expected = summarize([dict(one.record) for one in points])["average"][selection]["balanced-accuracy"]
-    assert np.mean([one.number("balanced-accuracy") for one in select(points, selection)]) == pytest.approx(expected)
+    points = [point(k, a, ModelNumbers({"balanced-accuracy": 1 - a})) for k, a in enumerate(accuracies, 1)]
+    expected = summarize([one.record for one in points])["average"][selection]["balanced-accuracy"]
+    chosen = [one.numbers["balanced-accuracy"] for one in select(points, selection)]
+    assert np.mean(chosen) == pytest.approx(expected)
 
 
 def test_the_best_validation_round_is_that_of_the_mean_over_clients_where_they_measured() -> None:
     """As FedBN's authors choose it; the pooled balanced accuracy, here another round's, is for the server's numbers."""
-    means = [0.6, 0.9, None, 0.7]
+    means = [0.6, 0.9, math.nan, 0.7]
     for by_clients, best in ((True, 2), (False, 4)):
-        numbers = [{"balanced-accuracy": k / 10, "client-accuracy": {"mean": mean}} for k, mean in enumerate(means, 1)]
-        shown = ["balanced-accuracy", "client-accuracy"][: 1 + by_clients]
-        points = [point(k, 0.5, validation={key: one[key] for key in shown}) for k, one in enumerate(numbers, 1)]
-        (found,) = select(points, "best-validation")
-        summary = summarize([dict(one.record) for one in points])["average"]["best-validation"]
-        assert found.round == summary["round"] == best
+        spreads = [{"client-accuracy": Spread(mean)} if by_clients else {} for mean in means]
+        validation = [ModelNumbers({"balanced-accuracy": k / 10}, spreads=one) for k, one in enumerate(spreads, 1)]
+        points = [point(k, 0.5, one) for k, one in enumerate(validation, 1)]
+        (chosen,) = select(points, "best-validation")
+        summary = summarize([one.record for one in points])["average"]["best-validation"]
+        assert chosen.round == summary["round"] == best
 
 
 def test_a_mean_over_more_rounds_than_there_are_is_none() -> None:
     assert len(select([point(1, 0.5)] * 4, "mean-of-last-5")) == 0
 
 
-def test_numbers_of_a_record_by_their_names() -> None:
-    one = point(1, 0.5, **{"client-accuracy": {"mean": 0.4, "values": [0.3, None]}, "loss": math.inf})
-    names = ("client-accuracy.mean", "client-accuracy.values.0", "matching-loss")
-    assert [one.number(name) for name in names] == [0.4, 0.3, 0.5]
-    for absent in ("client-accuracy.values.1", "client-accuracy.values.7", "loss", "recall", "nothing", "round.deep"):
-        assert one.number(absent) is None
+def test_numbers_of_a_record_by_their_names(measured: Measured) -> None:
+    spreads = {"client-accuracy": Spread(0.4, values=[0.3, math.nan])}
+    one = at(measured, ModelNumbers({"loss": math.inf}, [0.5], spreads), "0 mnist", "1 usps", **{"matching-loss": 0.7})
+    numbers = {"client-accuracy.mean": 0.4, "client-accuracy.mnist": 0.3, "matching-loss": 0.7, "bytes-up": 0}
+    assert {name: one.number(one.points[0], name) for name in numbers} == numbers
+    for absent in ("client-accuracy.usps", "client-accuracy", "loss", "recall", "nothing", "round.deep"):
+        assert one.number(one.points[0], absent) is None
+    with pytest.raises(
+        SettingError, match=r"frozen: metric = 'client-accuracy.svhn': svhn is no client of digits, whose"
+    ):
+        one.number(one.points[0], "client-accuracy.svhn")
 
 
 @pytest.mark.parametrize(
@@ -76,17 +94,16 @@ def test_numbers_of_a_record_by_their_names() -> None:
         ("client-accuracy.worst", "client accuracy (worst) in percent", 50.0),
         ("loss", "loss in nats", 0.5),
         ("matching-loss-few", "matching loss few", 0.5),
+        ("matching-loss-code", "matching loss code", 0.5),
         ("feature-dissimilarity-many", "feature dissimilarity many", 0.5),
     ],
 )
 def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
-    metric: str, words: str, shown: float, tmp_path: Path
+    metric: str, words: str, shown: float, measured: Measured
 ) -> None:
-    one = gathered(tmp_path).of("creff", "LDA 0.5")[0]
-    record = {"round": 1, "loss": 0.5, "matching-loss-few": 0.5, "feature-dissimilarity-many": 0.5}
-    points = (Point({"client-accuracy": {"worst": 0.5}}, record),)
+    numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
     assert words_and_unit(metric) == words
-    assert measure(replace(one, points=points), "last", metric) == shown
+    assert measure(at(measured, numbers, **{metric: 0.5}), "last", metric) == shown
 
 
 @pytest.mark.parametrize("metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"])
@@ -100,19 +117,17 @@ def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
             assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(measure(one, "last", metric), abs=0.1)
 
 
-def test_clients_with_test_sets_of_their_own_are_the_strata(tmp_path: Path) -> None:
-    one = gathered(tmp_path).of("fedavg", "LDA 0.1")[0]
+def test_clients_with_test_sets_of_their_own_are_the_strata(measured: Measured) -> None:
     values = [0.9, 0.4, 0.6]
-    numbers = {**one.points[-1].numbers, "client-accuracy": {"values": values, "mean": 0.6333, "worst": 0.4}}
-    told = {**one.run.told, "samples": {**one.run.samples, "client-test": [10, 20, 40]}}
-    own = replace(one, run=replace(one.run, told=told), points=(Point(numbers, one.points[-1].record),))
+    numbers = replace(measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)})
+    one = at(measured, numbers, "0 mnist", "1 usps", "2 svhn")
     for metric, lowest in (("client-accuracy.mean", 3), ("client-accuracy.worst", 1)):
-        made_of = strata(own, "last", metric)
+        made_of = strata(one, "last", metric)
         assert made_of is not None and made_of.lowest == lowest
         assert made_of.sizes_G.tolist() == [10, 20, 40] and made_of.rates_G.tolist() == values
-    second = strata(own, "last", "client-accuracy.values.1")
+    second = strata(one, "last", "client-accuracy.usps")
     assert second is not None and second.weights_G is not None and second.weights_G @ second.rates_G == 0.4
-    assert strata(own, "last", "loss") is None
+    assert strata(one, "last", "loss") is None
 
 
 def test_resampled_examples_have_the_binomial_variance() -> None:
@@ -189,7 +204,7 @@ def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
     one = records.of("creff", "LDA 0.5")[2]
     found = reach(one, 72.0, "balanced-accuracy")
     assert found is not None and found.round == 2
-    assert found.bytes == sum(record["bytes-down"] + record["bytes-up"] for record in one.run.records)
+    assert found.bytes == sum(record.bytes_down + record.bytes_up for record in one.run.records)
     first = reach(one, 0.0, "balanced-accuracy")
     assert first is not None and first.round == 1 and first.bytes < found.bytes
     assert reach(one, 100.0, "balanced-accuracy") is None

@@ -1,0 +1,204 @@
+"""A round's record, a line of rounds.jsonl: its fields, their units, and their place in JSON."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from server_app.methods import SERVER_METHODS
+from strategies.server import Unit
+
+FORMAT = 2
+"""Records without a format are of format 1, which has the same fields."""
+UNITS: Mapping[str, Unit] = {"loss": Unit.NATS, "bytes-down": Unit.NONE, "bytes-up": Unit.NONE} | {
+    name: unit for method in SERVER_METHODS.values() for name, unit in method.units.items()
+}
+"""Units of the numbers that are no shares; a method brings those of its own."""
+BY_CLASS = "-by-class"
+"""How the name of a number by class ends; `X-few` of `X-by-class` is its mean over a shot group."""
+
+
+def unit_of(metric: str) -> Unit:
+    """Return the unit of a number of a record; all are shares but those in `UNITS` and their means over shot groups."""
+    by_class = [name.removesuffix(BY_CLASS) for name in UNITS if name.endswith(BY_CLASS)]
+    parent = next((name + BY_CLASS for name in by_class if metric.startswith(f"{name}-")), metric)
+    return UNITS.get(metric, UNITS.get(parent, Unit.PERCENT))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A share over the clients. The NaN of a client without test samples is among the values and counts nowhere."""
+
+    mean: float = math.nan
+    worst: float = math.nan
+    worst_decile: float = math.nan
+    """Of the lowest tenth the mean, at least of one."""
+    values: Sequence[float] = ()
+    """By client."""
+
+
+@dataclass(frozen=True)
+class ModelNumbers:
+    """How good a model is on one set of samples; NaN is what these samples do not tell."""
+
+    means: Mapping[str, float] = field(default_factory=dict)
+    """accuracy, balanced-accuracy, macro-f1, loss, calibration-error; of two classes auroc; GROUP-recall by shot group.
+    """
+    recall: Sequence[float] = ()
+    """By class."""
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    """local-accuracy; where clients measure, client-accuracy, client-balanced-accuracy and client-auroc too."""
+    validation: "ModelNumbers | None" = None
+    """The same on the validation set, where the data have one."""
+
+    def __getitem__(self, name: str) -> float:
+        """Return one of the means; NaN where it was not measured."""
+        return self.means.get(name, math.nan)
+
+    @staticmethod
+    def of(numbers: Mapping[str, Any]) -> "ModelNumbers":
+        """Undo `to_json`."""
+        spreads = {name: part for name, part in numbers.items() if isinstance(part, Mapping) and name != "validation"}
+        means = {name: part for name, part in numbers.items() if part is None or isinstance(part, float)}
+        return ModelNumbers(
+            {name: number(value) for name, value in means.items()},
+            [number(value) for value in numbers.get("recall", ())],
+            {name: Spread(**arguments(spread)) for name, spread in spreads.items()},
+            ModelNumbers.of(numbers["validation"]) if "validation" in numbers else None,
+        )
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The client whose statistics are nearest to the unseen site's."""
+
+    client: int
+    domain: str
+    distances: Mapping[int, float]
+    """By client."""
+
+
+@dataclass(frozen=True)
+class UnseenSite:
+    """The deployed models on a domain that no client holds, after the last round."""
+
+    domain: str
+    inputs: int
+    models: Mapping[str, Mapping[str, ModelNumbers]]
+    """By deployed model and by where the site's batch norm comes from."""
+    answered: Sequence[int]
+    refused: Sequence[int]
+    bytes_down: int
+    bytes_up: int
+    nearest: Nearest | None = None
+    unavailable: Mapping[str, str] | None = None
+    """Why there is nothing of some ways."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What a round took."""
+
+    clients: float = 0.0
+    """From asking to the last reply."""
+    client_work: float = 0.0
+    """The clients' own time, summed."""
+    server: float = 0.0
+    evaluation: float = 0.0
+    round: float = 0.0
+    """All of it, and what is none of these."""
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is recorded of a round."""
+
+    round: int
+    models: Mapping[str, ModelNumbers] = field(default_factory=dict)
+    """On the test set, by deployed model; empty where the round was not evaluated."""
+    evaluated_by: str = "nobody"
+    """server, clients or nobody."""
+    loss: float = math.nan
+    """Mean training loss of the clients, in nats."""
+    clients: Sequence[int] = ()
+    """Clients whose updates were used."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """Client -> why its update, its answer or its evaluation is missing."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: Seconds = Seconds()
+    workers: Sequence[Mapping[str, Any]] = ()
+    """The processes that played the clients: process id, device, visible GPUs."""
+    unseen: UnseenSite | None = None
+    line: str = ""
+    """What the run said of the round."""
+    metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
+    """What the run's methods tell of the round, in JSON beside the other fields."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a line of rounds.jsonl holds it."""
+        return {"format": FORMAT, **to_json(self)}
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> "RoundRecord":
+        """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
+        rest = {name: part for name, part in record.items() if name != "format"}
+        seconds, unseen = arguments(rest.pop("seconds")), rest.pop("unseen", None)
+        stated = {name: rest.pop(name.replace("_", "-")) for name in PLAIN if name.replace("_", "-") in rest}
+        return RoundRecord(
+            models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
+            loss=number(rest.pop("loss", None)),
+            failures={int(client): reason for client, reason in rest.pop("failures").items()},
+            seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
+            unseen=None if unseen is None else unseen_site(unseen),
+            metrics={name: numbers_of(value) for name, value in rest.items()},
+            **stated,
+        )
+
+
+PLAIN = ("round", "evaluated_by", "clients", "bytes_down", "bytes_up", "workers", "line")
+"""The fields that JSON holds as they are."""
+FLAT = {ModelNumbers: ("means", "spreads"), RoundRecord: ("metrics",)}
+"""The fields whose entries stand in JSON beside the other fields."""
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON has it: dashes in names, null for NaN and infinity, nothing for a field that is None."""
+    if is_dataclass(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        flat = [to_json(parts.pop(name)) for name in FLAT.get(type(value), ())]
+        named = {name.replace("_", "-"): to_json(part) for name, part in parts.items() if part is not None}
+        return {key: part for entries in (named, *flat) for key, part in entries.items()}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def number(value: float | None) -> float:
+    """Return a number of JSON, where null stands for NaN."""
+    return math.nan if value is None else value
+
+
+def numbers_of(value: Any) -> Any:
+    """Return a number, or numbers, of JSON."""
+    return [number(part) for part in value] if isinstance(value, list) else number(value)
+
+
+def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object of numbers as a dataclass takes them."""
+    return {name.replace("-", "_"): numbers_of(value) for name, value in parts.items()}
+
+
+def unseen_site(parts: Mapping[str, Any]) -> UnseenSite:
+    """Return the study of a record, or of a summary."""
+    stated = {name.replace("-", "_"): part for name, part in parts.items()}
+    models = {
+        name: {way: ModelNumbers.of(numbers) for way, numbers in ways.items()} for name, ways in parts["models"].items()
+    }
+    nearest = parts.get("nearest")
+    if nearest is not None:
+        distances = {int(client): number(distance) for client, distance in nearest["distances"].items()}
+        nearest = Nearest(nearest["client"], nearest["domain"], distances)
+    return UnseenSite(**{**stated, "models": models, "nearest": nearest})

@@ -1,0 +1,89 @@
+"""Which round of a run counts: the last, the best on one of two sets, or the mean of the last ones."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server_app.record import ModelNumbers, RoundRecord, to_json
+
+MEANS = {"mean-of-last-5": 5, "mean-of-last-10": 10}
+SELECTIONS = ("last", "best-test", "best-validation", *MEANS)
+"""best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where there is a
+validation set, the test numbers of the round that was best on that; a mean is over evaluated rounds."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluated round of one of a run's models."""
+
+    record: RoundRecord
+    numbers: ModelNumbers
+
+    @property
+    def round(self) -> int:
+        return self.record.round
+
+
+def points_of(records: Sequence[RoundRecord], model: str) -> tuple[Point, ...]:
+    """Return the evaluated rounds of a model."""
+    return tuple(Point(record, record.models[model]) for record in records if model in record.models)
+
+
+def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequence[Point]:
+    """Return the rounds that a selection means; none where the run has no such rounds.
+
+    A mean over more rounds than there are has none either, unless `fewer` will do.
+    """
+    if selection in MEANS:
+        return points[-MEANS[selection] :] if fewer or len(points) >= MEANS[selection] else ()
+    if selection == "best-test":
+        return best(points, [point.numbers["balanced-accuracy"] for point in points])
+    if selection == "best-validation":
+        validated = [point for point in points if point.numbers.validation is not None]
+        return best(validated, list(map(on_validation, validated)))
+    return points[-1:]
+
+
+def best(points: Sequence[Point], values: Sequence[float]) -> Sequence[Point]:
+    """Return the point of the highest value, of several the first; NaN counts as 0."""
+    known = [0.0 if math.isnan(value) else value for value in values]
+    return [points[known.index(max(known))]] if points else ()
+
+
+def on_validation(point: Point) -> float:
+    """Return what the best round on the validation set is chosen by.
+
+    The mean accuracy over the clients where these measured, as in the code of FedBN's authors, else balanced accuracy.
+    """
+    measured = point.numbers.validation or ModelNumbers()
+    by_client = measured.spreads.get("client-accuracy")
+    return measured["balanced-accuracy"] if by_client is None else by_client.mean
+
+
+def summarize(records: Sequence[RoundRecord]) -> dict[str, dict[str, Any]]:
+    """Return, for every deployed model, its numbers by selection, as the summary has them; means over fewer rounds
+    where there are no more."""
+    names = next((list(record.models) for record in reversed(records) if record.models), [])
+    result: dict[str, dict[str, Any]] = {}
+    for name in names:
+        points = points_of(records, name)
+        chosen = {selection: select(points, selection, fewer=True) for selection in SELECTIONS}
+        result[name] = {selection: summary_of(selection, rounds) for selection, rounds in chosen.items() if rounds}
+    return result
+
+
+def summary_of(selection: str, rounds: Sequence[Point]) -> dict[str, Any]:
+    """Return what the summary says of a selection."""
+    numbers = rounds[-1].numbers
+    if selection in MEANS:
+        names = [name for name, value in numbers.means.items() if math.isfinite(value)]
+        values = {name: [point.numbers[name] for point in rounds] for name in names}
+        return {name: to_json(math.fsum(known) / len(known)) for name, known in values.items()}
+    stated = {} if selection == "last" else {"round": rounds[-1].round}
+    return {**stated, **to_json(numbers)}
+
+
+def selected(summary: Mapping[str, Any], model: str, selection: str = "last") -> ModelNumbers:
+    """Return a model's numbers of a run's summary."""
+    return ModelNumbers.of(summary["models"][model][selection])
