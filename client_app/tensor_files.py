@@ -66,7 +66,8 @@ def read(path: Path, identity: Mapping[str, str] | None = None) -> tuple[dict[st
     """
     with opened(path) as file:
         text = dict(file.metadata() or {})
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Copied, as in the file they lie at any multiple of 4 bytes, and a matrix product's last bits depend on that.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     stated = text.pop(CHECKSUM, None)  # files of earlier versions have none
     if stated is None and KIND in text:
         raise Damaged(f"{path} is damaged: its checksum is missing")

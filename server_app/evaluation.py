@@ -54,16 +54,6 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     }
 
 
-def site_names(clients: Sequence[str]) -> list[str]:
-    """Return what to call the clients of `sizes`: the domain where it is one client's alone, else DOMAIN-NUMBER, or the
-    number where there are no domains."""
-    numbers, domains = zip(*(client.partition(" ")[::2] for client in clients), strict=True) if clients else ((), ())
-    return [
-        domain if domain and domains.count(domain) == 1 else f"{domain}-{number}".lstrip("-")
-        for number, domain in zip(numbers, domains, strict=True)
-    ]
-
-
 def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
     """Return the mean over every shot group of each number that is recorded by class: `X-few` of `X-by-class`.
 

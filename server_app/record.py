@@ -1,28 +1,14 @@
-"""A round's record, a line of rounds.jsonl: its fields, their units, and their place in JSON."""
+"""A round's record, a line of rounds.jsonl: its fields and their place in JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from server_app.methods import SERVER_METHODS
-from strategies.server import Unit
-
 FORMAT = 2
 """Records without a format are of format 1, which has the same fields."""
-UNITS: Mapping[str, Unit] = {"loss": Unit.NATS, "bytes-down": Unit.NONE, "bytes-up": Unit.NONE} | {
-    name: unit for method in SERVER_METHODS.values() for name, unit in method.units.items()
-}
-"""Units of the numbers that are no shares; a method brings those of its own."""
 BY_CLASS = "-by-class"
 """How the name of a number by class ends; `X-few` of `X-by-class` is its mean over a shot group."""
-
-
-def unit_of(metric: str) -> Unit:
-    """Return the unit of a number of a record; all are shares but those in `UNITS` and their means over shot groups."""
-    by_class = [name.removesuffix(BY_CLASS) for name in UNITS if name.endswith(BY_CLASS)]
-    parent = next((name + BY_CLASS for name in by_class if metric.startswith(f"{name}-")), metric)
-    return UNITS.get(metric, UNITS.get(parent, Unit.PERCENT))
 
 
 @dataclass(frozen=True)

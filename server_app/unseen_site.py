@@ -12,7 +12,7 @@ from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
 from server_app.evaluation import measured
-from server_app.record import ModelNumbers, Nearest, UnseenSite
+from server_app.record import Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.checks import Expected, differences, expected_of, not_finite
 from strategies.exchange import Exchange
@@ -71,10 +71,27 @@ def study(
             if any(f"{layer}.weight" in private for layer in layers):
                 ways[REESTIMATED_AVERAGED] = at_site(ways[AVERAGED])
             near = near or distances(model, ways[REESTIMATED], answers.states)
-            ways[NEAREST] = {**shared, **answers.states[nearest_of(near)]}
+            ways[NEAREST] = {**shared, **answers.states[nearest(federation, near).client]}
         states[name] = {way: ways[way] for way in WAYS if way in ways}
-    models = measure_ways(model, states, federation, device)
-    return record(federation, answers, near, models, bool(private)), answers.failures
+    flat = {f"{way}/{name}": state for name, ways in states.items() for way, state in ways.items()}
+    scores = measure_all(model, flat, federation.unseen_test(device))
+    unseen, unavailable = federation.unseen, {}
+    assert unseen is not None, "the setting unseen-domain"
+    if private and not answers.states:
+        why = "every client asked refused" if answers.refused else "share-norm-statistics is false"
+        unavailable = dict.fromkeys((AVERAGED, NEAREST), why)
+    site = UnseenSite(
+        domain=unseen.name,
+        inputs=len(unseen.train),
+        models={name: {way: measured(scores[f"{way}/{name}"]) for way in ways} for name, ways in states.items()},
+        answered=sorted(answers.states),
+        refused=answers.refused,
+        bytes_down=answers.bytes_down,
+        bytes_up=answers.bytes_up,
+        nearest=nearest(federation, near) if near else None,
+        unavailable=unavailable or None,
+    )
+    return site, answers.failures
 
 
 def ask(question: Question, strategy: Strategy, private: State) -> Answers:
@@ -108,45 +125,8 @@ def wrong(answer: State, expected: Expected) -> str:
     return f"{negative[0]} is negative" if negative else ""
 
 
-def measure_ways(
-    model: Classifier, states: Mapping[str, Mapping[str, State]], federation: Federation, device: str
-) -> dict[str, dict[str, ModelNumbers]]:
-    """Return the numbers on the unseen domain's test set, by deployed model and way."""
-    flat = {f"{way}/{name}": state for name, ways in states.items() for way, state in ways.items()}
-    scores = measure_all(model, flat, federation.unseen_test(device))
-    return {name: {way: measured(scores[f"{way}/{name}"]) for way in ways} for name, ways in states.items()}
-
-
-def nearest_of(near: Mapping[int, float]) -> int:
+def nearest(federation: Federation, near: Mapping[int, float]) -> Nearest:
     """Return the client with the smallest distance, of two the first."""
-    return min(near, key=lambda client: near[client])
-
-
-def record(
-    federation: Federation,
-    answers: Answers,
-    near: Mapping[int, float],
-    models: dict[str, dict[str, ModelNumbers]],
-    private: bool,
-) -> UnseenSite:
-    """Return what the round's record and the summary hold under `unseen`."""
-    unseen, names = federation.unseen, federation.dataset.domain_names
-    assert unseen is not None and federation.domains is not None, "the setting unseen-domain"
-    nearest, unavailable = None, None
-    if near:
-        client = nearest_of(near)
-        nearest = Nearest(client, names[federation.domains[client]], dict(near))
-    if private and not answers.states:
-        why = "every client asked refused" if answers.refused else "share-norm-statistics is false"
-        unavailable = dict.fromkeys((AVERAGED, NEAREST), why)
-    return UnseenSite(
-        domain=unseen.name,
-        inputs=len(unseen.train),
-        models=models,
-        answered=sorted(answers.states),
-        refused=answers.refused,
-        bytes_down=answers.bytes_down,
-        bytes_up=answers.bytes_up,
-        nearest=nearest,
-        unavailable=unavailable,
-    )
+    client = min(near, key=lambda client: near[client])
+    assert federation.domains is not None, "the setting unseen-domain"
+    return Nearest(client, federation.dataset.domain_names[federation.domains[client]], near)

@@ -13,8 +13,8 @@ from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import MODEL_FILE, Description, Metadata, ModelFolder, read, site_file
 from fedskew.export.onnx_file import onnx_files, require_onnx
+from fedskew.sites import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
-from server_app.evaluation import site_names
 from server_app.record import ModelNumbers
 from server_app.results import RunFolder, write_text
 from strategies.base import AVERAGE

@@ -13,11 +13,11 @@ from fedskew.report.statistics import (
     among_highest,
     bootstrap,
     holm,
-    in_percent,
     measure,
     signed_rank,
     strata,
 )
+from fedskew.report.units import in_percent
 from server_app.record import RoundRecord
 from server_app.selection import select
 

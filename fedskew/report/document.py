@@ -7,8 +7,9 @@ from fedskew.report.claims import Verdict, judge
 from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, time_tables
 from fedskew.report.gather import Gathered
 from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
-from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES, in_percent, summarize_seeds
+from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES, summarize_seeds
 from fedskew.report.table import Table, number_tables, plain, seeds_of, signed, words
+from fedskew.report.units import in_percent
 
 CLAIMS = (
     "A claim holds for a seed when its difference is exceeded in every one of its columns, or in as many as it names; "

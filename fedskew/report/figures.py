@@ -7,9 +7,10 @@ import numpy as np
 
 from fedskew.report.claims import Verdict
 from fedskew.report.gather import Gathered, Measured
-from fedskew.report.statistics import Floats, in_percent
+from fedskew.report.statistics import Floats
 from fedskew.report.svg import COLORS, INK, Figure, Style, drawn
 from fedskew.report.table import plain, words_and_unit
+from fedskew.report.units import in_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import Any
 from data import DataError, require
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
-from server_app.evaluation import site_names
+from fedskew.sites import site_names
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
 from server_app.selection import Point, points_of

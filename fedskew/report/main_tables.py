@@ -6,7 +6,7 @@ from dataclasses import replace
 from fedskew.numbers import in_bytes
 from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference
 from fedskew.report.gather import Gathered
-from fedskew.report.statistics import LEAST_SEEDS, Summary, in_percent, summarize_seeds
+from fedskew.report.statistics import LEAST_SEEDS, Summary, summarize_seeds
 from fedskew.report.table import (
     NONE,
     SELECTION_WORDS,
@@ -20,6 +20,7 @@ from fedskew.report.table import (
     words,
     words_and_unit,
 )
+from fedskew.report.units import in_percent
 from server_app.selection import SELECTIONS
 
 

@@ -8,20 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.report.gather import SPREAD_PARTS, Measured
+from fedskew.report.units import in_percent
 from server_app.evaluation import shot_groups
-from server_app.record import Spread, unit_of
+from server_app.record import Spread
 from server_app.selection import select
-from strategies.server import Unit
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
 LEAST_SEEDS = 6
 """Fewer seeds than these cannot give a two-sided p-value below 0.05 in a signed-rank test: 2 / 2^5 is 0.0625."""
-
-
-def in_percent(metric: str) -> bool:
-    """Return whether a number of a record is shown in percent."""
-    return unit_of(metric.partition(".")[0]) == Unit.PERCENT
 
 
 def measure(one: Measured, selection: str, metric: str) -> float | None:

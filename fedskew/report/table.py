@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedskew.report.gather import Gathered
-from fedskew.report.statistics import Summary, in_percent, summarize_seeds
-from server_app.record import unit_of
+from fedskew.report.statistics import Summary, summarize_seeds
+from fedskew.report.units import in_percent, unit_of
 
 SELECTION_WORDS = {
     "last": "last round",
@@ -48,7 +48,7 @@ def words(metric: str) -> str:
 
 def words_and_unit(metric: str) -> str:
     """Return a metric's key as words, with its unit where it has one."""
-    unit = unit_of(metric.partition(".")[0])
+    unit = unit_of(metric)
     return words(metric) + (f" in {unit}" if unit else "")
 
 

@@ -125,6 +125,14 @@ def test_the_memory_of_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == [file_of(tmp_path, round).name for round in (2, 4)]
 
 
+def test_tensors_of_a_file_are_aligned_as_all_others_are(tmp_path: Path) -> None:
+    """Within the file they are not, and a matrix product's last bits depend on it."""
+    for length in range(0, 20, 4):  # of the head, which comes before the tensors
+        write_atomically(tmp_path / "file", {"a": torch.ones(3), "b": torch.ones(5, 3)}, {"why": "x" * length})
+        for tensor in tensor_files.read(tmp_path / "file")[0].values():
+            assert tensor.data_ptr() % 16 == 0
+
+
 def test_transposed_tensors_are_written(tmp_path: Path) -> None:
     matrix = torch.arange(6.0).reshape(2, 3).T
     remember(tmp_path, 1, {"private": {"matrix": matrix}})

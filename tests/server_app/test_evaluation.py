@@ -9,6 +9,7 @@ import torch
 
 from client_app.scores import BINS, Scores
 from data import DataSettings
+from fedskew.sites import site_names
 from server_app.evaluation import (
     by_group,
     local_accuracies,
@@ -16,7 +17,6 @@ from server_app.evaluation import (
     of_clients,
     of_server,
     shot_groups,
-    site_names,
     spread,
 )
 from server_app.methods import compose, row_name
