@@ -9,7 +9,6 @@ import torch
 
 from client_app.scores import BINS, Scores
 from data import DataSettings
-from fedskew.sites import site_names
 from server_app.evaluation import (
     by_group,
     local_accuracies,
@@ -183,8 +182,3 @@ def test_rounds_file_survives_a_cut_line(tmp_path: Path) -> None:
     folder.cut_after(2)
     folder.add_round(RoundRecord(3, loss=0.5))
     assert [(record.round, to_json(record.loss)) for record in folder.rounds()] == [(1, None), (2, None), (3, 0.5)]
-
-
-def test_clients_go_by_their_domain_where_it_is_theirs_alone() -> None:
-    assert site_names(["0 mnist", "1 usps", "2 usps"]) == ["mnist", "usps-1", "usps-2"]
-    assert site_names(["0", "1"]) == ["0", "1"] and site_names([]) == []

@@ -1,0 +1,105 @@
+"""A round's record: to JSON and back, of both formats, and what a method's numbers must bring."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from in_process import Outcome
+
+from data import DataError
+from data.sources.catalog import domain_names, members
+from fedskew.experiments.experiments import load_experiments
+from fedskew.report.units import UNITS, unit_of
+from fedskew.sites import site_names
+from server_app.methods import SERVER_METHODS
+from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
+from server_app.results import RunFolder
+from strategies.server import Unit
+
+Train = Callable[..., Outcome]
+NUMBERS = ModelNumbers(
+    {"balanced-accuracy": 0.5, "loss": 2.5},
+    [0.5, 1.0],
+    {"client-accuracy": Spread(0.5, 0.25, 0.25, [0.75, 0.25])},
+    ModelNumbers({"balanced-accuracy": 0.75}, [0.25]),
+)
+FULL = RoundRecord(
+    round=3,
+    models={"average": NUMBERS},
+    evaluated_by="clients",
+    loss=0.5,
+    clients=[0, 2],
+    failures={1: "no reply"},
+    bytes_down=7,
+    bytes_up=5,
+    seconds=Seconds(1.0, 0.75, 0.5, 0.25, 2.0),
+    workers=[{"process": 1, "device": "cpu"}],
+    unseen=UnseenSite("usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5}), {}),
+    line="round 3",
+    metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
+)
+
+
+def test_a_record_comes_back_from_json() -> None:
+    written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
+    assert RoundRecord.of(written) == FULL and written["format"] == 2
+    assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
+    assert written["matching-loss"] == 0.25 and written["unseen"]["nearest"]["distances"] == {"0": 0.5}
+    assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
+
+
+def test_what_is_no_number_is_null() -> None:
+    record = RoundRecord(1, {"average": ModelNumbers({"auroc": math.nan}, [math.inf])}, metrics={"x": [math.nan, 1.0]})
+    written = record.to_json()
+    assert (written["loss"], written["x"]) == (None, [None, 1.0])
+    assert written["models"]["average"] == {"auroc": None, "recall": [None]}
+    again = RoundRecord.of(written)
+    assert math.isnan(again.loss) and math.isnan(again.models["average"]["auroc"])
+    assert math.isnan(again.models["average"]["nothing"])
+
+
+def test_records_of_format_1_are_read_and_those_of_a_later_version_refused(train: Train, tmp_path: Path) -> None:
+    written = train(method="creff").records[0]
+    earlier = {name: part for name, part in written.items() if name != "format"} | {"seconds": {"round": 1.0}}
+    folder = RunFolder(tmp_path)
+    folder.rounds_file.write_text(json.dumps(earlier))
+    (record,) = folder.rounds()
+    assert record.to_json() | {"seconds": {}, "workers": []} == {**written, "seconds": {}, "workers": []}
+    folder.rounds_file.write_text(json.dumps({**written, "seconds": {}, "format": 3}))
+    with pytest.raises(DataError, match=r"rounds.jsonl: has format 3, not 2: a later version wrote it"):
+        folder.rounds()
+
+
+@pytest.mark.parametrize("method", ["creff", "creff-code", "ratio-loss"])
+def test_every_number_of_a_method_has_a_unit(method: str, train: Train) -> None:
+    more = {"holdout_per_class": 2, "imbalance_factor": 4}
+    outcome = train(method=method, **more, **({"creff__compare_features": True} if method == "creff" else {}))
+    told = {name for record in outcome.folder.rounds() for name in record.metrics}
+    of_groups = {name for name in told if re.search("-(many|medium|few)$", name)}
+    assert told - of_groups and told - of_groups <= SERVER_METHODS[method].units.keys()
+    assert {unit_of(name) for name in of_groups} <= {Unit.NONE}
+
+
+def test_units() -> None:
+    names = ("few-recall", "client-accuracy.worst", "loss", "matching-loss-few", "class-weights", "bytes-up")
+    assert [unit_of(name).value for name in names] == ["percent", "percent", "nats", "", "", ""]
+    assert UNITS.keys() >= {name for method in SERVER_METHODS.values() for name in method.units}
+
+
+def test_clients_go_by_their_domain_where_it_is_theirs_alone() -> None:
+    assert site_names(["0 mnist", "1 usps", "2 usps"]) == ["mnist", "usps-1", "usps-2"]
+    assert site_names(["0", "1"]) == ["0", "1"] and site_names([]) == []
+
+
+def test_sites_in_experiments_yaml_are_domains_of_their_data() -> None:
+    named = 0
+    for experiment in load_experiments().values():
+        for metric in experiment.metrics.values():
+            name, _, site = metric.partition(".")
+            if name == "client-accuracy" and site != "mean":
+                named += 1
+                assert site in domain_names(members(str(experiment.settings["dataset"]))), f"{experiment.name}: {site}"
+    assert named == 23
