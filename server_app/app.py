@@ -222,7 +222,7 @@ class Run:
                     name: of_server(scores, self.counts_KC, self.groups) for name, scores in measured.items()
                 }
         on_validation = numbers.get("validation", {})
-        return {name: replace(found, validation=on_validation.get(name)) for name, found in numbers["test"].items()}
+        return {name: replace(test, validation=on_validation.get(name)) for name, test in numbers["test"].items()}
 
     def line(self, record: RoundRecord) -> str:
         """Return one line about a round."""

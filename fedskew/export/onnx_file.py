@@ -48,8 +48,8 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     mean, std = (torch.tensor(values).view(shape) for values in (about.means, about.stds))
     example = torch.zeros(2, *about.shape)
-    for name, own in (folder.sites or {"": {}}).items():
-        folder.model.load_state_dict({**folder.shared, **own})
+    for name, private in (folder.sites or {"": {}}).items():
+        folder.model.load_state_dict({**folder.shared, **private})
         program = torch.onnx.export(
             FromPixels(folder.model, mean, std).eval(),
             (example,),

@@ -72,10 +72,10 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         return mean
     if len(inputs.samples) < 2:
         raise DataError(f"{inputs.where}: --site {site} needs two inputs or more: one has no variance")
-    own = reestimated(folder.model, mean, inputs.samples, torch.Generator().manual_seed(0))
+    reestimated_state = reestimated(folder.model, mean, inputs.samples, torch.Generator().manual_seed(0))
     if site == "re-estimate":
-        return own
-    near = distances(folder.model, own, kept)
+        return reestimated_state
+    near = distances(folder.model, reestimated_state, kept)
     return {**folder.shared, **kept[min(near, key=lambda client: near[client])]}
 
 

@@ -74,8 +74,8 @@ class Verdict:
 def judge(gathered: Gathered) -> list[Verdict]:
     """Return what came of the experiment's claims; p-values are corrected for their number."""
     verdicts = [verdict(gathered, claim, number) for number, claim in enumerate(gathered.experiment.claims)]
-    corrected = holm([one.p for one in verdicts])
-    return [replace(one, p_holm=p) for one, p in zip(verdicts, corrected, strict=True)]
+    corrected = holm([judged.p for judged in verdicts])
+    return [replace(judged, p_holm=p) for judged, p in zip(verdicts, corrected, strict=True)]
 
 
 def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
@@ -85,20 +85,22 @@ def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
     metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
     selection = claim.selection or experiment.selection
     seeds = sorted({cell.seed for cell in gathered.cells})
-    found: dict[int, list[Pair]] = {}
+    complete: dict[int, list[Pair]] = {}
     for seed in seeds:
         pairs = [pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns]
-        known = [one for one in pairs if one is not None]
+        known = [measured for measured in pairs if measured is not None]
         if len(known) == len(columns):
-            found[seed] = known
+            complete[seed] = known
     metric = claim.metric or (experiment.metric if len(set(metrics.values())) > 1 else metrics[columns[0]])
-    if not found:
+    if not complete:
         return Verdict(claim, metric, selection, columns, {}, float("nan"), len(seeds), None)
-    by_column = list(zip(*found.values(), strict=True))
-    differences_LS = np.array([[one.difference for one in row] for row in by_column])
+    by_column = list(zip(*complete.values(), strict=True))
+    differences_LS = np.array([[measured.difference for measured in row] for row in by_column])
     among = claim.in_columns or len(columns)
-    margins = dict(zip(found, map(float, among_highest(differences_LS, among)), strict=True))
-    interval = bootstrap(differences_LS, [[one.strata for one in row] for row in by_column], claim.by, among, number)
+    margins = dict(zip(complete, map(float, among_highest(differences_LS, among)), strict=True))
+    interval = bootstrap(
+        differences_LS, [[measured.strata for measured in row] for row in by_column], claim.by, among, number
+    )
     estimate = float(among_highest(differences_LS.mean(1), among))
     p = signed_rank([margin - claim.by for margin in margins.values()])
     return Verdict(claim, metric, selection, columns, margins, estimate, len(seeds) - len(margins), interval, p)
@@ -127,7 +129,7 @@ def pair(gathered: Gathered, claim: Claim, column: str, seed: int, selection: st
 
 def by_seed(gathered: Gathered, row: str, column: str, seed: int) -> Measured | None:
     """Return the finished run of one cell and seed; None where there is none."""
-    return next((one for one in gathered.of(row, column) if one.cell.seed == seed), None)
+    return next((measured for measured in gathered.of(row, column) if measured.cell.seed == seed), None)
 
 
 def difference(claim: Claim, better: Measured, than: Measured, selection: str, metric: str) -> float | None:
@@ -142,13 +144,13 @@ def difference(claim: Claim, better: Measured, than: Measured, selection: str, m
     return select(than.points, selection)[-1].round - (reached.round if reached else better.points[-1].round + 1)
 
 
-def reach(one: Measured, target: float, metric: str) -> Reached | None:
+def reach(measured: Measured, target: float, metric: str) -> Reached | None:
     """Return when a run first had a number of at least `target`; None is never. Only evaluated rounds are seen."""
     scale = 100 if in_percent(metric) else 1
-    for point in one.points:
-        number = one.number(point, metric)
+    for point in measured.points:
+        number = measured.number(point, metric)
         if number is not None and scale * number >= target:
-            return Reached(point.round, bytes_until(one.run.records, point.round))
+            return Reached(point.round, bytes_until(measured.run.records, point.round))
     return None
 
 
@@ -172,20 +174,20 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
     as in FedShift's Table 2. Seeds without either run are left out."""
     experiment, result = gathered.experiment, dict[int, Reached | None]()
     standard, metric = reference(experiment), experiment.metric_of(column)
-    for one in gathered.of(row, column):
-        base = by_seed(gathered, standard, column, one.cell.seed)
+    for measured in gathered.of(row, column):
+        base = by_seed(gathered, standard, column, measured.cell.seed)
         target = measure(base, experiment.selection, metric) if base else None
         if base is None or target is None:
             continue
         if row == standard:
-            selected = select(one.points, experiment.selection)[-1].round
-            result[one.cell.seed] = Reached(selected, bytes_until(one.run.records, selected))
+            selected = select(measured.points, experiment.selection)[-1].round
+            result[measured.cell.seed] = Reached(selected, bytes_until(measured.run.records, selected))
         else:
-            result[one.cell.seed] = reach(one, target, metric)
+            result[measured.cell.seed] = reach(measured, target, metric)
     return result
 
 
-def mean_or_never(found: Sequence[Reached | None], what: str) -> float | None:
+def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:
     """Return the mean of rounds or bytes; None where a seed never got there."""
-    known = [getattr(one, what) for one in found if one is not None]
-    return float(np.mean(known)) if known and len(known) == len(found) else None
+    known = [getattr(reach, what) for reach in reached if reach is not None]
+    return float(np.mean(known)) if known and len(known) == len(reached) else None

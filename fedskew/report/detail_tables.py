@@ -6,7 +6,7 @@ import numpy as np
 
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.statistics import Floats
-from fedskew.report.table import NONE, SELECTION_WORDS, Cell, Table, named, per_column, plain
+from fedskew.report.table import NONE, SELECTION_WORDS, Table, TableCell, named, per_column, plain
 from server_app.selection import select
 
 MOST_CLASSES = 20
@@ -21,8 +21,8 @@ def class_names(gathered: Gathered) -> list[str]:
 
 def recalls(group: Iterable[Measured], selection: str) -> Floats | None:
     """Return (C,): the recall of every class in percent, a mean over seeds; NaN for a class without test samples."""
-    found = [point.numbers.recall for one in group for point in select(one.points, selection)]
-    return 100 * np.array(found, float).mean(0) if found else None
+    rates = [point.numbers.recall for measured in group for point in select(measured.points, selection)]
+    return 100 * np.array(rates, float).mean(0) if rates else None
 
 
 def recall_tables(gathered: Gathered) -> list[Table]:
@@ -32,10 +32,10 @@ def recall_tables(gathered: Gathered) -> list[Table]:
         return []
     headings = {name: index for index, name in enumerate(names)}
 
-    def cell(row: str, column: str, heading: str) -> Cell:
-        found = recalls(gathered.of(row, column), selection)
-        value = None if found is None else float(found[headings[heading]])
-        return Cell(NONE) if value is None or np.isnan(value) else Cell(f"{value:.0f}", heat=value / 100)
+    def cell(row: str, column: str, heading: str) -> TableCell:
+        recall_C = recalls(gathered.of(row, column), selection)
+        value = None if recall_C is None else float(recall_C[headings[heading]])
+        return TableCell(NONE) if value is None or np.isnan(value) else TableCell(f"{value:.0f}", heat=value / 100)
 
     def shown(column: str) -> Sequence[str]:
         return names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
@@ -52,38 +52,40 @@ def client_tables(gathered: Gathered) -> list[Table]:
         rows, names = [], list[str]()
         for row in gathered.experiment.rows:
             group = gathered.of(row.label, column)
-            own = [one for one in group if one.run.samples.get("client-test")]
-            found = [
+            tested = [measured for measured in group if measured.run.samples.get("client-test")]
+            accuracies = [
                 point.numbers.spreads["client-accuracy"].values
-                for one in own
-                for point in select(one.points, selection)
+                for measured in tested
+                for point in select(measured.points, selection)
                 if "client-accuracy" in point.numbers.spreads
             ]
-            if found and len({len(values) for values in found}) == 1:
-                names = own[0].run.samples["clients"]
-                means = 100 * np.array(found, float).mean(0)
-                rows.append([Cell(row.label), *(Cell(plain(float(value)), heat=value / 100) for value in means)])
+            if accuracies and len({len(values) for values in accuracies}) == 1:
+                names = tested[0].run.samples["clients"]
+                means = 100 * np.array(accuracies, float).mean(0)
+                rows.append(
+                    [TableCell(row.label), *(TableCell(plain(float(value)), heat=value / 100) for value in means)]
+                )
         if rows and all(len(row) == len(names) + 1 for row in rows):
             caption = f"{named(column)}accuracy in percent at each client, {SELECTION_WORDS[selection]}, mean."
-            tables.append(Table(caption, [Cell("method"), *map(Cell, names)], rows))
+            tables.append(Table(caption, [TableCell("method"), *map(TableCell, names)], rows))
     return tables
 
 
 PARTS = ("clients", "server", "evaluation", "transport and the rest")
 
 
-def seconds_split(one: Measured) -> dict[str, float]:
+def seconds_split(measured: Measured) -> dict[str, float]:
     """Return a run's mean seconds a round: clients at work, server, evaluation, and what is left.
 
     Clients' own time is divided by the processes that played them, which is exact when all were equally busy.
     """
     split = dict.fromkeys(PARTS, 0.0)
-    for record in one.run.records:
+    for record in measured.run.records:
         seconds = record.seconds
         work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
         rest = max(0.0, seconds.round - work - seconds.server - seconds.evaluation)
         for part, value in zip(PARTS, (work, seconds.server, seconds.evaluation, rest), strict=True):
-            split[part] += value / len(one.run.records)
+            split[part] += value / len(measured.run.records)
     return split
 
 
@@ -91,12 +93,12 @@ def trainings(gathered: Gathered, column: str) -> dict[str, list[Measured]]:
     """Return the trainings of a column by the rows that they serve: one run a seed each."""
     rows_of: dict[str, list[str]] = {}
     for row in gathered.experiment.rows:
-        for one in gathered.of(row.label, column):
-            rows_of.setdefault(one.run.name, []).append(row.label)
+        for measured in gathered.of(row.label, column):
+            rows_of.setdefault(measured.run.name, []).append(row.label)
     result: dict[str, dict[str, Measured]] = {}
     for row in gathered.experiment.rows:
-        for one in gathered.of(row.label, column):
-            result.setdefault(", ".join(rows_of[one.run.name]), {})[one.run.name] = one
+        for measured in gathered.of(row.label, column):
+            result.setdefault(", ".join(rows_of[measured.run.name]), {})[measured.run.name] = measured
     return {label: list(runs.values()) for label, runs in result.items()}
 
 
@@ -106,12 +108,12 @@ def time_tables(gathered: Gathered) -> list[Table]:
     for column in gathered.experiment.columns:
         rows = []
         for label, runs in trainings(gathered, column).items():
-            split = {part: float(np.mean([seconds_split(one)[part] for one in runs])) for part in PARTS}
-            shown = [Cell(f"{value:.3f}") for value in (*split.values(), sum(split.values()))]
-            rows.append([Cell(label), *shown])
+            split = {part: float(np.mean([seconds_split(measured)[part] for measured in runs])) for part in PARTS}
+            shown = [TableCell(f"{value:.3f}") for value in (*split.values(), sum(split.values()))]
+            rows.append([TableCell(label), *shown])
         if rows:
             caption = f"{named(column)}seconds a round, mean over rounds and seeds; one training a row."
-            tables.append(Table(caption, [Cell("training"), *map(Cell, PARTS), Cell("round")], rows))
+            tables.append(Table(caption, [TableCell("training"), *map(TableCell, PARTS), TableCell("round")], rows))
     return tables
 
 
@@ -119,11 +121,11 @@ def runs_table(gathered: Gathered) -> Table:
     """Return every run of the plan, how far it is, and what made it."""
     rows = []
     for run in gathered.runs.values():
-        made = run.versions if run.origin else {}
+        versions = run.versions if run.origin else {}
         partition = str(run.origin.get("partition-hash", NONE))[:12]
         model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]
-        told = [made.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
-        rows.append([Cell(run.name), Cell(run.state), *map(Cell, (*told, partition, model))])
+        shown = [versions.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
+        rows.append([TableCell(run.name), TableCell(run.state), *map(TableCell, (*shown, partition, model))])
     headings = ("run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
-    return Table(caption, list(map(Cell, headings)), rows, wordy=True)
+    return Table(caption, list(map(TableCell, headings)), rows, wordy=True)

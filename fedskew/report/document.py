@@ -126,28 +126,28 @@ def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
 def counted(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
     where = {"holds": "in every seed", "mixed": "in some seeds", "fails": "in no seed"}
-    counts = {status: sum(one.status == status for one in verdicts) for status in where}
-    told = [f"{count} {where[status]}" for status, count in counts.items() if count]
-    if told:
-        told[0] = told[0].replace(" ", " holds " if told[0].startswith("1 ") else " hold ", 1)
+    counts = {status: sum(verdict.status == status for verdict in verdicts) for status in where}
+    parts = [f"{count} {where[status]}" for status, count in counts.items() if count]
+    if parts:
+        parts[0] = parts[0].replace(" ", " holds " if parts[0].startswith("1 ") else " hold ", 1)
     if unmeasured := len(verdicts) - sum(counts.values()):
-        told.append(f"{unmeasured} not measured yet")
-    return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(told)}."
+        parts.append(f"{unmeasured} not measured yet")
+    return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(parts)}."
 
 
 def first(gathered: Gathered, column: str) -> str:
     """Return which row is first in a column, of those that have all seeds, and by how much."""
     experiment, metric = gathered.experiment, gathered.experiment.metric_of(column)
-    found = {
-        row.label: one.mean
+    means = {
+        row.label: summary.mean
         for row in experiment.rows
-        if (one := summarize_seeds(gathered.of(row.label, column), experiment.selection, metric))
-        and one.n == len(seeds_of(gathered))
+        if (summary := summarize_seeds(gathered.of(row.label, column), experiment.selection, metric))
+        and summary.n == len(seeds_of(gathered))
     }
-    order = sorted(found, key=lambda row: -found[row])
+    order = sorted(means, key=lambda row: -means[row])
     where = f"In {column} " if column else ""
     if len(order) < 2 or not in_percent(metric):
         return ""
-    ahead = signed(found[order[0]] - found[order[1]]).removeprefix("+")
-    said = f"{order[0]} is first with {plain(found[order[0]])} percent {words(metric)}"
+    ahead = signed(means[order[0]] - means[order[1]]).removeprefix("+")
+    said = f"{order[0]} is first with {plain(means[order[0]])} percent {words(metric)}"
     return f"{where}{said}, {ahead} points above {order[1]}."

@@ -23,7 +23,7 @@ def styles(gathered: Gathered) -> dict[str, Style]:
 
 def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | None:
     """Return the evaluated rounds, and (seeds, rounds) of a number; NaN where a run has none. None where nothing is."""
-    by_run = [{point.round: one.number(point, metric) for point in one.points} for one in group]
+    by_run = [{point.round: measured.number(point, metric) for point in measured.points} for measured in group]
     rounds = sorted({round for run in by_run for round, number in run.items() if number is not None})
     scale = 100 if in_percent(metric) else 1
     values = [[np.nan if (n := run.get(round)) is None else scale * n for round in rounds] for run in by_run]
@@ -35,13 +35,13 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
     from matplotlib.ticker import MaxNLocator
 
     known = {row.label: curve(gathered.of(row.label, column), metric) for row in gathered.experiment.rows}
-    found = {row: one for row, one in known.items() if one is not None}
-    if not found:
+    drawable = {row: points for row, points in known.items() if points is not None}
+    if not drawable:
         return None
     looks = styles(gathered)
 
     def draw(axes: "Axes") -> None:
-        for row, (rounds, values) in found.items():
+        for row, (rounds, values) in drawable.items():
             complete = ~np.isnan(values).any(0)
             x, y = np.array(rounds)[complete], values[:, complete]
             axes.plot(x, y.mean(0), color=looks[row].color, linestyle=looks[row].line, linewidth=1.6)
@@ -53,10 +53,10 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
 
-    ends = {row: float(values[:, -1].mean()) for row, (_, values) in found.items()}
+    ends = {row: float(values[:, -1].mean()) for row, (_, values) in drawable.items()}
     return Figure(
         column,
-        ends_in_words(ends, metric, max(rounds[-1] for rounds, _ in found.values())),
+        ends_in_words(ends, metric, max(rounds[-1] for rounds, _ in drawable.values())),
         drawn(name, 3.0, draw),
     )
 
@@ -64,13 +64,13 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
 def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     """Return what curves come to, the highest first."""
     order = sorted((row for row in ends if not np.isnan(ends[row])), key=lambda row: -ends[row])
-    told = ", ".join(f"{row} {plain(ends[row], metric)}" for row in order)
-    return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {told or 'nothing finite'}."
+    shown = ", ".join(f"{row} {plain(ends[row], metric)}" for row in order)
+    return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {shown or 'nothing finite'}."
 
 
-def matrix(one: Measured, column: str, name: str) -> Figure | None:
+def matrix(measured: Measured, column: str, name: str) -> Figure | None:
     """Return who holds what: a disc for every class at every client, its area the number of training samples."""
-    samples = one.run.samples
+    samples = measured.run.samples
     if not samples:
         return None
     counts_KC = np.array(samples["train"])
@@ -90,7 +90,7 @@ def matrix(one: Measured, column: str, name: str) -> Figure | None:
 
     held, sizes_K, sizes_C = (counts_KC > 0).sum(1), counts_KC.sum(1), counts_KC.sum(0)
     alt = (
-        f"{counts_KC.sum()} training samples of {classes} classes at {clients} clients, seed {one.cell.seed}: "
+        f"{counts_KC.sum()} training samples of {classes} classes at {clients} clients, seed {measured.cell.seed}: "
         f"a client holds {held.min()} to {held.max()} classes and {sizes_K.min()} to {sizes_K.max()} samples; "
         f"the largest class has {sizes_C.max()}, the smallest {sizes_C.min()}."
     )
@@ -98,12 +98,12 @@ def matrix(one: Measured, column: str, name: str) -> Figure | None:
 
 
 def recall_curve(
-    found: Mapping[str, Floats], looks: Mapping[str, Style], column: str, order: Sequence[int], name: str
+    recalls: Mapping[str, Floats], looks: Mapping[str, Style], column: str, order: Sequence[int], name: str
 ) -> Figure:
     """Return the recall by class, a moving mean over five of them, from the most training samples to the fewest."""
 
     def draw(axes: "Axes") -> None:
-        for row, recall_C in found.items():
+        for row, recall_C in recalls.items():
             smooth = np.convolve(np.nan_to_num(recall_C[list(order)]), np.ones(5) / 5, mode="valid")
             axes.plot(
                 np.arange(len(smooth)) + 2, smooth, color=looks[row].color, linestyle=looks[row].line, linewidth=1.4
@@ -114,32 +114,34 @@ def recall_curve(
         axes.grid(axis="y")
 
     third = max(1, len(order) // 3)
-    told = ", ".join(f"{row} {np.nanmean(r[list(order[-third:])]):.1f}" for row, r in found.items())
-    return Figure(column, f"Recall by class; mean of the rarest third in percent: {told}.", drawn(name, 3.0, draw))
+    rarest = ", ".join(f"{row} {np.nanmean(r[list(order[-third:])]):.1f}" for row, r in recalls.items())
+    return Figure(column, f"Recall by class; mean of the rarest third in percent: {rarest}.", drawn(name, 3.0, draw))
 
 
 def spread(
-    found: Mapping[str, Sequence[Sequence[float]]], looks: Mapping[str, Style], column: str, what: str, name: str
+    accuracies: Mapping[str, Sequence[Sequence[float]]], looks: Mapping[str, Style], column: str, what: str, name: str
 ) -> Figure:
     """Return a strip of the clients of all seeds a row: a dot each, a bar at the mean and a circle at the worst decile,
     both means over the seeds."""
-    means = {row: float(np.mean([np.mean(values) for values in runs])) for row, runs in found.items()}
-    lowest = {row: float(np.mean([worst_decile(values) for values in runs])) for row, runs in found.items()}
+    means = {row: float(np.mean([np.mean(values) for values in runs])) for row, runs in accuracies.items()}
+    lowest = {row: float(np.mean([worst_decile(values) for values in runs])) for row, runs in accuracies.items()}
 
     def draw(axes: "Axes") -> None:
-        for place, (row, runs) in enumerate(found.items()):
+        for place, (row, runs) in enumerate(accuracies.items()):
             color, ordered = looks[row].color, np.sort(np.concatenate(runs))
             offsets = 0.16 * np.sin(2.4 * np.arange(len(ordered)))  # apart, and the same every time
             axes.scatter(ordered, place + offsets, s=12, color=color, alpha=0.6, linewidth=0)
             axes.plot([means[row]] * 2, [place - 0.34, place + 0.34], color=color, linewidth=2.2)
             axes.scatter([lowest[row]], [place], s=70, facecolor="none", edgecolor=color, linewidth=1.4)
-        axes.set_yticks(range(len(found)), list(found))
-        axes.set(ylim=(len(found) - 0.5, -0.5), xlabel=f"{what}, %")
+        axes.set_yticks(range(len(accuracies)), list(accuracies))
+        axes.set(ylim=(len(accuracies) - 0.5, -0.5), xlabel=f"{what}, %")
         axes.grid(axis="x")
 
-    told = "; ".join(f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}" for row in found)
+    spreads = "; ".join(f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}" for row in accuracies)
     return Figure(
-        column, f"{what.capitalize()} of the clients in percent: {told}.", drawn(name, 0.34 * len(found) + 0.8, draw)
+        column,
+        f"{what.capitalize()} of the clients in percent: {spreads}.",
+        drawn(name, 0.34 * len(accuracies) + 0.8, draw),
     )
 
 
@@ -160,10 +162,10 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
         axes.set_yticks(range(len(split)), list(split))
         axes.set(ylim=(len(split) - 0.4, -0.6), xlabel="seconds a round")
 
-    told = "; ".join(
+    totals = "; ".join(
         f"{row} {sum(parts.values()):.2g}, of it clients {parts['clients']:.2g}" for row, parts in split.items()
     )
-    return Figure(column, f"Seconds a round: {told}.", drawn(name, 0.34 * len(split) + 0.8, draw))
+    return Figure(column, f"Seconds a round: {totals}.", drawn(name, 0.34 * len(split) + 0.8, draw))
 
 
 def forest(verdicts: Mapping[int, Verdict], unit: str, name: str) -> Figure:
@@ -171,18 +173,18 @@ def forest(verdicts: Mapping[int, Verdict], unit: str, name: str) -> Figure:
     estimate, filled where it exceeds the tick, which is what is claimed."""
 
     def draw(axes: "Axes") -> None:
-        for place, one in enumerate(verdicts.values()):
-            by, seeds = one.claim.by, list(one.margins.values())
-            if one.interval:
-                ends = (one.interval.low, one.interval.high)
+        for place, verdict in enumerate(verdicts.values()):
+            by, seeds = verdict.claim.by, list(verdict.margins.values())
+            if verdict.interval:
+                ends = (verdict.interval.low, verdict.interval.high)
                 axes.plot(ends, [place, place], color=COLORS[1], linewidth=6, alpha=0.3, solid_capstyle="butt")
             axes.scatter(seeds, [place] * len(seeds), s=14, color=COLORS[1], linewidth=0, zorder=3)
-            face = COLORS[1] if one.estimate > by else "none"
-            axes.scatter([one.estimate], [place], s=60, marker="D", facecolor=face, edgecolor=COLORS[1], zorder=3)
+            face = COLORS[1] if verdict.estimate > by else "none"
+            axes.scatter([verdict.estimate], [place], s=60, marker="D", facecolor=face, edgecolor=COLORS[1], zorder=3)
             axes.plot([by, by], [place - 0.32, place + 0.32], color=INK, linewidth=1.6)
         axes.set_yticks(range(len(verdicts)), [f"claim {number}" for number in verdicts])
         axes.set(ylim=(len(verdicts) - 0.5, -0.5), xlabel=f"difference, {unit}")
         axes.grid(axis="x")
 
-    told = "; ".join(f"claim {number} {one.estimate:+.1f}" for number, one in verdicts.items())
-    return Figure("", f"Differences in {unit}: {told}.", drawn(name, 0.36 * len(verdicts) + 0.8, draw))
+    estimates = "; ".join(f"claim {number} {verdict.estimate:+.1f}" for number, verdict in verdicts.items())
+    return Figure("", f"Differences in {unit}: {estimates}.", drawn(name, 0.36 * len(verdicts) + 0.8, draw))

@@ -164,52 +164,54 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:
     """Return the values of a setting in the runs that have it, in the order of the cells."""
-    found = (settings[key] for settings in (cell.run.flat() for cell in cells) if key in settings)
-    return ", ".join(dict.fromkeys(map(str, found)))
+    values = (settings[key] for settings in (cell.run.flat() for cell in cells) if key in settings)
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[str]) -> list[str]:
     """Return a sentence for the settings that are not the experiment's: the paper's numbers are not for such runs."""
     pairs = {key: (values_of(key, cells), values_of(key, experiment)) for key in keys}
-    told = [f"{key} = {ours} instead of {stated}" for key, (ours, stated) in pairs.items() if ours != stated]
-    return [f"Differs from the experiment: {', '.join(told)}."] if told else []
+    differences = [f"{key} = {ours} instead of {stated}" for key, (ours, stated) in pairs.items() if ours != stated]
+    return [f"Differs from the experiment: {', '.join(differences)}."] if differences else []
 
 
 def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
     missing = [run for run in runs if run.state == "missing"]
-    told = (
+    warnings = (
         [f"{len(missing)} of {len(runs)} runs are missing: {listed(run.name for run in missing)}."] if missing else []
     )
     for run in runs:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
-            told.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
+            warnings.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
         elif run.state not in ("missing", "finished"):
-            told.append(f"Unfinished and left out: {run.name}, {run.state}.")
+            warnings.append(f"Unfinished and left out: {run.name}, {run.state}.")
     failed = {run.name: int(run.summary.get("failures", 0)) for run in runs if run.summary}
     for name, failures in failed.items():
         if failures:
-            told.append(f"{name}: {failures} times a client failed in a round and was left out of it.")
-    return told
+            warnings.append(f"{name}: {failures} times a client failed in a round and was left out of it.")
+    return warnings
 
 
 def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[str]:
     """Return a sentence for every difference between runs that stand beside each other or are averaged."""
     finished = {name: run for name, run in runs.items() if run.finished}
-    told = []
+    warnings = []
     for run in finished.values():
         if not run.origin:
-            told.append(f"{run.name}: settings.json is missing or damaged; its own command writes it anew.")
+            warnings.append(f"{run.name}: settings.json is missing or damaged; its own command writes it anew.")
             continue
-        planned, found = run.settings.flat(), run.origin["settings"]
-        different = sorted(key for key in planned.keys() | found.keys() if planned.get(key) != found.get(key))
+        planned, recorded = run.settings.flat(), run.origin["settings"]
+        different = sorted(key for key in planned.keys() | recorded.keys() if planned.get(key) != recorded.get(key))
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
-            told.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
+            warnings.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
         made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]
-        if changed := [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]:
-            told.append(f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json.")
+        if changed := [name for name in VERSIONS if len({str(version.get(name)) for version in made_with}) > 1]:
+            warnings.append(
+                f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json."
+            )
     paired: dict[tuple[str, int], dict[str, RunRecords]] = {}
     for cell in cells:
         if cell.run.run_id in finished:
@@ -218,12 +220,12 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[st
         where = f"{column}, seed {seed}".removeprefix(", ")
         hashes = grouped(group.values(), lambda run: str(run.origin.get("partition-hash", "unknown"))[:12])
         if len(hashes) > 1:
-            told.append(f"Not the same samples at the same clients ({where}): partition {versus(hashes)}.")
+            warnings.append(f"Not the same samples at the same clients ({where}): partition {versus(hashes)}.")
     for name in (*VERSIONS, "device"):
         values = grouped(finished.values(), lambda run, name=name: run.versions[name])
         if len(values) > 1:
-            told.append(f"Runs were made with different {name}: {versus(values)}.")
-    return told
+            warnings.append(f"Runs were made with different {name}: {versus(values)}.")
+    return warnings
 
 
 def grouped(runs: Iterable[RunRecords], key: Any) -> dict[str, list[str]]:

@@ -10,8 +10,8 @@ from fedskew.report.statistics import LEAST_SEEDS, Summary, summarize_seeds
 from fedskew.report.table import (
     NONE,
     SELECTION_WORDS,
-    Cell,
     Table,
+    TableCell,
     per_column,
     plain,
     seeds_of,
@@ -36,7 +36,7 @@ def main_table(gathered: Gathered) -> Table:
             cell = rounds_cell(gathered, row.label, column, number) if experiment.reaches else None
             cell = cell or number_cell(gathered, row.label, column, number)
             cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
-        rows.append([Cell(row.label + marks.get(row.label, "")), *cells])
+        rows.append([TableCell(row.label + marks.get(row.label, "")), *cells])
     selected, metrics = SELECTION_WORDS[experiment.selection], set(map(experiment.metric_of, columns))
     what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
     if experiment.reaches:
@@ -44,40 +44,40 @@ def main_table(gathered: Gathered) -> Table:
     over = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
     form = "mean ± standard deviation " if len(seeds) > 1 and not experiment.reaches else ""
     beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
-    headings = [Cell("method")]
+    headings = [TableCell("method")]
     for column in columns:
         shown = words(experiment.metric_of(column))
-        headings.append(Cell(column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected))
+        headings.append(TableCell(column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected))
     return Table(f"{what}, {form}{over}{beside}.", headings, rows)
 
 
-def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> Cell:
+def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> TableCell:
     """Return mean and standard deviation, below them the paper's number; strong where it is the highest of the
     column's rows that have all seeds."""
     experiment, seeds = gathered.experiment, seeds_of(gathered)
     metric = experiment.metric_of(column)
-    found = {
+    summaries = {
         other.label: summarize_seeds(gathered.of(other.label, column), experiment.selection, metric)
         for other in experiment.rows
     }
-    ours = found[row]
+    ours = summaries[row]
     below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
     if ours is None or ours.n < len(seeds):
         below.append(f"{ours.n if ours else 0} of {len(seeds)} seeds")
-    complete = {row: other.mean for row, other in found.items() if other and other.n == len(seeds)}
+    complete = {row: other.mean for row, other in summaries.items() if other and other.n == len(seeds)}
     best = len(complete) > 1 and in_percent(metric) and complete.get(row) == max(complete.values())
-    return Cell(spread_words(ours, metric), "; ".join(below), best)
+    return TableCell(spread_words(ours, metric), "; ".join(below), best)
 
 
-def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> Cell | None:
+def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> TableCell | None:
     """Return the rounds until the reference's number is reached, below them the paper's; None without any run."""
-    found = reached(gathered, row, column)
-    if not found:
+    rounds = reached(gathered, row, column)
+    if not rounds:
         return None
-    text = reach_cell(found, reached(gathered, reference(gathered.experiment), column)).text
+    text = reach_cell(rounds, reached(gathered, reference(gathered.experiment), column)).text
     if paper is None:
-        return Cell(text)
-    return Cell(text, beside_paper(paper, mean_or_never(list(found.values()), "round")))
+        return TableCell(text)
+    return TableCell(text, beside_paper(paper, mean_or_never(list(rounds.values()), "round")))
 
 
 def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
@@ -93,37 +93,45 @@ def note_marks(gathered: Gathered) -> dict[str, str]:
 def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:
     """Return the claims and what came of them."""
     headings = [
-        Cell("claim"), Cell("holds"), Cell("difference", "95 % interval"),
-        Cell("share of resamples", "in which it holds"), Cell("p", "Wilcoxon, Holm"),
+        TableCell("claim"), TableCell("holds"), TableCell("difference", "95 % interval"),
+        TableCell("share of resamples", "in which it holds"), TableCell("p", "Wilcoxon, Holm"),
     ]  # fmt: skip
     columns = list(gathered.experiment.columns)
-    rows = [claim_row(f"{number}. ", one, columns) for number, one in enumerate(verdicts, 1)]
+    rows = [claim_row(f"{number}. ", verdict, columns) for number, verdict in enumerate(verdicts, 1)]
     return Table("Each claim, in how many seeds it holds, and how sure that is.", headings, rows, wordy=True)
 
 
-def claim_row(number: str, one: Verdict, columns: Sequence[str]) -> list[Cell]:
+def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[TableCell]:
     """Return one claim of an experiment with these columns."""
-    claim, metric = one.claim, one.metric
+    claim, metric = verdict.claim, verdict.metric
     where = ", every column" * (len(columns) > 1)
     if claim.in_columns:
-        where = f", in {claim.in_columns} of {len(one.columns)} columns"
-    elif set(one.columns) != set(columns):
-        where = f", in {', '.join(one.columns)}"
-    by = f" by more than {claim.by:g} {one.unit}".rstrip() if claim.by else ""
+        where = f", in {claim.in_columns} of {len(verdict.columns)} columns"
+    elif set(verdict.columns) != set(columns):
+        where = f", in {', '.join(verdict.columns)}"
+    by = f" by more than {claim.by:g} {verdict.unit}".rstrip() if claim.by else ""
     compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}{by}"
-    says = Cell(f"{number}{claim.says}", f"{compared}; {words(metric)}, {SELECTION_WORDS[one.selection]}{where}")
-    missing = f"{one.unmeasured} not measured" if one.unmeasured else ""
-    if not one.n:
-        return [says, Cell(NONE, missing), *[Cell(NONE)] * 3]
-    difference = f"{signed(one.estimate, metric)} {one.unit}"
+    says = TableCell(
+        f"{number}{claim.says}", f"{compared}; {words(metric)}, {SELECTION_WORDS[verdict.selection]}{where}"
+    )
+    missing = f"{verdict.unmeasured} not measured" if verdict.unmeasured else ""
+    if not verdict.n:
+        return [says, TableCell(NONE, missing), *[TableCell(NONE)] * 3]
+    difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
     share, drawn = NONE, ""
-    if one.interval:
-        difference += f" [{signed(one.interval.low, metric)}, {signed(one.interval.high, metric)}]"
-        share, drawn = f"{one.interval.probability:.0%}", f"over {one.interval.resampled}"
-    seeds = "seeds: " + ", ".join(signed(margin, metric) for margin in one.margins.values()) if one.n > 1 else ""
-    p = Cell(NONE, f"from {LEAST_SEEDS} seeds on") if one.p_holm is None else Cell(f"{one.p_holm:.3f}")
-    holds = Cell(f"{one.holds} of {one.n} seeds", missing, strong=one.status == "holds")
-    return [says, holds, Cell(difference, seeds), Cell(share, drawn), p]
+    if verdict.interval:
+        difference += f" [{signed(verdict.interval.low, metric)}, {signed(verdict.interval.high, metric)}]"
+        share, drawn = f"{verdict.interval.probability:.0%}", f"over {verdict.interval.resampled}"
+    seeds = (
+        "seeds: " + ", ".join(signed(margin, metric) for margin in verdict.margins.values()) if verdict.n > 1 else ""
+    )
+    p = (
+        TableCell(NONE, f"from {LEAST_SEEDS} seeds on")
+        if verdict.p_holm is None
+        else TableCell(f"{verdict.p_holm:.3f}")
+    )
+    holds = TableCell(f"{verdict.holds} of {verdict.n} seeds", missing, strong=verdict.status == "holds")
+    return [says, holds, TableCell(difference, seeds), TableCell(share, drawn), p]
 
 
 def selection_tables(gathered: Gathered) -> list[Table]:
@@ -132,14 +140,14 @@ def selection_tables(gathered: Gathered) -> list[Table]:
     metric_of = gathered.experiment.metric_of
     keys = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
 
-    def found(row: str, column: str, heading: str) -> Summary | None:
+    def summary(row: str, column: str, heading: str) -> Summary | None:
         return summarize_seeds(gathered.of(row, column), keys[heading], metric_of(column))
 
     return per_column(
         gathered,
         lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
-        lambda column: [heading for heading in keys if any(found(row, column, heading) for row in rows)],
-        lambda row, column, heading: Cell(spread_words(found(row, column, heading), metric_of(column))),
+        lambda column: [heading for heading in keys if any(summary(row, column, heading) for row in rows)],
+        lambda row, column, heading: TableCell(spread_words(summary(row, column, heading), metric_of(column))),
     )
 
 
@@ -152,26 +160,28 @@ def reach_table(gathered: Gathered) -> Table:
         cells = []
         for column in columns:
             cells.append(reach_cell(reached(gathered, row.label, column), reached(gathered, standard, column)))
-        rows.append([Cell(row.label), *cells])
+        rows.append([TableCell(row.label), *cells])
     caption = (
         f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
         "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
     )
-    return Table(caption, [Cell("method"), *(Cell(column or "rounds") for column in columns)], rows)
+    return Table(caption, [TableCell("method"), *(TableCell(column or "rounds") for column in columns)], rows)
 
 
-def reach_cell(found: Mapping[int, Reached | None], base: Mapping[int, Reached | None]) -> Cell:
+def reach_cell(by_seed: Mapping[int, Reached | None], base: Mapping[int, Reached | None]) -> TableCell:
     """Return rounds, and below them speed-up and bytes."""
-    if not found:
-        return Cell(NONE)
-    ours = list(found.values())
-    never = sum(one is None for one in ours)
+    if not by_seed:
+        return TableCell(NONE)
+    ours = list(by_seed.values())
+    never = sum(reach is None for reach in ours)
     if never == len(ours):
-        return Cell("never", f"in {never} seeds" if never > 1 else "")
+        return TableCell("never", f"in {never} seeds" if never > 1 else "")
     if never:
-        got = ", ".join("never" if one is None else str(one.round) for one in ours)
-        return Cell(got, f"by seed; never in {never} of {len(ours)}")
+        got = ", ".join("never" if reach is None else str(reach.round) for reach in ours)
+        return TableCell(got, f"by seed; never in {never} of {len(ours)}")
     rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
-    standard = mean_or_never([base[seed] for seed in found], "round")
+    standard = mean_or_never([base[seed] for seed in by_seed], "round")
     assert rounds is not None and sent is not None and standard is not None
-    return Cell(f"{rounds:.1f}".removesuffix(".0"), f"{standard / rounds:.2f}\N{MULTIPLICATION SIGN}, {in_bytes(sent)}")
+    return TableCell(
+        f"{rounds:.1f}".removesuffix(".0"), f"{standard / rounds:.2f}\N{MULTIPLICATION SIGN}, {in_bytes(sent)}"
+    )

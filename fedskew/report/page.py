@@ -37,28 +37,28 @@ def html(documents: Sequence[Document]) -> str:
     environment.globals |= {"svg": Markup, "says": SAYS}
     parts = [
         {
-            "document": one,
-            "experiment": one.gathered.experiment,
-            "drawings": drawings(one, f"e{number}"),
-            "styles": list(figures.styles(one.gathered).values()),
+            "document": document,
+            "experiment": document.gathered.experiment,
+            "drawings": drawings(document, f"e{number}"),
+            "styles": list(figures.styles(document.gathered).values()),
             "split": [(part, f"var(--series-{index + 1})") for index, part in enumerate(PARTS)],
         }
-        for number, one in enumerate(documents)
+        for number, document in enumerate(documents)
     ]
-    claimed = [verdict for one in documents for verdict in one.verdicts]
+    claimed = [verdict for document in documents for verdict in document.verdicts]
     overall = counted(claimed) if claimed else ""
     style = Markup(TEMPLATES["style"])
     return environment.from_string(TEMPLATES["page"]).render(parts=parts, overall=overall, style=style)
 
 
-def drawings(one: Document, prefix: str) -> dict[str, Drawings]:
+def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
     """Return the figures of every section; `prefix` makes their ids unique in the page."""
-    gathered = one.gathered
+    gathered = document.gathered
     columns = list(gathered.experiment.columns)
 
     def panels(key: str, draw: Callable[[str, str], Figure | None]) -> list[Figure]:
-        made = [draw(column, f"{prefix}-{key}-{number}") for number, column in enumerate(columns)]
-        return [figure for figure in made if figure is not None]
+        drawn = [draw(column, f"{prefix}-{key}-{number}") for number, column in enumerate(columns)]
+        return [figure for figure in drawn if figure is not None]
 
     def curves(number: str) -> list[Figure]:
         key = re.sub(r"\W", "-", f"curve-{number}")
@@ -68,8 +68,8 @@ def drawings(one: Document, prefix: str) -> dict[str, Drawings]:
     metrics = set(map(metric_of, columns))
     shown = {words(min(metrics)) if len(metrics) == 1 else "the table's numbers": ""}
     shown |= {words(number): number for number in gathered.experiment.series}
-    found: dict[str, Drawings] = {
-        "claims": [("", forests(one.verdicts, prefix))],
+    sections: dict[str, Drawings] = {
+        "claims": [("", forests(document.verdicts, prefix))],
         "curves": [(title[0].upper() + title[1:], curves(number)) for title, number in shown.items()],
         "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
         "clients": [
@@ -78,54 +78,56 @@ def drawings(one: Document, prefix: str) -> dict[str, Drawings]:
         ],
         "time": [("", panels("time", lambda c, n: time(gathered, c, n)))],
     }
-    return {key: [(title, group) for title, group in groups if group] for key, groups in found.items()}
+    return {key: [(title, group) for title, group in groups if group] for key, groups in sections.items()}
 
 
 def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
     """Return the claims' differences, those in points apart from those in rounds."""
-    made = []
+    drawn = []
     for unit in ("points", "rounds"):
-        chosen = {number: one for number, one in enumerate(verdicts, 1) if one.n and one.unit == unit}
+        chosen = {number: verdict for number, verdict in enumerate(verdicts, 1) if verdict.n and verdict.unit == unit}
         if chosen:
-            made.append(figures.forest(chosen, unit, f"{prefix}-forest-{unit}"))
-    return made
+            drawn.append(figures.forest(chosen, unit, f"{prefix}-forest-{unit}"))
+    return drawn
 
 
 def matrix(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return who holds what for the first seed that has a finished run."""
-    runs = [one for row in gathered.experiment.rows for one in gathered.of(row.label, column)]
-    first = min(runs, key=lambda one: one.cell.seed, default=None)
+    runs = [measured for row in gathered.experiment.rows for measured in gathered.of(row.label, column)]
+    first = min(runs, key=lambda measured: measured.cell.seed, default=None)
     return figures.matrix(first, column, name) if first else None
 
 
 def recall_curve(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return the recall by class where there are too many classes for a table."""
     rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
-    found = {
-        row: one for row, runs in rows.items() if (one := recalls(runs, gathered.experiment.selection)) is not None
+    by_row = {
+        row: recall_C
+        for row, runs in rows.items()
+        if (recall_C := recalls(runs, gathered.experiment.selection)) is not None
     }
-    if not found or len(class_names(gathered)) <= MOST_CLASSES:
+    if not by_row or len(class_names(gathered)) <= MOST_CLASSES:
         return None
     first = next(runs[0] for runs in rows.values() if runs)
     counts_KC = first.run.samples.get("train")
     order = (
         np.argsort(-np.array(counts_KC).sum(0), kind="stable") if counts_KC else np.arange(len(class_names(gathered)))
     )
-    return figures.recall_curve(found, figures.styles(gathered), column, order.tolist(), name)
+    return figures.recall_curve(by_row, figures.styles(gathered), column, order.tolist(), name)
 
 
 def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return the clients' accuracies: on test sets of their own where they have some, else on their mix of classes."""
     rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
-    own = any(one.run.samples.get("client-test") for runs in rows.values() for one in runs)
-    key = "client-accuracy" if own else "local-accuracy"
-    found: dict[str, list[list[float]]] = {}
+    by_test_set = any(measured.run.samples.get("client-test") for runs in rows.values() for measured in runs)
+    key = "client-accuracy" if by_test_set else "local-accuracy"
+    by_row: dict[str, list[list[float]]] = {}
     for row, runs in rows.items():
-        points = [point for one in runs for point in select(one.points, gathered.experiment.selection)]
+        points = [point for measured in runs for point in select(measured.points, gathered.experiment.selection)]
         spreads = [point.numbers.spreads.get(key, Spread()) for point in points]
         if values := [known for spread in spreads if (known := percent(spread.values))]:
-            found[row] = values
-    return figures.spread(found, figures.styles(gathered), column, words(key), name) if found else None
+            by_row[row] = values
+    return figures.spread(by_row, figures.styles(gathered), column, words(key), name) if by_row else None
 
 
 def percent(values: Iterable[float]) -> list[float]:
@@ -137,5 +139,5 @@ def time(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return what a round's seconds went into."""
     split: dict[str, Mapping[str, float]] = {}
     for label, runs in trainings(gathered, column).items():
-        split[label] = {part: float(np.mean([seconds_split(one)[part] for one in runs])) for part in PARTS}
+        split[label] = {part: float(np.mean([seconds_split(measured)[part] for measured in runs])) for part in PARTS}
     return figures.stacked(split, column, name) if split else None

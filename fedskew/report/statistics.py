@@ -19,11 +19,11 @@ LEAST_SEEDS = 6
 """Fewer seeds than these cannot give a two-sided p-value below 0.05 in a signed-rank test: 2 / 2^5 is 0.0625."""
 
 
-def measure(one: Measured, selection: str, metric: str) -> float | None:
+def measure(measured: Measured, selection: str, metric: str) -> float | None:
     """Return a number of one run, in percent where it is a share: the mean over the rounds selected."""
-    found = [one.number(point, metric) for point in select(one.points, selection)]
-    known = [number for number in found if number is not None]
-    if not known or len(known) < len(found):  # nothing, or a round that diverged
+    numbers = [measured.number(point, metric) for point in select(measured.points, selection)]
+    known = [number for number in numbers if number is not None]
+    if not known or len(known) < len(numbers):  # nothing, or a round that diverged
         return None
     return math.fsum(known) / len(known) * (100 if in_percent(metric) else 1)
 
@@ -50,8 +50,8 @@ class Summary:
 
 def summarize_seeds(group: Sequence[Measured], selection: str, metric: str) -> Summary | None:
     """Return a number over the seeds that have it; None where none has."""
-    found = {one.cell.seed: measure(one, selection, metric) for one in group}
-    known = {seed: number for seed, number in found.items() if number is not None}
+    numbers = {measured.cell.seed: measure(measured, selection, metric) for measured in group}
+    known = {seed: number for seed, number in numbers.items() if number is not None}
     return Summary(known) if known else None
 
 
@@ -68,12 +68,12 @@ class Strata:
     lowest: int = 0
 
 
-def strata(one: Measured, selection: str, metric: str) -> Strata | None:
+def strata(measured: Measured, selection: str, metric: str) -> Strata | None:
     """Return how a run's number comes from its test examples; None where the records do not say that.
 
     Where all clients are tested on one test set, recall is their mean and the examples count once.
     """
-    points, samples = select(one.points, selection), one.run.samples
+    points, samples = select(measured.points, selection), measured.run.samples
     if not points or not samples:
         return None
     head, _, part = metric.partition(".")
@@ -86,21 +86,21 @@ def strata(one: Measured, selection: str, metric: str) -> Strata | None:
             return None
         rates_G = np.mean([spread.values for spread in spreads], axis=0)
         if part not in SPREAD_PARTS:
-            return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[one.site(metric)])
+            return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[measured.site(metric)])
         lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}[part]
         return Strata(rates_G, sizes_G, None, lowest)
     sizes_C = np.array(samples["test"])
-    weights_C = class_weights("accuracy" if metric == "client-accuracy.mean" else metric, one, sizes_C)
+    weights_C = class_weights("accuracy" if metric == "client-accuracy.mean" else metric, measured, sizes_C)
     if weights_C is None:
         return None
     recalls = [np.nan_to_num(point.numbers.recall) for point in points]
     return Strata(np.mean(recalls, axis=0), sizes_C, weights_C)
 
 
-def class_weights(metric: str, one: Measured, sizes_C: NDArray[np.int64]) -> Floats | None:
+def class_weights(metric: str, measured: Measured, sizes_C: NDArray[np.int64]) -> Floats | None:
     """Return the weight of each class's recall in a number; None where it is not a weighted sum of them."""
     tested_C = sizes_C > 0
-    train_KC = np.array(one.run.samples["train"])
+    train_KC = np.array(measured.run.samples["train"])
     if metric == "balanced-accuracy":
         return np.asarray(tested_C / tested_C.sum())
     if metric == "accuracy":
@@ -109,7 +109,7 @@ def class_weights(metric: str, one: Measured, sizes_C: NDArray[np.int64]) -> Flo
         held_KC = train_KC * tested_C
         held_KC = held_KC[held_KC.sum(1) > 0]
         return np.asarray((held_KC / held_KC.sum(1, keepdims=True)).mean(0))
-    groups = shot_groups(train_KC.sum(0).tolist(), one.run.settings.data.long_tailed)
+    groups = shot_groups(train_KC.sum(0).tolist(), measured.run.settings.data.long_tailed)
     if (group := metric.removesuffix("-recall")) in groups:
         chosen_C = np.isin(np.arange(len(sizes_C)), groups[group]) & tested_C
         return np.asarray(chosen_C / chosen_C.sum())
@@ -121,12 +121,12 @@ def resample(runs: Sequence[Strata], chosen_BS: NDArray[np.int64], draws: np.ran
 
     n examples drawn with replacement out of n, of which a share is right, are right binomially often.
     """
-    sizes_RG = np.stack([one.sizes_G for one in runs])
-    rates_RG = np.clip(np.stack([one.rates_G for one in runs]), 0.0, 1.0)
+    sizes_RG = np.stack([run.sizes_G for run in runs])
+    rates_RG = np.clip(np.stack([run.rates_G for run in runs]), 0.0, 1.0)
     drawn_BSG = draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS]) / np.maximum(sizes_RG, 1)[chosen_BS]
     if runs[0].weights_G is None:
         return np.asarray(100 * np.sort(drawn_BSG)[..., : runs[0].lowest].mean(-1))
-    weights_RG = np.stack([one.weights_G for one in runs if one.weights_G is not None])
+    weights_RG = np.stack([run.weights_G for run in runs if run.weights_G is not None])
     return np.asarray(100 * (drawn_BSG * weights_RG[chosen_BS]).sum(-1))
 
 
@@ -177,7 +177,7 @@ def bootstrap(
         return None
     else:
         drawn = [differences_LS[column][chosen_BS] for column in range(columns)]
-    smallest_B = among_highest(np.stack([each.mean(1) for each in drawn]), among)
+    smallest_B = among_highest(np.stack([differences.mean(1) for differences in drawn]), among)
     low, high = np.percentile(smallest_B, [2.5, 97.5])
     what = "seeds and test examples" if complete else "seeds"
     return Interval(float(low), float(high), float((smallest_B > by).mean()), what)

@@ -18,7 +18,7 @@ NONE = "—"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table."""
 
     text: str
@@ -34,8 +34,8 @@ class Table:
     """A table; the first cell of a row names it."""
 
     caption: str
-    headings: Sequence[Cell]
-    rows: Sequence[Sequence[Cell]]
+    headings: Sequence[TableCell]
+    rows: Sequence[Sequence[TableCell]]
     wordy: bool = False
     """Whether cells are sentences rather than numbers."""
 
@@ -84,18 +84,18 @@ def per_column(
     gathered: Gathered,
     caption: Callable[[str], str],
     headings: Callable[[str], Sequence[str]],
-    cell: Callable[[str, str, str], Cell],
+    cell: Callable[[str, str, str], TableCell],
 ) -> list[Table]:
     """Return a table a column, for the headings that the column has; `cell` gets row, column and heading."""
     tables = []
     for column in gathered.experiment.columns:
         if shown := headings(column):
             rows = [
-                [Cell(row.label), *(cell(row.label, column, heading) for heading in shown)]
+                [TableCell(row.label), *(cell(row.label, column, heading) for heading in shown)]
                 for row in gathered.experiment.rows
                 if gathered.of(row.label, column)
             ]
-            tables.append(Table(named(column) + caption(column), [Cell("method"), *map(Cell, shown)], rows))
+            tables.append(Table(named(column) + caption(column), [TableCell("method"), *map(TableCell, shown)], rows))
     return tables
 
 
@@ -103,12 +103,12 @@ def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str]) 
     """Return a table a column with the given metrics, by heading, where they are recorded."""
     rows, selection = [row.label for row in gathered.experiment.rows], gathered.experiment.selection
 
-    def found(row: str, column: str, heading: str) -> Summary | None:
+    def summary(row: str, column: str, heading: str) -> Summary | None:
         return summarize_seeds(gathered.of(row, column), selection, metrics[heading])
 
     return per_column(
         gathered,
         lambda _: caption,
-        lambda column: [heading for heading in metrics if any(found(row, column, heading) for row in rows)],
-        lambda row, column, heading: Cell(spread_words(found(row, column, heading), metrics[heading])),
+        lambda column: [heading for heading in metrics if any(summary(row, column, heading) for row in rows)],
+        lambda row, column, heading: TableCell(spread_words(summary(row, column, heading), metrics[heading])),
     )

@@ -14,7 +14,7 @@ from rich.text import Text
 from fedskew.report.claims import reached
 from fedskew.report.document import Document
 from fedskew.report.statistics import Summary, summarize_seeds
-from fedskew.report.table import Cell, Table
+from fedskew.report.table import Table, TableCell
 from server_app.selection import SELECTIONS
 
 SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
@@ -24,34 +24,39 @@ SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "o
 def markdown(documents: Sequence[Document]) -> str:
     """Return the reports one below the other, without figures."""
     parts = []
-    for one in documents:
-        parts += [f"## {one.gathered.experiment.title}", one.subtitle, one.headline, "\n".join(verdict_lines(one))]
-        parts.append("\n".join(f"> {escaped(warning)}" for warning in one.gathered.warnings))
-        parts.append(markdown_table(one.main))
-        parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(one.notes, 1)))
-        parts.append(escaped(assumed(one)))
-        for section in one.sections:
+    for document in documents:
+        parts += [
+            f"## {document.gathered.experiment.title}",
+            document.subtitle,
+            document.headline,
+            "\n".join(verdict_lines(document)),
+        ]
+        parts.append("\n".join(f"> {escaped(warning)}" for warning in document.gathered.warnings))
+        parts.append(markdown_table(document.main))
+        parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(document.notes, 1)))
+        parts.append(escaped(assumed(document)))
+        for section in document.sections:
             if section.tables:
                 parts += [f"### {section.title}", section.about, *map(markdown_table, section.tables)]
-        parts.append(f"`{one.gathered.command}`")
+        parts.append(f"`{document.gathered.command}`")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def assumed(one: Document) -> str:
+def assumed(document: Document) -> str:
     """Return the settings that the paper leaves open; empty where there are none."""
-    told = ", ".join(f"{key} = {value}" for key, value in one.gathered.assumed.items())
-    return f"The paper leaves open, and these runs have: {told}." if told else ""
+    stated = ", ".join(f"{key} = {value}" for key, value in document.gathered.assumed.items())
+    return f"The paper leaves open, and these runs have: {stated}." if stated else ""
 
 
-def verdict_lines(one: Document) -> list[str]:
+def verdict_lines(document: Document) -> list[str]:
     """Return a line a claim, and below them one for each that nothing here can judge."""
     lines = []
-    for verdict in one.verdicts:
+    for verdict in document.verdicts:
         counted = f", {verdict.holds} of {verdict.n} seeds" if verdict.n else ""
         counted += f", {verdict.unmeasured} not measured yet" if verdict.n and verdict.unmeasured else ""
         remark = "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
         lines.append(f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{counted}{escaped(remark)}")
-    lines += [f"- {escaped(says)}: **not judged**" for says in one.gathered.experiment.unjudged]
+    lines += [f"- {escaped(says)}: **not judged**" for says in document.gathered.experiment.unjudged]
     return lines
 
 
@@ -64,7 +69,7 @@ def markdown_table(table: Table) -> str:
     return f"{escaped(table.caption[0].upper() + table.caption[1:])}\n\n" + "\n".join(lines)
 
 
-def markdown_cell(cell: Cell) -> str:
+def markdown_cell(cell: TableCell) -> str:
     """Return a cell in one line."""
     text = f"**{escaped(cell.text)}**" if cell.strong else escaped(cell.text)
     return text + (f" ({escaped(cell.below)})" if cell.below else "")
@@ -80,25 +85,25 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def lines(one: Document) -> list[dict[str, Any]]:
+def lines(document: Document) -> list[dict[str, Any]]:
     """Return a line a row, column and selection; the paper's number and the difference stand at its own selection."""
-    gathered, experiment = one.gathered, one.gathered.experiment
+    gathered, experiment = document.gathered, document.gathered.experiment
     result = []
     for index, column in enumerate(experiment.columns):
         for row in experiment.rows:
             paper = experiment.cells.get(row.label, (None,) * len(experiment.columns))[index]
             group, metric = gathered.of(row.label, column), experiment.metric_of(column)
-            found = {(metric, each): summarize_seeds(group, each, metric) for each in SELECTIONS}
+            summaries = {(metric, chosen): summarize_seeds(group, chosen, metric) for chosen in SELECTIONS}
             compared = (metric, experiment.selection)
             if experiment.reaches:
                 rounds = {seed: float(r.round) for seed, r in reached(gathered, row.label, column).items() if r}
                 compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
-                found[compared] = Summary(rounds) if rounds else None
-            for (name, selection), ours in found.items():
+                summaries[compared] = Summary(rounds) if rounds else None
+            for (name, selection), ours in summaries.items():
                 beside = paper if (name, selection) == compared else None
                 if ours or beside is not None:
-                    told = (experiment.name, column, row.label, name, selection)
-                    result.append(dict(zip(COLUMNS, (*told, *line(ours, beside)), strict=True)))
+                    place = (experiment.name, column, row.label, name, selection)
+                    result.append(dict(zip(COLUMNS, (*place, *line(ours, beside)), strict=True)))
     return result
 
 
@@ -115,9 +120,9 @@ def csv_text(documents: Sequence[Document]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for one in documents:
-        for each in lines(one):
-            writer.writerow({key: csv_field(value) for key, value in each.items()})
+    for document in documents:
+        for row in lines(document):
+            writer.writerow({key: csv_field(value) for key, value in row.items()})
     return file.getvalue()
 
 
@@ -134,43 +139,43 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
     """Return everything that the tables are made of."""
     return [
         {
-            "experiment": one.gathered.experiment.name,
-            "title": one.gathered.experiment.title,
-            "headline": one.headline,
-            "warnings": list(one.gathered.warnings),
-            "numbers": lines(one),
+            "experiment": document.gathered.experiment.name,
+            "title": document.gathered.experiment.title,
+            "headline": document.headline,
+            "warnings": list(document.gathered.warnings),
+            "numbers": lines(document),
             "claims": [
                 asdict(verdict) | {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
-                for verdict in one.verdicts
+                for verdict in document.verdicts
             ],
-            "not-judged": list(one.gathered.experiment.unjudged),
-            "assumed": one.gathered.assumed,
-            "runs": {run.name: {"state": run.state, **run.versions} for run in one.gathered.runs.values()},
-            "command": one.gathered.command,
+            "not-judged": list(document.gathered.experiment.unjudged),
+            "assumed": document.gathered.assumed,
+            "runs": {run.name: {"state": run.state, **run.versions} for run in document.gathered.runs.values()},
+            "command": document.gathered.command,
         }
-        for one in documents
+        for document in documents
     ]
 
 
 def show(documents: Sequence[Document], console: Console) -> None:
     """Print what matters most: verdicts, warnings, ours beside the paper's, the claims."""
-    for one in documents:
-        console.print(Text(one.gathered.experiment.title, "bold"), Text(f"\n{one.subtitle}", "dim"), end="\n")
-        for said in (one.headline, *verdict_lines(one)):
+    for document in documents:
+        console.print(Text(document.gathered.experiment.title, "bold"), Text(f"\n{document.subtitle}", "dim"), end="\n")
+        for said in (document.headline, *verdict_lines(document)):
             console.print(said.replace("**", "").replace("\\", ""), markup=False)
-        for warning in one.gathered.warnings:
+        for warning in document.gathered.warnings:
             console.print(Text(warning, "yellow"))
-        console.print(rich_table(one.main))
-        for number, note in enumerate(one.notes, 1):
+        console.print(rich_table(document.main))
+        for number, note in enumerate(document.notes, 1):
             console.print(f"[{number}] {note}", markup=False, style="dim")
-        if told := assumed(one):
-            console.print(told, markup=False, style="dim")
-        for section in one.sections:
+        if stated := assumed(document):
+            console.print(stated, markup=False, style="dim")
+        for section in document.sections:
             if section.key in ("claims", "reach"):
                 for table in section.tables:
                     console.print(rich_table(table))
-        if len(one.gathered.finished) < len(one.gathered.runs):
-            console.print(f"What is missing is made by: {one.gathered.command}", markup=False)
+        if len(document.gathered.finished) < len(document.gathered.runs):
+            console.print(f"What is missing is made by: {document.gathered.command}", markup=False)
 
 
 def rich_table(table: Table) -> RichTable:
@@ -186,6 +191,6 @@ def rich_table(table: Table) -> RichTable:
     return shown
 
 
-def rich_cell(cell: Cell) -> Text:
+def rich_cell(cell: TableCell) -> Text:
     """Return a cell with its second line below the first."""
     return Text.assemble((cell.text, "bold" if cell.strong else ""), (f"\n{cell.below}" if cell.below else "", "dim"))
