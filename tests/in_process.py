@@ -204,7 +204,7 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
 
         def add_and_die(folder: RunFolder, record: RoundRecord) -> None:
             add_round(folder, record)
-            if record["round"] == round:
+            if record.round == round:
                 with folder.rounds_file.open("a") as file:
                     file.write('{"round": 4, "models"')  # a line cut short
                 die()
