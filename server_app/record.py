@@ -48,7 +48,7 @@ class ModelNumbers:
         means = {name: part for name, part in numbers.items() if part is None or isinstance(part, float)}
         return ModelNumbers(
             {name: number(value) for name, value in means.items()},
-            [number(value) for value in numbers.get("recall", ())],
+            number(numbers.get("recall", [])),
             {name: Spread(**arguments(spread)) for name, spread in spreads.items()},
             ModelNumbers.of(numbers["validation"]) if "validation" in numbers else None,
         )
@@ -137,7 +137,7 @@ class RoundRecord:
             failures={int(client): reason for client, reason in rest.pop("failures").items()},
             seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
             unseen=None if unseen is None else unseen_site(unseen),
-            metrics={name: numbers_of(value) for name, value in rest.items()},
+            metrics={name: number(value) for name, value in rest.items()},
             **stated,
         )
 
@@ -162,19 +162,14 @@ def to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def number(value: float | None) -> float:
-    """Return a number of JSON, where null stands for NaN."""
-    return math.nan if value is None else value
-
-
-def numbers_of(value: Any) -> Any:
-    """Return a number, or numbers, of JSON."""
-    return [number(part) for part in value] if isinstance(value, list) else number(value)
+def number(value: Any) -> Any:
+    """Return a number, or numbers, of JSON, where null stands for NaN."""
+    return [number(part) for part in value] if isinstance(value, list) else math.nan if value is None else value
 
 
 def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an object of numbers as a dataclass takes them."""
-    return {name.replace("-", "_"): numbers_of(value) for name, value in parts.items()}
+    return {name.replace("-", "_"): number(value) for name, value in parts.items()}
 
 
 def unseen_site(parts: Mapping[str, Any]) -> UnseenSite:

@@ -171,7 +171,7 @@ def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
 
 def settings_told(folder: RunFolder, **samples: object) -> None:
     """Change what settings.json tells of the clients, as by hand."""
-    told = folder.told()
+    told = folder.origin()
     folder.settings_file.write_text(json.dumps({**told, "samples": {**told["samples"], **samples}}))
 
 
@@ -190,7 +190,7 @@ def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path:
     settings_told(run, clients=["0 bright"])
     with pytest.raises(DataError, match=r"settings.json: samples: must list every client and its samples"):
         export(TrainedRun(run), tmp_path / "model")
-    told = run.told()
+    told = run.origin()
     run.settings_file.write_text(json.dumps({**told, "settings": {**told["settings"], "rounds": "2", "model": None}}))
     with pytest.raises(DataError, match=r"settings: model, rounds: is missing or of another type"):
         TrainedRun(run)
