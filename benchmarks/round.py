@@ -29,7 +29,8 @@ from client_app.models import build
 from data import federate
 from fedskew.engines import execute
 from fedskew.engines.launcher import _Flower
-from server_app.settings import RunSettings, parse
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
 
 GOALS = {600: 1.05, 32: 1.15}
 CLIENTS, SAMPLED = 10, 5

@@ -18,7 +18,6 @@ from client_app.process import repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State
 from client_app.training import train_round
-from client_app.variants.norm_statistics import QUESTION, REFUSAL
 
 app = ClientApp()
 
@@ -36,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
         folder = folder_of(player.assignment.folder, number)
         memory = recall(folder, memory_round)
         forget_all_but(folder, memory_round)
-        client = player.client(number, round, shared, broadcast, memory)
+        client = player.client(number, round, shared, broadcast, memory, context.node_config)
         began = time.perf_counter()
         report = train_round(client, player.assignment.variants, player.assignment.training)
         remember(folder, round, report.memory)
@@ -96,9 +95,8 @@ def query(message: Message, context: Context) -> Message:
 
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
         memory = recall(folder_of(player.assignment.folder, number), memory_round)
-        answers = player.answer(player.client(number, 0, shared, {}, memory), question)
-        if question == QUESTION and context.node_config.get("share-norm-statistics", True) is not True:
-            answers = dict.fromkeys(answers, REFUSAL)
+        client = player.client(number, 0, shared, {}, memory, context.node_config)
+        answers = player.answer(client, question)
         return RecordDict({f"upload/{name}": pack(state) for name, state in answers.items()})
 
     return reply(message, play)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from client_app.models.classifier import Classifier, in_batches
 from client_app.state import State, seed_of
-from data import Samples, Settings
+from data import DataSettings, Samples, Settings
 
 
 class Loss(Protocol):
@@ -44,6 +44,8 @@ class Client:
     seed: int = 0
     sampling_weights_N: Tensor | None = None
     """(N,) with which training draws the samples; None is a plain shuffle. `train_round` sets them."""
+    node_config: Mapping[str, object] = field(default_factory=dict)
+    """What the configuration of the node that plays the client says; empty in a simulation."""
 
     @property
     def labels_N(self) -> Tensor:
@@ -135,6 +137,12 @@ class Variant(Settings):
     """Whether the variant would do nothing where no weights are shared."""
     shares_nothing: ClassVar[bool] = False
     """Whether the variant keeps the whole model on the client."""
+
+    makes_idle: ClassVar[Mapping[str, str]] = {}
+    """Keys of the run's settings that change nothing beside the variant, and what it does that this is so."""
+
+    def check(self, data: DataSettings) -> None:
+        """Raise SettingError where the variant's settings do not go with the run's data."""
 
     @property
     def pull(self) -> float:

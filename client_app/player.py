@@ -46,7 +46,13 @@ class Player:
             raise LookupError(f"there is no client {client}, only 0 to {self.federation.clients - 1}")
 
     def client(
-        self, client: int, round: int, shared: State, broadcast: Mapping[str, State], memory: Mapping[str, State]
+        self,
+        client: int,
+        round: int,
+        shared: State,
+        broadcast: Mapping[str, State],
+        memory: Mapping[str, State],
+        node_config: Mapping[str, object],
     ) -> Client:
         """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
         self.check_number(client)
@@ -61,6 +67,7 @@ class Player:
             broadcast={name: on_device(state, self.device) for name, state in broadcast.items()},
             memory={name: on_device(state, self.device) for name, state in memory.items()},
             seed=seed_of(self.assignment.seed, round, client),
+            node_config=node_config,
         )
 
     def answer(self, client: Client, question: str) -> dict[str, State]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.resolve import class_names, input_shape, numbers, resolve
+from data.resolve import resolve
 from data.settings import DataError, DataSettings
 from data.sources import cache
 from data.sources.catalog import KNOWN, domain_names, has_domains, is_own, members
@@ -61,22 +61,22 @@ def load(settings: DataSettings) -> Dataset:
         DataError: data that are missing or cannot be used, or a cache that cannot be written.
     """
     settings = resolve(settings)
-    names, classes, shape = members(settings.dataset), class_names(settings), input_shape(settings)
+    names, classes, shape = members(settings.dataset), settings.class_names, settings.shape
     # Labels of an image folder depend on the classes' names and order, all others on nothing but their number.
     by_name = classes if any(name.startswith("folder:") for name in names) else len(classes)
     identity = [names, shape, by_name, *_choices(settings, names)]
     folder = _folder(settings, identity, names)
-    found = cache.read(folder)
+    copy = cache.read(folder)
     for _ in range(TRIES):
-        if found is not None:
+        if copy is not None:
             break
         arrays = _read(settings, names, classes, shape)
         folder = _folder(settings, identity, names)  # again: a download has made the files that the key is about
         cache.write(folder, arrays)
-        found = cache.read(folder)
-    if found is None:
+        copy = cache.read(folder)
+    if copy is None:
         raise DataError(f"{folder}: the cached copy vanished while it was being read")
-    mapped, content = found
+    mapped, content = copy
 
     def loaded(name: str) -> NDArray[np.int64]:
         return np.array(mapped[name], np.int64)
@@ -94,8 +94,8 @@ def load(settings: DataSettings) -> Dataset:
         name=settings.dataset,
         class_names=classes,
         shape=shape,
-        mean=numbers("mean", settings.mean),
-        std=numbers("std", settings.std),
+        mean=settings.means,
+        std=settings.stds,
         train_inputs=inputs("train_inputs"),
         train_labels=loaded("train_labels"),
         test_inputs=inputs("test_inputs"),

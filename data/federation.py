@@ -174,10 +174,11 @@ def save_partition(federation: Federation, path: Path) -> None:
     Raises:
         SettingError: it cannot be written, or a domain is left out, which the file does not say.
     """
-    made = federation
+    unseen, data = federation.unseen, federation.dataset
     rule = "cannot be told by a partition file"
-    require(made.unseen is None, "unseen-domain", made.unseen and made.dataset.domain_names[made.unseen.index], rule)
-    save(path, Dealt(made.dataset.content, made.train_indices, made.global_test, made.domains, made.holdout_indices))
+    require(unseen is None, "unseen-domain", unseen and data.domain_names[unseen.index], rule)
+    test, domains = federation.global_test, federation.domains
+    save(path, Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices))
 
 
 def _from_file(settings: DataSettings, data: Dataset) -> Federation:
@@ -196,8 +197,8 @@ def _from_file(settings: DataSettings, data: Dataset) -> Federation:
         raise DataError(f"{path_of(settings.partition_file)}: {rule}")
     held_C = np.bincount(data.train_labels[dealt.holdout], minlength=data.num_classes)
     rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
-    each = settings.holdout_per_class * max(1, len(data.domain_names))  # it is drawn from every domain
-    require(bool((held_C == each).all()), "holdout-per-class", settings.holdout_per_class, rule)
+    stated = settings.holdout_per_class * max(1, len(data.domain_names))  # it is drawn from every domain
+    require(bool((held_C == stated).all()), "holdout-per-class", settings.holdout_per_class, rule)
     return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout)
 
 

@@ -62,9 +62,9 @@ def read(setting: str) -> Dealt:
         DataError: it is no partition file, or no longer the one that FILE#HASH names.
     """
     path = path_of(setting)
-    found = marked(setting)
-    if found != setting and MARK.fullmatch(setting):
-        raise DataError(f"{path}: is not the partition file that the run began with: {found} instead of {setting}")
+    current = marked(setting)
+    if current != setting and MARK.fullmatch(setting):
+        raise DataError(f"{path}: is not the partition file that the run began with: {current} instead of {setting}")
     try:
         content = json.loads(path.read_text())
         if content["fedskew-partition"] != VERSION:

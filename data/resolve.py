@@ -1,12 +1,11 @@
 """From the settings a user wrote to settings in which nothing is left to guess."""
 
 import difflib
-import math
 from dataclasses import replace
 
 from data.partition_file import marked, read
 from data.rules import SettingError, require
-from data.settings import PARTITIONS, DataSettings
+from data.settings import PARTITIONS, USED_BY, DataSettings
 from data.sources.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
@@ -38,26 +37,13 @@ def resolve(settings: DataSettings) -> DataSettings:
     _check_choices(settings, names)
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
     require(settings.augmentation == "none" or len(shape) == 3, "augmentation", settings.augmentation, rule)
-    domains = has_domains(settings.dataset)
-    partition, from_file = settings.partition, bool(settings.partition_file)
-    rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
-    require(partition in (("auto", "file") if from_file else PARTITIONS[:-1]), "partition", partition, rule)
-    if from_file:
-        partition = "file"
-    elif partition == "auto":
-        partition = "domains" if domains else "lda"
-    require(
-        domains == (partition == "domains") or partition in ("pooled", "file"),
-        "partition",
-        settings.partition,
-        f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
-        "other",
-    )
+    domains, partition = has_domains(settings.dataset), settings.partition_in_force
+    _check_partition(settings, partition)
     if settings.unseen_domain:
-        _check_unseen(settings, names, partition)
+        _check_unseen(settings, names)
     trained_on = len(names) - bool(settings.unseen_domain)
     dealt = trained_on * (settings.parts_per_domain or 1) if partition == "domains" else 10
-    if from_file:
+    if partition == "file":
         dealt = len(read(settings.partition_file).train)
         rule = f"must be 0 or {dealt}, the clients of partition-file"
         require(settings.clients in (0, dealt), "clients", settings.clients, rule)
@@ -85,57 +71,13 @@ def resolve(settings: DataSettings) -> DataSettings:
     return replace(
         settings,
         partition=partition,
-        partition_file=marked(settings.partition_file) if from_file else "",
+        partition_file=marked(settings.partition_file) if partition == "file" else "",
         clients=clients,
         classes=",".join(classes),
         input_shape="x".join(map(str, shape)),
         mean=",".join(map(str, mean)),
         std=",".join(map(str, std)),
     )
-
-
-def class_names(settings: DataSettings) -> tuple[str, ...]:
-    """The classes in order, from a list of names or a number of classes.
-
-    Raises:
-        SettingError: fewer than two classes, an empty name, or a name twice.
-    """
-    written = settings.classes.strip()
-    if written.isdecimal():
-        names = tuple(str(index) for index in range(int(written)))
-    else:
-        names = tuple(name.strip() for name in written.split(","))
-    require(len(names) >= 2, "classes", settings.classes, "must be at least two names, or a number of at least 2")
-    require(all(names), "classes", settings.classes, "must not hold an empty name")
-    require(len(set(names)) == len(names), "classes", settings.classes, "must name each class once")
-    return names
-
-
-def input_shape(settings: DataSettings) -> tuple[int, ...]:
-    """(channels, height, width), or (features,) for vectors.
-
-    Raises:
-        SettingError: anything but one or three positive whole numbers joined by x.
-    """
-    parts = settings.input_shape.lower().split("x")
-    rule = "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
-    valid = len(parts) in (1, 3) and all(part.strip().isdecimal() and int(part) > 0 for part in parts)
-    require(valid, "input-shape", settings.input_shape, rule)
-    return tuple(int(part) for part in parts)
-
-
-def numbers(key: str, written: str) -> tuple[float, ...]:
-    """A comma-separated list of finite numbers.
-
-    Raises:
-        SettingError: a part that is not a finite number.
-    """
-    try:
-        values = tuple(float(part) for part in written.split(","))
-    except ValueError:
-        raise SettingError(key, written, "must be numbers separated by commas") from None
-    require(all(math.isfinite(value) for value in values), key, written, "must be finite")
-    return values
 
 
 def _check_name(name: str, dataset: str) -> None:
@@ -166,9 +108,26 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
     require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
 
 
-def _check_unseen(settings: DataSettings, names: tuple[str, ...], partition: str) -> None:
+def _check_partition(settings: DataSettings, partition: str) -> None:
+    """Refuse a partition that the data do not go with, and settings that it does not look at."""
+    from_file = bool(settings.partition_file)
+    rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
+    # resolved settings name the file's partition
+    stated = ("auto", "file") if from_file else PARTITIONS[:-1]
+    settings.require(settings.partition in stated, "partition", rule)
+    for field, partitions in USED_BY.items():
+        used = partition in partitions or settings.is_default(field)
+        settings.require(used, field, f"has no effect with partition = {partition}")
+    settings.require(
+        has_domains(settings.dataset) == (partition == "domains") or partition in ("pooled", "file"),
+        "partition",
+        f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
+        "other",
+    )
+
+
+def _check_unseen(settings: DataSettings, names: tuple[str, ...]) -> None:
     known, unseen = domain_names(names), settings.unseen_domain
-    require(partition == "domains", "unseen-domain", unseen, f"has no effect with partition = {partition}")
     rule = f"must be a domain of dataset = {settings.dataset!r}: {', '.join(known)}"
     require(unseen in known, "unseen-domain", unseen, rule)
     rule = f"is the only domain of dataset = {settings.dataset!r}, and somebody has to train"
@@ -185,7 +144,7 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
             rule = f"the classes of {known[0]} and of {name} differ, so they cannot be domains of one problem"
             require(KNOWN[name].class_names == KNOWN[known[0]].class_names, "dataset", settings.dataset, rule)
         return KNOWN[known[0]].class_names
-    classes = class_names(settings)
+    classes = settings.class_names
     for name in known:
         number = len(KNOWN[name].class_names)
         require(len(classes) == number, "classes", settings.classes, f"must be {number} classes for {name}")
@@ -195,7 +154,7 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
     if settings.input_shape.strip():
-        shape = input_shape(settings)
+        shape = settings.shape
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
@@ -213,27 +172,27 @@ def _normalization(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """One value a channel (a single one for vectors) of each; .5/.5 where a data set brings none of its own."""
     channels = shape[0] if len(shape) == 3 else 1
-    own_mean: tuple[float, ...] = (0.5,) * channels
-    own_std: tuple[float, ...] = (0.5,) * channels
+    default_mean: tuple[float, ...] = (0.5,) * channels
+    default_std: tuple[float, ...] = (0.5,) * channels
     if len(shape) == 1:
-        own_mean, own_std = (0.0,), (1.0,)
+        default_mean, default_std = (0.0,), (1.0,)
     elif has_domains(settings.dataset) and names[0] in KNOWN:
         family = FAMILIES[KNOWN[names[0]].family]
-        own_mean, own_std = (family.mean,) * channels, (family.std,) * channels
+        default_mean, default_std = (family.mean,) * channels, (family.std,) * channels
     elif settings.dataset in KNOWN:
-        own_mean = _spread(KNOWN[settings.dataset].mean, channels)
-        own_std = _spread(KNOWN[settings.dataset].std, channels)
-    found: list[tuple[float, ...]] = []
-    for key, written, own in (("mean", settings.mean, own_mean), ("std", settings.std, own_std)):
-        values = numbers(key, written) if written.strip() else own
-        if len(values) == 1:
-            values = values * channels
-        count = shape[0]
-        rule = f"must be one value, or {count}, for input-shape {'x'.join(map(str, shape))}"
-        require(len(values) in (channels, count), key, written, rule)
-        found.append(values)
-    require(all(value > 0 for value in found[1]), "std", settings.std, "must be greater than 0")
-    return found[0], found[1]
+        default_mean = _spread(KNOWN[settings.dataset].mean, channels)
+        default_std = _spread(KNOWN[settings.dataset].std, channels)
+
+    def spread(field: str, values: tuple[float, ...]) -> tuple[float, ...]:
+        rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+        full = values * channels if len(values) == 1 else values
+        settings.require(len(full) in (channels, shape[0]), field, rule)
+        return full
+
+    mean = spread("mean", settings.means if settings.mean.strip() else default_mean)
+    std = spread("std", settings.stds if settings.std.strip() else default_std)
+    settings.require(all(value > 0 for value in std), "std", "must be greater than 0")
+    return mean, std
 
 
 def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -1,13 +1,15 @@
 """The settings of data and partition: which images there are, and which client holds which."""
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
 from data.augmentation import AUGMENTATIONS
-from data.rules import OneOf, Rule, Settings
-from data.sources.catalog import KNOWN
+from data.rules import OneOf, Rule, SettingError, Settings, require
+from data.sources.catalog import KNOWN, has_domains
 
 
 class DataError(ValueError):
@@ -17,13 +19,13 @@ class DataError(ValueError):
 PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled", "file")
 USED_BY = {
     "alpha": ("lda", "feddf", "llt"),
-    "min-samples": ("lda",),
-    "llt-form": ("llt",),
-    "parts-per-domain": ("domains",),
-    "domain-percent": ("domains",),
-    "unseen-domain": ("domains",),
+    "min_samples": ("lda",),
+    "llt_form": ("llt",),
+    "parts_per_domain": ("domains",),
+    "domain_percent": ("domains",),
+    "unseen_domain": ("domains",),
 }
-"""The partitions that look at a setting; under any other it would change nothing."""
+"""The partitions that look at a field; under any other it would change nothing."""
 
 
 PERCENT = Rule(
@@ -108,6 +110,56 @@ class DataSettings(Settings):
         rule = "contradicts parts-per-domain: set one of the two"
         self.require(self.domain_percent == 100 or not self.parts_per_domain, "domain_percent", rule)
 
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes in order; a number of them names them 0, 1 and so on.
+
+        Raises:
+            SettingError: fewer than two classes, an empty name, or a name twice.
+        """
+        stated = self.classes.strip()
+        names = map(str, range(int(stated))) if stated.isdecimal() else (name.strip() for name in stated.split(","))
+        classes = tuple(names)
+        self.require(len(classes) >= 2, "classes", "must be at least two names, or a number of at least 2")
+        self.require(all(classes), "classes", "must not hold an empty name")
+        self.require(len(set(classes)) == len(classes), "classes", "must name each class once")
+        return classes
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """(channels, height, width) of an image, or (features,) of a vector.
+
+        Raises:
+            SettingError: anything but one or three positive whole numbers joined by x.
+        """
+        sides = self.input_shape.lower().split("x")
+        rule = "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
+        valid = len(sides) in (1, 3) and all(side.strip().isdecimal() and int(side) > 0 for side in sides)
+        self.require(valid, "input_shape", rule)
+        return tuple(map(int, sides))
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        """The mean of each channel. Raises SettingError for what is no list of finite numbers."""
+        return numbers("mean", self.mean)
+
+    @property
+    def stds(self) -> tuple[float, ...]:
+        """The standard deviation of each channel. Raises SettingError for what is no list of finite numbers."""
+        return numbers("std", self.std)
+
+    @property
+    def partition_in_force(self) -> str:
+        """The partition that `auto` stands for, or the one stated."""
+        if self.partition != "auto":
+            return self.partition
+        return "file" if self.partition_file else "domains" if has_domains(self.dataset) else "lda"
+
     @property
     def long_tailed(self) -> bool:
         """Whether classes have shot groups: a long tail is cut, or the data come with one."""
@@ -119,3 +171,17 @@ class DataSettings(Settings):
         """Whether the images stay in their files, decoded when asked for: ImageNet-LT's would be 17 GB."""
         known = KNOWN.get(self.dataset)
         return known is not None and known.image_folder != ""
+
+
+def numbers(key: str, text: str) -> tuple[float, ...]:
+    """A comma-separated list of finite numbers.
+
+    Raises:
+        SettingError: a part that is not a finite number.
+    """
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        raise SettingError(key, text, "must be numbers separated by commas") from None
+    require(all(map(math.isfinite, values)), key, text, "must be finite")
+    return values

@@ -32,10 +32,11 @@ def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenD
     """
     assert data.train_domains is not None and data.test_domains is not None, "partition domains needs domains"
     index = data.domain_names.index(name)
-    own = UnseenDomain(index, name, train[data.train_domains[train] == index], test[data.test_domains[test] == index])
+    of_train, of_test = data.train_domains[train] == index, data.test_domains[test] == index
+    domain = UnseenDomain(index, name, train[of_train], test[of_test])
     rule = "must have at least two training images, as one has no variance"
-    require(len(own.train) >= 2, "unseen-domain", name, rule)
-    return own
+    require(len(domain.train) >= 2, "unseen-domain", name, rule)
+    return domain
 
 
 def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64] | None) -> Indices:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # both take a second to import, which `import fedskew` and the command line's --help do without
     from server_app.methods import Method
     from server_app.record import RoundRecord
-    from server_app.settings import Scalar
+    from server_app.run_settings import Scalar
 
 
 @dataclass(frozen=True)

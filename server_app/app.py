@@ -26,8 +26,9 @@ from server_app.evaluation import by_group, of_clients, of_server, shot_groups, 
 from server_app.methods import row_name
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.results import RunFolder
+from server_app.run_settings import RunSettings
 from server_app.selection import summarize
-from server_app.settings import RunSettings, parse
+from server_app.settings import parse
 from server_app.tracking import Tracker, tracker_of
 from server_app.unseen_site import study
 from strategies.base import AVERAGE

@@ -13,7 +13,7 @@ from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
 from server_app.lock import locked
 from server_app.record import FORMAT, RoundRecord, to_json
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 from server_app.tracking import tracker_of
 from server_app.versions import PACKAGES, versions
 

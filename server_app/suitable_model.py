@@ -12,14 +12,13 @@ PAPER_MODELS = {
 
 def suitable_model(data: DataSettings) -> str:
     """Return the papers' model for a data set, or for inputs of its shape."""
-    shape = [int(side) for side in data.input_shape.split("x")]
     for name in members(data.dataset)[:1]:
         if name in KNOWN and (model := PAPER_MODELS.get(name) or PAPER_MODELS.get(KNOWN[name].family)):
             return model
-    if len(shape) == 1:
+    if len(data.shape) == 1:
         return "mlp-bn"
     if has_domains(data.dataset) or data.dataset == "mnist-m":
         return "digit-model"
-    if shape[0] == 1:
-        return "small-cnn" if shape[1] < 20 else "mcmahan-cnn"
+    if data.shape[0] == 1:
+        return "small-cnn" if data.shape[1] < 20 else "mcmahan-cnn"
     return "resnet-8"

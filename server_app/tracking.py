@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server_app.record import RoundRecord, to_json
-from server_app.settings import RunSettings, Scalar
+from server_app.run_settings import RunSettings, Scalar
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -19,7 +19,8 @@ from fedskew.sweep.jobs import Job
 from server_app.app import Run, run
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
-from server_app.settings import RunSettings, parse
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
 from strategies.base import Rounds
 from strategies.exchange import QUERY, Exchange, Grid, Request
 

@@ -1,5 +1,6 @@
 """SingleSet: every client trains a model of its own (the lower bar in Li et al. 2021)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,9 @@ class LocalModel(Variant):
 
     name: ClassVar[str] = "local-model"
     shares_nothing: ClassVar[bool] = True
+    makes_idle: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("server-learning-rate", "server-momentum", "server-momentum-form", "unseen-domain"), "shares nothing"
+    )
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return frozenset(model.state_dict())

@@ -7,7 +7,7 @@ import torch
 
 from client_app.client import Client, Variant
 from client_app.state import State
-from data import Rule
+from data import DataSettings, Rule
 
 QUESTION = "norm-statistics"
 REFUSAL: State = {"refused": torch.ones(())}
@@ -39,6 +39,12 @@ class PrivateNorm(Variant):
         rule = "has no effect without share-norm-statistics"
         self.require(self.share_norm_statistics or not self.refused_by, "refused_by", rule)
 
+    def check(self, data: DataSettings) -> None:
+        idle = self.share_norm_statistics and not data.unseen_domain
+        self.require(not idle, "share_norm_statistics", "has no effect without unseen-domain")
+        rule = f"must be below clients = {data.clients}"
+        self.require(max(self.refusing, default=0) < data.clients, "refused_by", rule)
+
     @property
     def refusing(self) -> frozenset[int]:
         """The clients that refuse."""
@@ -48,4 +54,5 @@ class PrivateNorm(Variant):
         """Return the tensors kept, by name, or REFUSAL."""
         if question != QUESTION or not self.share_norm_statistics:
             return {}
-        return REFUSAL if client.id in self.refusing else client.memory["private"]
+        agrees = client.node_config.get("share-norm-statistics", True) is True and client.id not in self.refusing
+        return client.memory["private"] if agrees else REFUSAL

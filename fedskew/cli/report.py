@@ -10,7 +10,8 @@ import typer
 from data import SettingError, require
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.experiments.experiments import find_all, load_experiments
-from server_app.settings import GeneralSettings, Scalar, parse_text
+from server_app.run_settings import GeneralSettings, Scalar
+from server_app.settings import parse_text
 
 
 def report(

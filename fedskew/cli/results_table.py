@@ -11,8 +11,8 @@ from rich.table import Table
 from fedskew.experiments.plan import Cell
 from fedskew.numbers import percent
 from server_app.record import ModelNumbers, unseen_site
+from server_app.run_settings import RunSettings
 from server_app.selection import selected
-from server_app.settings import RunSettings
 
 SHOWN_CLASSES = 10
 """Classes whose recall fits beside the means."""
@@ -63,11 +63,11 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    named = {line.settings.data.classes for line in shown}
-    classes = named.pop().split(",") if len(named) == 1 else []
-    recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else []
+    named = {line.settings.data.class_names for line in shown}
+    classes = named.pop() if len(named) == 1 else ()
+    recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else ()
     means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
-    if all(len(line.settings.data.classes.split(",")) == 2 for line in shown):
+    if all(line.settings.data.num_classes == 2 for line in shown):
         means["auroc"] = "AUROC"
     experiments = len({line.experiment for line in shown}) > 1
     columns = any(line.column for line in shown)

@@ -14,7 +14,8 @@ from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import Cell, plan, runs, selected
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
-from server_app.settings import RunSettings, Scalar, parse, parse_text
+from server_app.run_settings import RunSettings, Scalar
+from server_app.settings import parse, parse_text
 
 
 class Engine(StrEnum):

@@ -24,7 +24,7 @@ from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.engines import app_folder
 from fedskew.numbers import duration, in_bytes
 from fedskew.sweep.jobs import Job, Shares, shares
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 
 RAY_START = 15.0
 """Seconds that a run on Ray takes before its first round and after its last one."""

@@ -7,7 +7,7 @@ from fedskew.costs.memory import memory_of, model_of, participants, upload_of
 from fedskew.costs.rehearsal import Rates
 from fedskew.costs.sizes import Sizes, steps
 from server_app.results import RunFolder
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 
 FILES = 3
 """Files that a client keeps: of the last round, of the one before, and the one being written."""

@@ -17,7 +17,7 @@ from client_app.variants.feature_gradients import FeatureGradients
 from data import SettingError
 from fedskew.costs.sizes import Sizes
 from fedskew.numbers import in_bytes
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 from strategies.ratio_loss import RatioLoss
 
 PROCESS = 100 * 2**20

@@ -22,7 +22,7 @@ from fedskew.costs.sizes import steps
 from fedskew.engines.local import LocalGrid
 from server_app.app import Run
 from server_app.results import RunFolder
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 from strategies.exchange import ExchangeSettings
 from strategies.server import ServerMethod
 

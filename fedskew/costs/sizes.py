@@ -43,7 +43,7 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
             own_tests=made.test_indices is not None,
             holdout=len(made.holdout_indices),
         )
-    names, classes = members(data.dataset), len(data.classes.split(","))
+    names, classes = members(data.dataset), data.num_classes
     if not all(name in KNOWN and all(KNOWN[name].sizes) for name in names):
         return None
     train, test = pooled(data, names)

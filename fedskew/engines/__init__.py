@@ -13,7 +13,7 @@ from fedskew.engines.local import LocalGrid
 from fedskew.engines.processes import claim
 from fedskew.interrupt import one_interrupt
 from server_app.results import RunFolder
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 
 ENGINES = ("inprocess", "workers", "ray")
 FOLLOW_INTERVAL = 0.1

@@ -8,11 +8,12 @@ from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row
 from server_app.methods import METHODS, compose
-from server_app.settings import RunSettings, Scalar, parse
+from server_app.run_settings import RunSettings, Scalar
+from server_app.settings import parse
 from strategies.base import AVERAGE
 
 HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior", "needs_batch_norm",
-                      "needs_images", "needs_shared"})  # fmt: skip
+                      "needs_images", "needs_shared", "makes_idle", "check"})  # fmt: skip
 """What of a Variant may be a variant's own and training with it is still the same, to the bit, as without: uploads and
 answers, which training never reads, and what only refuses. Whatever else a Variant has counts as training."""
 

@@ -13,7 +13,7 @@ from fedskew.export.model_folder import Description
 from fedskew.numbers import percent
 from server_app.methods import METHODS, compose, row_name
 from server_app.record import ModelNumbers
-from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 
 SHOWN = {"balanced-accuracy": "balanced accuracy", "accuracy": "accuracy", "macro-f1": "macro-F1",
          "calibration-error": "calibration error"}  # fmt: skip

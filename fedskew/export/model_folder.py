@@ -11,7 +11,6 @@ from client_app.models import MODELS, batch_norm_names, build, is_own_model
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError
-from data.resolve import class_names, input_shape, numbers
 from strategies.checks import differences, expected_of, not_finite
 
 FORMAT = "1"
@@ -77,20 +76,20 @@ class Description:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        return class_names(self.data)
+        return self.data.class_names
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(C, H, W), or (F,) for vectors."""
-        return input_shape(self.data)
+        return self.data.shape
 
     @property
     def means(self) -> tuple[float, ...]:
-        return numbers("mean", self.mean)
+        return self.data.means
 
     @property
     def stds(self) -> tuple[float, ...]:
-        return numbers("std", self.std)
+        return self.data.stds
 
 
 class ModelFolder:

@@ -15,8 +15,8 @@ MOST_CLASSES = 20
 
 def class_names(gathered: Gathered) -> list[str]:
     """Return the names of the classes; none when columns have different ones."""
-    names = {run.settings.data.classes for run in gathered.runs.values()}
-    return next(iter(names)).split(",") if len(names) == 1 else []
+    names = {run.settings.data.class_names for run in gathered.runs.values()}
+    return list(names.pop()) if len(names) == 1 else []
 
 
 def recalls(group: Iterable[Measured], selection: str) -> Floats | None:

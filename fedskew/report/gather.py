@@ -12,8 +12,8 @@ from fedskew.experiments.plan import Cell, plan
 from fedskew.sites import site_names
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 from server_app.selection import Point, points_of
-from server_app.settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 
 VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is told."""

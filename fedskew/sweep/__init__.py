@@ -16,7 +16,7 @@ from fedskew.costs.sizes import sizes_of
 from fedskew.experiments.plan import Cell
 from fedskew.sweep.jobs import Job, Outcome, ordered, shares
 from server_app.results import RunFolder
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 from server_app.versions import PACKAGES
 
 Summaries = dict[str, dict[str, Any]]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from data import require
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 
 CUDA_CONTEXT = 600 * 2**20
 """Bytes of a GPU's memory that a process takes before it computes anything."""

@@ -16,7 +16,7 @@ from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
 from fedskew.sweep.jobs import Job, Shares, same_data
 from server_app.lock import FolderBusy
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 
 Event = tuple[str, Any]
 """("line", line), ("finished", summary), ("failed", reason) or ("died", reason)."""

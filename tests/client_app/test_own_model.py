@@ -9,7 +9,8 @@ import torch
 
 from client_app.models import Classifier, build
 from data import SettingError
-from server_app.settings import RunSettings, parse
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
 
 MODULE = """
 from torch import nn

@@ -25,7 +25,8 @@ from fedskew.costs.memory import memory_of, output_bytes, refuse_what_cannot_fit
 from fedskew.costs.rehearsal import Rates, Stage, repeated, shortened
 from fedskew.costs.sizes import Sizes, sizes_of, steps
 from fedskew.sweep.jobs import Shares
-from server_app.settings import RunSettings, parse
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
 from strategies.creff import CReFF
 
 RATES = Rates(

@@ -16,7 +16,7 @@ from fedskew.sweep.jobs import Outcome
 from fedskew.sweep.overview import Overview
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.results import RunFolder
-from server_app.settings import RunSettings
+from server_app.run_settings import RunSettings
 
 
 def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:

@@ -13,16 +13,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from client_app.assignment import Assignment
 from data import OneOf, SettingError
 from server_app.methods import METHODS, compose, section_types
-from server_app.settings import (
-    GROUPS,
-    WITHOUT_EFFECT_ON_NUMBERS,
-    Scalar,
-    as_toml,
-    defaults,
-    explanations,
-    parse,
-    parse_text,
-)
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
+from server_app.settings import as_toml, defaults, explanations, groups, parse, parse_text
 
 ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
@@ -37,9 +29,7 @@ DOMAINS: dict[str, Any] = {"dataset": "domains:mnist,usps"}
 UNSEEN: dict[str, Any] = {**DOMAINS, "method": "fedbn", "unseen-domain": "usps"}
 BN_SHARES = "local-batch-norm.share-norm-statistics"
 HINTS: dict[str, Any] = {
-    f"{prefix}{field.replace('_', '-')}": hint
-    for prefix, kind in [*(("", kind) for kind in GROUPS.values()), *((f"{n}.", k) for n, k in section_types().items())]
-    for field, hint in get_type_hints(kind, include_extras=True).items()
+    group.key(field): hint for group in groups() for field, hint in get_type_hints(group, include_extras=True).items()
 }
 """The annotation of every setting."""
 

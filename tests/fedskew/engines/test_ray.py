@@ -16,7 +16,8 @@ import pytest
 from fedskew.engines import app_folder, execute
 from fedskew.engines.launcher import LaunchFailed, launch
 from fedskew.engines.processes import end, mark, marked
-from server_app.settings import RunSettings, parse
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from fedskew.report.gather import Gathered, gather
 from fedskew.report.text import csv_text, markdown
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
+from server_app.run_settings import RunSettings
 from server_app.selection import summarize
-from server_app.settings import RunSettings
 
 HERE = Path(__file__).parent
 ENTRY: dict[str, Any] = {

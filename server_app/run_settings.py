@@ -1,0 +1,141 @@
+"""What the settings of a run are, and the run's name: an id made of everything that can change its numbers."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from client_app.assignment import Assignment
+from client_app.client import Variant
+from client_app.models import MODELS, is_own_model, source_hash
+from client_app.optimizer import TrainingSettings
+from client_app.process import code_version
+from data import DataSettings, OneOf, Rule, Settings
+from server_app.methods import Parts
+from strategies.exchange import ExchangeSettings
+from strategies.server import ServerMethod
+from strategies.server_optimizer import FORMS, ServerOptimizer
+
+Scalar = bool | int | float | str
+MODEL = Rule(
+    lambda name: name in ("auto", *MODELS) or is_own_model(name),
+    f"must be MODULE:FUNCTION or one of {', '.join(('auto', *MODELS))}",
+)
+TENSORBOARD = Rule(
+    lambda asked: not asked or find_spec("tensorboard") is not None,
+    "needs the package tensorboard: pip install 'fedskew[tensorboard]'",
+)
+
+
+@dataclass(frozen=True)
+class GeneralSettings(Settings):
+    """What is run, for how long, and where the results go."""
+
+    method: str = "fedshift"
+    """One method, or several that compose, as in fedshift+fedbn+iwds."""
+    model: Annotated[str, MODEL] = "auto"
+    """A model of `fedskew list models`, or one's own as MODULE:FUNCTION; auto is the papers' choice for the data."""
+    rounds: Annotated[int, Ge(1)] = 20
+    """Communication rounds."""
+    participation: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share C of the clients that take part in a round: floor(C N), at least one."""
+    seed: Annotated[int, Ge(0)] = 0
+    """Seed of everything random: data draws, partition, first weights, sampling, batches."""
+    evaluate_every: Annotated[int, Ge(0)] = 1
+    """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
+    server_learning_rate: Annotated[float, Gt(0)] = 1.0
+    """Learning rate of the server optimizer."""
+    server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Momentum of the server optimizer."""
+    server_momentum_form: Annotated[str, OneOf(*FORMS)] = "heavy-ball"
+    """heavy-ball, nesterov or damped: how the server's momentum enters."""
+    device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
+    """auto (a GPU where a client sees one), cpu or cuda."""
+    results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
+    """Folder of the runs' folders."""
+    fresh: bool = False
+    """Start again even when the run is finished or can be resumed."""
+    tensorboard: Annotated[bool, TENSORBOARD] = False
+    """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
+
+    def agree(self) -> None:
+        idle = not self.server_momentum and not self.is_default("server_momentum_form")
+        self.require(not idle, "server_momentum_form", "has no effect without server-momentum")
+
+    @property
+    def server_optimizer(self) -> ServerOptimizer:
+        """Return the server optimizer that is set."""
+        return ServerOptimizer(self.server_learning_rate, self.server_momentum, self.server_momentum_form)
+
+
+WITHOUT_EFFECT_ON_NUMBERS = {
+    "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
+    "tensorboard", "max-image-pixels", "max-unpacked-mib",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of one run, with nothing left to choose."""
+
+    general: GeneralSettings
+    data: DataSettings
+    training: TrainingSettings
+    exchange: ExchangeSettings
+    parts: Parts
+    variants: tuple[Variant, ...]
+    combine: ServerMethod
+    monitors: tuple[ServerMethod, ...]
+    deploys: tuple[ServerMethod, ...]
+
+    def flat(self) -> dict[str, Scalar]:
+        """Return every setting that is in force by its key."""
+        return {group.key(field.name): getattr(group, field.name) for group in self.groups() for field in fields(group)}
+
+    def groups(self) -> tuple[Settings, ...]:
+        """Return the settings in groups: the run's own, then those of the method's parts."""
+        run = (self.general, self.data, self.training, self.exchange)
+        return (*run, *self.variants, self.combine, *self.monitors, *self.deploys)
+
+    @cached_property
+    def run_id(self) -> str:
+        """A name for everything that can change the run's numbers: what it is, and a hash of the settings.
+
+        Made once, so that a run keeps its name when its own model's file is changed while it goes on.
+        """
+        settings = {key: value for key, value in self.flat().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        if is_own_model(self.general.model):
+            settings["model's file"] = source_hash(self.general.model)
+        code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+        data = re.sub(r"[^a-z0-9]+", "-", self.data.dataset.lower()).strip("-")[:40]
+        return f"{data}-{self.general.method}-seed{self.general.seed}-{code}"
+
+    @property
+    def folder(self) -> Path:
+        """The run's own folder."""
+        return Path(self.general.results) / self.run_id
+
+    def going_on(self) -> "RunSettings":
+        """Return the settings with fresh = false: the same run, whatever has become of its own model's file."""
+        settings = replace(self, general=replace(self.general, fresh=False))
+        vars(settings)["run_id"] = self.run_id
+        return settings
+
+    def assignment(self) -> Assignment:
+        """Return the part that clients need."""
+        return Assignment(
+            data=self.data,
+            training=self.training,
+            model=self.general.model,
+            variants=self.variants,
+            seed=self.general.seed,
+            device=self.general.device,
+            folder=self.folder,
+            code=code_version(),
+        )
