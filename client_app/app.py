@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.memory import folder_of, forget_all_but, recall, remember
-from client_app.messages import pack, unpack
+from client_app.messages import named, pack, unpack
 from client_app.player import Player, player
 from client_app.process import repeat_to_the_bit
 from client_app.scores import measure_all
@@ -88,10 +88,8 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Answer a question about every client that the message names."""
-    shared, question = (
-        unpack(message.content.array_records["model"]),
-        str(message.content.config_records["task"]["question"]),
-    )
+    shared = unpack(message.content.array_records["model"])
+    question = str(message.content.config_records["task"]["question"])
 
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
         memory = recall(folder_of(player.assignment.folder, number), memory_round)
@@ -104,10 +102,7 @@ def query(message: Message, context: Context) -> Message:
 
 def states(message: Message, kind: str) -> dict[str, State]:
     """Return the message's states named `kind/NAME`, by NAME."""
-    records = message.content.array_records
-    return {
-        name.removeprefix(f"{kind}/"): unpack(record) for name, record in records.items() if name.startswith(f"{kind}/")
-    }
+    return {name: unpack(record) for name, record in named(message.content.array_records, kind).items()}
 
 
 def reply(message: Message, play: Play) -> Message:

@@ -1,14 +1,16 @@
 """States in flwr's records, and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 import torch
 from flwr.app import Array, ArrayRecord
 
 from client_app.state import State
 
+Record = TypeVar("Record")
 _in_one_process: ContextVar[bool] = ContextVar("in_one_process", default=False)
 
 
@@ -42,6 +44,11 @@ def unpack(record: ArrayRecord) -> dict[str, torch.Tensor]:
     if isinstance(record, TensorRecord):
         return record.state
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+
+
+def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
+    """Return the records named `kind/NAME`, by NAME."""
+    return {name.removeprefix(f"{kind}/"): r for name, r in records.items() if name.startswith(f"{kind}/")}
 
 
 def size(state: State) -> int:

@@ -1,6 +1,5 @@
 """Rounds: choose clients, ask, check, combine, deploy, and remember what to record."""
 
-import logging
 import math
 import random
 import time
@@ -20,8 +19,6 @@ from strategies.fedavg import FedAvg
 from strategies.round import Round, sorted_workers
 from strategies.server import Deployment, Numbers, Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
-
-log = logging.getLogger("fedskew")
 
 AVERAGE = "average"
 """Name of the combined model among the deployed ones."""
@@ -127,8 +124,6 @@ class Rounds:
         """
         answered, number = time.perf_counter(), self.server.round
         updates = self.checked(exchange)
-        for client, reason in sorted(exchange.failures.items()):
-            log.warning("round %d: client %d left out: %s", number, client, reason)
         exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
         down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
 
@@ -152,7 +147,7 @@ class Rounds:
         self.last = Round(
             number=number,
             clients=[update.client for update in updates],
-            failures=dict(sorted(exchange.failures.items())),
+            failures=exchange.failures,
             loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
             bytes_down=down * len(exchange.asked),
             bytes_up=sum(size(u.shared) + sum(size(state) for state in u.uploads.values()) for u in updates),

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from client_app.models import Classifier
-from client_app.state import State, copy, weighted_mean
+from client_app.state import State, weighted_mean
 from client_app.training import mini_batches
 from data import Samples
+from strategies.distillation import on_cpu
 
 BATCH = 512
 """Inputs of a batch when statistics are estimated: their mean hardly depends on it, memory does."""
@@ -45,7 +46,7 @@ def reestimated(model: Classifier, state: State, samples: Samples, draws: torch.
         model.features(samples.batch(indices_B))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
-    return {name: tensor.cpu() for name, tensor in copy(model.state_dict()).items()}
+    return on_cpu(model)
 
 
 def averaged(answers: Mapping[int, State], examples: Mapping[int, int]) -> dict[str, Tensor]:

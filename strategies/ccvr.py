@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.state import State
-from strategies.checks import Refused, check_classes, differences
+from strategies.checks import Refused, check_by_class
 from strategies.head import head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod
 
@@ -41,16 +41,8 @@ class CCVR(ServerMethod):
     def accepts(self, server: Server, upload: State) -> None:
         """Accept classes and counts (n,) int64, means (n, D) and covariances (n, D, D) float64, symmetric."""
         classes, width = server.model.head.weight.shape
-        held = upload.get("classes", torch.empty(0))
-        expected = {
-            "classes": ((held.numel(),), torch.int64),
-            "counts": ((held.numel(),), torch.int64),
-            "means": ((held.numel(), width), torch.float64),
-            "covariances": ((held.numel(), width, width), torch.float64),
-        }
-        if reason := differences(upload, expected):
-            raise Refused(reason)
-        check_classes(held, classes)
+        means, covariances = ((width,), torch.float64), ((width, width), torch.float64)
+        check_by_class(upload, classes, {"counts": ((), torch.int64), "means": means, "covariances": covariances})
         if (upload["counts"] < 1).any():
             raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
         if not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):

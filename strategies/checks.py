@@ -45,8 +45,12 @@ def checked_update(
     return Update(client, shared, int(examples), uploads, answer.metrics)
 
 
-def check_classes(held: torch.Tensor, classes: int) -> None:
-    """Raise Refused unless `held` are classes, each at most once, in ascending order."""
+def check_by_class(upload: State, classes: int, rows: Expected) -> None:
+    """Raise Refused unless `upload` holds {"classes": (n,) int64 ascending} and n rows of every tensor of `rows`."""
+    held = upload.get("classes", torch.empty(0))
+    by_class = {"classes": ((), torch.int64), **rows}
+    if reason := differences(upload, {name: ((len(held), *shape), dtype) for name, (shape, dtype) in by_class.items()}):
+        raise Refused(reason)
     if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
         raise Refused(f"classes are {held.tolist()}, not ascending numbers below {classes}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from client_app.state import State
 from data import OneOf
-from strategies.checks import Refused, check_classes, differences
+from strategies.checks import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.server import Deployment, Server, ServerMethod, Unit, Update
 
@@ -47,14 +47,7 @@ class FederatedFeatures(ServerMethod):
     def accepts(self, server: Server, upload: State) -> None:
         """Accept {"classes": (n,) int64 ascending, "gradients": (n, C, D + bias columns) float32}."""
         classes, width = server.model.head.weight.shape
-        held = upload.get("classes", torch.empty(0))
-        expected = {
-            "classes": ((held.numel(),), torch.int64),
-            "gradients": ((held.numel(), classes, width + self.bias_columns), torch.float32),
-        }
-        if reason := differences(upload, expected):
-            raise Refused(reason)
-        check_classes(held, classes)
+        check_by_class(upload, classes, {"gradients": ((classes, width + self.bias_columns), torch.float32)})
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         if self.features_per_class == 0:

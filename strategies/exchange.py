@@ -1,5 +1,6 @@
 """Asking clients something through flwr: one message a node, asked again while somebody new answers."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
-from client_app.messages import pack, unpack
+from client_app.messages import named, pack, unpack
 from client_app.state import State
 from data import Settings
+
+log = logging.getLogger("fedskew")
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Answer:
 
     def named(self, kind: str) -> dict[str, State]:
         """Return the states named `kind/NAME`, by NAME."""
-        return {n.removeprefix(f"{kind}/"): state for n, state in self.states.items() if n.startswith(f"{kind}/")}
+        return named(self.states, kind)
 
 
 @dataclass
@@ -139,9 +142,12 @@ class Exchange:
             self.failures[client] = f"no reply; a node reported: {self.error}" if self.error else "no reply"
 
     def check_enough(self, share: float, what: str) -> None:
-        """Raise TooFewReplies when fewer than `share` of those asked sent a good reply."""
+        """Log who is left out. Raises TooFewReplies when fewer than `share` of those asked sent a good reply."""
+        self.failures = dict(sorted(self.failures.items()))
+        for client, reason in self.failures.items():
+            log.warning("%s: client %d left out: %s", what, client, reason)
         if len(self.answers) < max(1, share * len(self.asked) - 1e-9):  # 0.55 * 20 is a little more than 11
-            reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(self.failures.items())[:5])
+            reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(self.failures.items())[:5])
             raise TooFewReplies(
                 f"{what}: {len(self.answers)} good replies of {len(self.asked)}, min-replies = {share:g}; {reasons}"
             )

@@ -1,6 +1,5 @@
 """What clients are asked outside training: once before round 1, and once after the last round."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +12,6 @@ from client_app.state import State
 from strategies.base import Rounds
 from strategies.checks import Refused, check_answer
 from strategies.exchange import QUERY, Exchange, Grid
-
-log = logging.getLogger("fedskew")
 
 
 def ask_question(
@@ -69,8 +66,6 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 check_answer(answer, rounds.server, part)
             except Refused as refusal:
                 exchange.refuse(client, str(refusal))
-        for client, reason in sorted(exchange.failures.items()):
-            log.warning("question %s: client %d left out: %s", part.final_question, client, reason)
         exchange.check_enough(rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}")
         answers, began = exchange.uploads(part.final_question), time.perf_counter()
         state, last = rounds.states[part.name], rounds.last

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from client_app.state import State, weighted_mean
-from strategies.checks import Refused, differences
+from strategies.checks import Refused, differences, expected_of
 from strategies.server import Server, ServerMethod, Update
 
 
@@ -31,8 +31,7 @@ class Scaffold(ServerMethod):
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept a tensor for every shared parameter, of its shape and dtype."""
-        expected = {name: (tuple(server.start[name].shape), server.start[name].dtype) for name in server.parameters}
-        if reason := differences(upload, expected):
+        if reason := differences(upload, expected_of({name: server.start[name] for name in server.parameters})):
             raise Refused(reason)
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:

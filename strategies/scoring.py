@@ -1,6 +1,5 @@
 """How the deployed models do on the clients' own test sets."""
 
-import logging
 from collections.abc import Collection, Sequence
 
 from client_app.scores import Scores
@@ -9,7 +8,6 @@ from strategies.exchange import EVALUATE, Exchange, Grid
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
 """By kind of test set, deployed model and client."""
-log = logging.getLogger("fedskew")
 
 
 def evaluate_on_clients(
@@ -22,26 +20,23 @@ def evaluate_on_clients(
     models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
     exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models))
     scores = scores_of(exchange, rounds.deployed, kinds, classes)
-    for client, reason in sorted(exchange.failures.items()):
-        log.warning("round %d: client %d not evaluated: %s", rounds.round, client, reason)
     exchange.check_enough(rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}")
-    return scores, dict(sorted(exchange.failures.items()))
+    return scores, exchange.failures
 
 
 def scores_of(exchange: Exchange, deployed: Collection[str], kinds: Sequence[str], classes: int) -> ClientScores:
     """Return the good scores; an answer with other ones is refused in `exchange`."""
     scores: ClientScores = {kind: {name: {} for name in deployed} for kind in kinds}
-    for client in sorted(exchange.answers):
+    for client, answer in sorted(exchange.answers.items()):
+        measured = {kind: answer.named(kind) for kind in kinds}
         try:
-            measured = {kind: exchange.answers[client].named(kind) for kind in kinds}
-            for kind in kinds:
-                if measured[kind].keys() != set(deployed):
-                    raise ValueError(f"{kind} scores of {sorted(measured[kind])}, not of {sorted(deployed)}")
-            checked = {k: {n: Scores.of(state, classes) for n, state in measured[k].items()} for k in kinds}
+            for kind, states in measured.items():
+                if states.keys() != set(deployed):
+                    raise ValueError(f"{kind} scores of {sorted(states)}, not of {sorted(deployed)}")
+            checked = [(kind, n, Scores.of(state, classes)) for kind in kinds for n, state in measured[kind].items()]
         except ValueError as error:
             exchange.refuse(client, str(error))
             continue
-        for kind in kinds:
-            for name, client_scores in checked[kind].items():
-                scores[kind][name][client] = client_scores
+        for kind, name, client_scores in checked:
+            scores[kind][name][client] = client_scores
     return scores
