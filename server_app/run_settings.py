@@ -107,9 +107,15 @@ class RunSettings:
     def run_id(self) -> str:
         """A name for everything that can change the run's numbers: what it is, and a hash of the settings.
 
+        What is at its default is not hashed, so that a setting of a later version renames no run. What a default like
+        `auto` or the method's name stands for is hashed as resolved: spelled out or not, it is the same run. A default
+        that is changed would give runs of other numbers the same name: a test holds them as they are.
         Made once, so that a run keeps its name when its own model's file is changed while it goes on.
         """
-        settings = {key: value for key, value in self.flat().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        changed = [(group, field) for group in self.groups() for field in fields(group)]
+        changed = [(group, field) for group, field in changed if not group.is_default(field.name)]
+        settings = {group.key(field.name): getattr(group, field.name) for group, field in changed}
+        settings = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
         if is_own_model(self.general.model):
             settings["model's file"] = source_hash(self.general.model)
         code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
