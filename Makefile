@@ -14,8 +14,18 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
-demo: install
-	$(BIN)/fedskew run demo --engine ray
+demo: install  ## four kinds of skew and a method against each; one run through Flower's simulation on Ray as well
+	$(BIN)/fedskew run demo
+	$(BIN)/fedskew run demo-scanners --row fedbn --seed 0 --engine ray --results results/ray
+	$(BIN)/python docs/picture.py results/demo.png demo
+	$(BIN)/fedskew report demo --html results/demo.html
+	$(BIN)/fedskew report demo
+	@echo "These are settings where the methods help; docs/results.md has where they do not."
+	@echo
+	@echo "FedBN, seed 0, in worker processes and through Flower's simulation on Ray:"
+	@$(BIN)/python docs/same_hash.py results results/ray
+	@echo
+	@echo "The picture: results/demo.png    The whole report: results/demo.html"
 
 test: install
 	$(BIN)/python -m pytest -n logical --dist worksteal

@@ -3,17 +3,18 @@
 from data import DataSettings
 from data.sources.catalog import KNOWN, has_domains, members
 
-PAPER_MODELS = {
+MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
+    "scanners": "mlp-bn",
 }  # fmt: skip
-"""By data set, or by family of domains."""
+"""By data set, or by family of domains; all but the scanners' are the papers'."""
 
 
 def suitable_model(data: DataSettings) -> str:
-    """Return the papers' model for a data set, or for inputs of its shape."""
+    """Return the model for a data set, or for inputs of its shape."""
     for name in members(data.dataset)[:1]:
-        if name in KNOWN and (model := PAPER_MODELS.get(name) or PAPER_MODELS.get(KNOWN[name].family)):
+        if name in KNOWN and (model := MODELS.get(name) or MODELS.get(KNOWN[name].family)):
             return model
     if len(data.shape) == 1:
         return "mlp-bn"

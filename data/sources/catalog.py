@@ -65,9 +65,11 @@ FAMILIES = {
     "office": Family((3, 256, 256), 0.0, 1.0, 0.5, 0.4),
     "domainnet": Family((3, 256, 256), 0.0, 1.0, 0.05, 0.05),
     "abide": Family((6105,), 0.0, 1.0, 1.0, 0.0),
+    "scanners": Family((1, 8, 8), 0.5, 0.5, 1.0, 0.0),
 }
 
 
+_SCANNERS = ("plain", "faint", "blurred", "noisy")
 _DIGITS = tuple(str(digit) for digit in range(10))
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 # CReFF (Shang et al., 2022) uses these for CIFAR-10 and CIFAR-100 alike, and so do FedNova and FedBE.
@@ -87,6 +89,10 @@ _HALF = (0.5, 0.5, 0.5)
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OFFICE = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
 _DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
+
+
+def _scanner() -> Known:
+    return Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn", family="scanners")
 
 
 def _office(domain: str) -> Known:
@@ -130,6 +136,7 @@ def _abide(site: str) -> Known:
 
 _SIZES = {
     "digits": (1437, 360),
+    **{f"digits-{scanner}": (320, 90) for scanner in _SCANNERS},
     "mnist": (60_000, 10_000),
     "fashion-mnist": (60_000, 10_000),
     "usps": (7291, 2007),
@@ -147,7 +154,8 @@ _SIZES = {
     "office-webcam": (236, 59),
 }
 KNOWN: dict[str, Known] = {
-    "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,)),
+    "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
+    **{f"digits-{scanner}": _scanner() for scanner in _SCANNERS},
     "mnist": Known(
         _DIGITS, (1, 28, 28), (0.1307,), (0.3081,), "MNIST", "", tuple(f"MNIST/raw/{file}" for file in _IDX)
     ),
@@ -245,6 +253,7 @@ ALIASES = {
     "office-caltech10": tuple(name for name in KNOWN if name.startswith("office-")),
     "domainnet": tuple(name for name in KNOWN if name.startswith("domainnet-")),
     "abide": tuple(name for name in KNOWN if name.startswith("abide-")),
+    "digits-scanners": tuple(name for name, known in KNOWN.items() if known.family == "scanners"),
 }
 """Names for the papers' sets of domains, in the papers' order."""
 

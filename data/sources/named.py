@@ -4,16 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.random_draws import generator
 from data.settings import DataError, DataSettings
 from data.sources.catalog import KNOWN
+from data.sources.digits import read_digits
 from data.sources.files import said
 from data.sources.layouts import read_layout
 from data.sources.own import read_npz
 from data.sources.splits import Raw, Split
-
-DIGITS_TEST = 36
-"""Test images a class of digits: 360 in all, balanced; the other 1,437 are for training."""
 
 
 def files_of(name: str, settings: DataSettings) -> list[Path]:
@@ -22,9 +19,9 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     Raises:
         DataError: they are not there and may not, or cannot, be downloaded.
     """
-    if name == "digits":
-        return []
     known = KNOWN[name]
+    if known.layout == "scikit-learn":
+        return []
     if not settings.data_root:
         raise DataError(f"data-root = '': {name} needs the folder that holds its files")
     root = Path(settings.data_root).expanduser()
@@ -48,8 +45,8 @@ def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw
     Raises:
         DataError: a file is missing or cannot be read, or a download failed.
     """
-    if name == "digits":
-        return _digits()
+    if KNOWN[name].layout == "scikit-learn":
+        return read_digits(name)
     files = files_of(name, settings)
     if [file.name for file in files] == [f"{name}.npz"]:
         return read_npz(files[0], settings)
@@ -58,23 +55,6 @@ def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw
     if not files and KNOWN[name].torchvision_class:
         _download(name, settings)
     return read_layout(name, settings, shape)
-
-
-def _digits() -> Raw:
-    from sklearn.datasets import load_digits
-
-    grey_NHW, labels_N = load_digits(return_X_y=True)
-    # 17 grey values on 256 levels stay 17 different ones.
-    images_NHW = np.rint(grey_NHW.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
-    draws = generator(0, "digits: test split")  # the split is part of the data set, so no run's seed
-    chosen = [draws.permutation(np.flatnonzero(labels_N == label))[:DIGITS_TEST] for label in range(10)]
-    is_test_N = np.zeros(len(labels_N), bool)
-    is_test_N[np.concatenate(chosen)] = True
-    where = "scikit-learn's digits"
-    return Raw(
-        Split(images_NHW[~is_test_N], labels_N[~is_test_N], where, "train"),
-        Split(images_NHW[is_test_N], labels_N[is_test_N], where, "test"),
-    )
 
 
 def _download(name: str, settings: DataSettings) -> None:

@@ -94,7 +94,7 @@ def show(
     counts_KC, classes = federation.counts_KC, federation.dataset.class_names
     if png is not None:
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
-        draw(counts_KC, classes, federation.client_names).save(png)
+        draw(counts_KC, classes, federation.client_names).savefig(png)
     if as_json:
         print(json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()}))
         return

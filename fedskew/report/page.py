@@ -16,7 +16,7 @@ from fedskew.report.document import Document, counted
 from fedskew.report.gather import Gathered
 from fedskew.report.svg import Figure
 from fedskew.report.table import words
-from fedskew.report.text import SAYS
+from fedskew.report.text import SAYS, seeds_words
 from server_app.record import Spread
 from server_app.selection import select
 
@@ -34,7 +34,7 @@ def html(documents: Sequence[Document]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"svg": Markup, "says": SAYS}
+    environment.globals |= {"svg": Markup, "says": SAYS, "seeds_words": seeds_words}
     parts = [
         {
             "document": document,

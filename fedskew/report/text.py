@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedskew.report.claims import reached
-from fedskew.report.document import Document
+from fedskew.report.claims import Verdict, reached
+from fedskew.report.document import Document, counted
 from fedskew.report.statistics import Summary, summarize_seeds
-from fedskew.report.table import Table, TableCell
+from fedskew.report.table import Table, TableCell, signed
 from server_app.selection import SELECTIONS
 
 SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
@@ -52,12 +52,22 @@ def verdict_lines(document: Document) -> list[str]:
     """Return a line a claim, and below them one for each that nothing here can judge."""
     lines = []
     for verdict in document.verdicts:
-        counted = f", {verdict.holds} of {verdict.n} seeds" if verdict.n else ""
-        counted += f", {verdict.unmeasured} not measured yet" if verdict.n and verdict.unmeasured else ""
         remark = "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
-        lines.append(f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{counted}{escaped(remark)}")
+        lines.append(
+            f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{seeds_words(verdict)}{escaped(remark)}"
+        )
     lines += [f"- {escaped(says)}: **not judged**" for says in document.gathered.experiment.unjudged]
     return lines
+
+
+def seeds_words(verdict: Verdict) -> str:
+    """Return in how many seeds a claim holds, and the two rows' difference in each; empty where none is measured."""
+    if not verdict.n:
+        return ""
+    missing = f", {verdict.unmeasured} not measured yet" if verdict.unmeasured else ""
+    differences = ", ".join(signed(margin, verdict.metric) for margin in verdict.margins.values())
+    seeds = f"{verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
+    return f", {seeds}{missing}: {differences} {verdict.unit}".rstrip()
 
 
 def markdown_table(table: Table) -> str:
@@ -158,11 +168,11 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
 
 
 def show(documents: Sequence[Document], console: Console) -> None:
-    """Print what matters most: verdicts, warnings, ours beside the paper's, the claims."""
+    """Print what matters most: verdicts, warnings, ours beside the paper's, claims; of several, all verdicts last."""
     for document in documents:
         console.print(Text(document.gathered.experiment.title, "bold"), Text(f"\n{document.subtitle}", "dim"), end="\n")
         for said in (document.headline, *verdict_lines(document)):
-            console.print(said.replace("**", "").replace("\\", ""), markup=False)
+            console.print(unmarked(said), markup=False)
         for warning in document.gathered.warnings:
             console.print(Text(warning, "yellow"))
         console.print(rich_table(document.main))
@@ -176,6 +186,16 @@ def show(documents: Sequence[Document], console: Console) -> None:
                     console.print(rich_table(table))
         if len(document.gathered.finished) < len(document.gathered.runs):
             console.print(f"What is missing is made by: {document.gathered.command}", markup=False)
+    if len(documents) > 1 and (verdicts := [verdict for document in documents for verdict in document.verdicts]):
+        console.print(Text(counted(verdicts), "bold"))
+        for document in documents:
+            for said in verdict_lines(document):
+                console.print(unmarked(said), markup=False)
+
+
+def unmarked(line: str) -> str:
+    """Return a line without Markdown."""
+    return line.replace("**", "").replace("\\", "")
 
 
 def rich_table(table: Table) -> RichTable:

@@ -70,6 +70,27 @@ def test_digits():
     assert data.train_domains is None
 
 
+def test_four_scanners_share_the_digits_out():
+    data, digits = load(DataSettings("digits-scanners")), load(DataSettings())
+    assert data.domain_names == ("digits-plain", "digits-faint", "digits-blurred", "digits-noisy")
+    assert data.shape == (1, 8, 8)
+    for labels, domains, count in (
+        (data.train_labels, data.train_domains, 32),
+        (data.test_labels, data.test_domains, 9),
+    ):
+        assert np.bincount(10 * domains + labels).tolist() == [count] * 40
+    for shown, original in ((data.train_inputs, digits.train_inputs), (data.test_inputs, digits.test_inputs)):
+        plain, faint, blurred, noisy = shown.reshape(4, -1, 64).astype(float)
+        # 17 grey values tell which digit it was: a training digit stays one, and is at one scanner alone.
+        first, second, everything = (
+            set(map(bytes, np.rint(images * 16 / 255).astype(np.uint8)))
+            for images in (plain, 4 * faint, original.reshape(-1, 64).astype(float))
+        )
+        assert first | second <= everything and len(first) == len(second) == len(plain) and not first & second
+        change = [np.abs(np.diff(images.reshape(-1, 8, 8), axis=2)).mean() for images in (plain, blurred, noisy)]
+        assert change[1] < 0.6 * change[0] < change[0] < change[2], "from pixel to pixel"
+
+
 def test_memory_mapped_and_read_only():
     data = load(DataSettings())
     assert isinstance(data.train_inputs, np.memmap)
@@ -139,6 +160,7 @@ def test_cifar100_has_100_classes_in_alphabetical_order():
         ("office-caltech10", "0.0,0.0,0.0", "1.0,1.0,1.0"),
         ("domainnet", "0.0,0.0,0.0", "1.0,1.0,1.0"),
         ("abide", "0.0", "1.0"),
+        ("digits-scanners", "0.5", "0.5"),
     ],
 )
 def test_normalization_constants(dataset, mean, std):
@@ -164,8 +186,8 @@ def test_domains(tmp_path):
     [
         (
             DataSettings("fashon-mnist"),
-            "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, mnist, fashion-mnist, "
-            f"{', '.join([*list(KNOWN)[3:], *ALIASES])}, npz:PATH, folder:PATH, domains:NAME,NAME; did you mean "
+            "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, digits-plain, "
+            f"{', '.join([*list(KNOWN)[2:], *ALIASES])}, npz:PATH, folder:PATH, domains:NAME,NAME; did you mean "
             "'fashion-mnist'?",
         ),
         (DataSettings("npz:"), "dataset = 'npz:': 'npz:' must go on with a path"),

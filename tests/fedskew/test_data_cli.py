@@ -18,7 +18,9 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew
     status, told, _ = fedskew("data", "list", "--data-root", tmp_path, "--json")
     rows = {row["dataset"]: row for row in json.loads(told)}
     assert status == 0 and list(rows) == [*KNOWN, *ALIASES]
-    assert {name for name, row in rows.items() if row["there"]} == {"digits", "usps"}
+    assert {name for name, row in rows.items() if row["there"]} == {
+        "digits", "digits-plain", "digits-faint", "digits-blurred", "digits-noisy", "digits-scanners", "usps",
+    }  # fmt: skip
     assert rows["usps"]["what"] == str(tmp_path / "usps.npz")
     assert "download = true" in rows["cifar10"]["what"]
     assert rows["cinic10"]["what"].startswith("unpack CINIC-10.tar.gz")
@@ -57,12 +59,18 @@ def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> N
 
 
 def test_the_picture_is_darker_where_there_are_more_samples() -> None:
-    counts_KC = np.array([[0, 10], [100, 50]])
-    pixels = np.asarray(draw(counts_KC, ["a", "b"], ["0", "1"])).sum(axis=2)
-    top, left = pixels.shape[0] - 8 - 40, pixels.shape[1] - 8 - 48
-    corners = {int(counts_KC[k, c]): int(pixels[top + 20 * k + 1, left + 24 * c + 1]) for k in (0, 1) for c in (0, 1)}
-    assert corners[100] < corners[50] < corners[10] < corners[0]
-    assert draw(np.ones((100, 1000), np.int64), ["x"] * 1000, ["1"] * 100).size == (6016, 816)
+    axes = draw(np.array([[0, 10], [100, 50]]), ["a", "b"], ["0", "1"]).axes[0]
+    (image,) = axes.images
+    brightness = np.asarray(image.to_rgba(image.get_array()))[..., :3].sum(axis=-1)
+    assert brightness[1, 0] < brightness[1, 1] < brightness[0, 1] < brightness[0, 0]
+    shown = {(int(text.get_position()[0]), int(text.get_position()[1])): text.get_text() for text in axes.texts}
+    assert shown == {(1, 0): "10", (0, 1): "100", (1, 1): "50"}
+    assert [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())] == ["a", "b", "0", "1"]
+
+
+def test_the_picture_of_many_classes_and_clients_has_neither_names_nor_numbers() -> None:
+    axes = draw(np.ones((100, 1000), np.int64), ["x"] * 1000, ["1"] * 100).axes[0]
+    assert not axes.texts and not axes.get_xticklabels() and not axes.get_yticklabels()
 
 
 def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -227,7 +227,7 @@ def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:
 
 def demo(results: Path, *words: str) -> list[str]:
     """Return the command of a sweep of two runs."""
-    command = [sys.executable, "-m", "fedskew", "run", "demo", "--results", str(results)]
+    command = [sys.executable, "-m", "fedskew", "run", "demo-missing", "--seed", "0", "--results", str(results)]
     return [*command, "--set", "rounds=8", "--set", "local-epochs=2", *words]
 
 
@@ -351,7 +351,7 @@ def test_the_last_lines_and_the_exit_status_name_failed_runs(
 ) -> None:
     failing: Callable[..., Any] = lambda planned, *rest: ({}, {one.run_id: "no luck" for one in planned})  # noqa: E731
     monkeypatch.setattr("fedskew.cli.run.run_all", failing)
-    status, _, told = fedskew("run", "demo", "--results", tmp_path)
+    status, _, told = fedskew("run", "demo-missing", "--seed", 0, "--results", tmp_path)
     lines = told.splitlines()
     assert status == 1
     assert lines[0] == "fedskew: 2 of 2 runs failed"

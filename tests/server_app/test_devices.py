@@ -35,7 +35,7 @@ def test_cuda_without_a_gpu_is_an_error_with_its_remedy(
         choose_device("cuda")
 
 
-@pytest.mark.parametrize("names", [[], ["demo"]])
+@pytest.mark.parametrize("names", [[], ["demo-missing", "--seed", "0"]])
 def test_a_missing_gpu_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedskew: FedSkew, names: list[str]
 ) -> None:
