@@ -137,6 +137,10 @@ class Variant(Settings):
     """Whether the variant would do nothing where no weights are shared."""
     shares_nothing: ClassVar[bool] = False
     """Whether the variant keeps the whole model on the client."""
+    upload_setting: ClassVar[str] = ""
+    """The setting that bounds what is uploaded, for a machine that cannot hold it; empty where there is none."""
+    upload_remedy: ClassVar[str] = ""
+    """What that setting must then be, as `must be smaller`."""
 
     makes_idle: ClassVar[Mapping[str, str]] = {}
     """Keys of the run's settings that change nothing beside the variant, and what it does that this is so."""
@@ -153,6 +157,29 @@ class Variant(Settings):
     def question(self) -> str | None:
         """What all clients must be asked once before round 1; their answers' sum arrives in `client.broadcast`."""
         return None
+
+    @property
+    def asked_once(self) -> bool:
+        """Whether the upload is the answer to a question, sent once in a run; else it goes with every update."""
+        return overrides(self, "answer")
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes that a client holding samples of so many classes uploads at most.
+
+        Of the model the shapes count, not the numbers; so below.
+        """
+        return 0
+
+    def kept_bytes(self, model: Classifier) -> int:
+        """Return the bytes that a client keeps between rounds, its private tensors aside."""
+        return 0
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        """Return how many samples a client that holds so many passes through the model beside training.
+
+        Forward and back; a forward pass alone counts a third.
+        """
+        return 0.0
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the model's state that never leave the client. Combined by union."""

@@ -4,6 +4,7 @@ torch.optim.SGD computes the same (a test holds them equal to the bit), but its 
 compiler, more than a second in every worker process; these lines do not.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -45,6 +46,17 @@ class TrainingSettings(Settings):
     def agree(self) -> None:
         rule = "contradicts local-steps: set one of the two"
         self.require(not (self.batch_limit and self.local_steps), "batch_limit", rule)
+
+    def steps(self, samples: int) -> float:
+        """Return about how many steps a client with so many samples takes in a round, in units of a whole mini-batch.
+
+        A part of one counts as more than its share, as a step takes its time with few samples too.
+        """
+        if self.local_steps:
+            return self.local_steps
+        whole = samples / self.batch_size
+        epoch = (whole + math.ceil(whole)) / 2
+        return self.local_epochs * min(epoch, self.batch_limit or epoch)
 
     def rate(self, round: int) -> float:
         """Return the learning rate of `round` (1-based)."""

@@ -8,10 +8,12 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from strategies.checks import Refused, check_by_class
 from strategies.head import head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod
+from strategies.server import Deployment, Server, ServerMethod, Work
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class CCVR(ServerMethod):
     """Full-batch steps of the head, from the average's."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
+
+    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+        return Work(features=model.head.out_features * self.features_per_class * self.head_steps)
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept classes and counts (n,) int64, means (n, D) and covariances (n, D, D) float64, symmetric."""

@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from data import OneOf
 from strategies.checks import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Unit, Update
+from strategies.server import Deployment, Server, ServerMethod, Unit, Update, Work
 
 DISTANCES = ("code-scale", "paper-literal")
 
@@ -34,6 +36,10 @@ class FederatedFeatures(ServerMethod):
     """I: gradient steps on the features in a round."""
     feature_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the features."""
+
+    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+        features = model.head.out_features * self.features_per_class
+        return Work(features=features * (3 * self.feature_steps + self.head_passes))  # two gradients a feature step
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -105,6 +111,11 @@ class FederatedFeatures(ServerMethod):
         """Return where the head's training begins: a new random head every round, as in the authors' code."""
         return random_head(shared["head.weight"].shape, draws)
 
+    @property
+    def head_passes(self) -> int:
+        """How often the head's training sees each feature."""
+        raise NotImplementedError
+
     def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
         """Return the head trained by cross-entropy on all features (Eq. 7)."""
         raise NotImplementedError
@@ -147,6 +158,10 @@ class CReFF(FederatedFeatures):
     @property
     def needs_holdout(self) -> bool:
         return self.compare_features
+
+    @property
+    def head_passes(self) -> int:
+        return self.head_steps
 
     def compared(
         self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor

@@ -38,6 +38,10 @@ class CReFFCode(FederatedFeatures):
     head_learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of the head."""
 
+    @property
+    def head_passes(self) -> int:
+        return self.head_epochs
+
     def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""
         weight_CE = with_bias(weight_CD, bias_C)

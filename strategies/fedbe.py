@@ -9,12 +9,13 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from client_app.optimizer import SGD
+from client_app.models import Classifier
+from client_app.optimizer import SGD, TrainingSettings
 from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
 from data import OneOf
 from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
-from strategies.server import Server, ServerMethod, Update
+from strategies.server import Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class FedBE(ServerMethod):
         other = "concentration" if self.distribution == "gaussian" else "variance_scale"
         rule = f"has no effect with fedbe.distribution = {self.distribution}"
         self.require(self.is_default(other), other, rule)
+
+    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+        if not self.steps:
+            return Work()
+        teachers = 1 + updates + self.models
+        return Work(self.steps * min(self.batch_size, holdout) + teachers * holdout / 3)
 
     def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
         samples = server.own_samples(self.name)

@@ -9,10 +9,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.client import Client
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
 from client_app.training import train_round
 from data import Samples
-from strategies.server import Numbers, Server, ServerMethod, Unit, Update
+from strategies.server import Numbers, Server, ServerMethod, Unit, Update, Work
 
 NO_OTHER, LARGEST = 10.0, 5000.0
 """The ratio of a class whose weights no other class moves, and the largest of all the others: the authors' numbers."""
@@ -39,6 +41,14 @@ class RatioLoss(ServerMethod):
     """Every class's weight, before its ratio."""
     beta: Annotated[float, Ge(0)] = 0.1
     """What a ratio counts for."""
+
+    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+        classes = model.head.out_features
+        return Work(classes * training.steps(max(1, holdout // classes)) * training.batch_size)
+
+    def memory_bytes(self, model: Classifier) -> int:
+        """Return the bytes of three float64 tensors and one of truth values, each (C, C, D): `ratios` holds them."""
+        return (3 * 8 + 1) * model.head.out_features * model.head.weight.numel()
 
     def initial_state(self, server: Server) -> State:
         """Return weights (C,) of 1."""

@@ -10,10 +10,10 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from client_app.models import Classifier
-from client_app.optimizer import SGD
+from client_app.optimizer import SGD, TrainingSettings
 from client_app.state import State
 from strategies.distillation import batches, on_cpu
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.server import Deployment, Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,9 @@ class RealBlocks(ServerMethod):
     """Images of the hold-out in a mini-batch."""
     learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of plain gradient descent."""
+
+    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+        return Work(len(blocks(model)) * self.steps * min(self.batch_size, holdout))
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         samples, model = server.own_samples(self.name), server.model.to(server.device)

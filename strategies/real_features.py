@@ -6,9 +6,11 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt
 
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from strategies.head import features_of, head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.server import Deployment, Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class RealFeatures(ServerMethod):
     """Full-batch steps of the head in a round, from the average's."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
+
+    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+        return Work(samples=holdout / 3, features=self.head_steps * holdout)
 
     def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
         samples = server.own_samples(self.name)

@@ -7,6 +7,7 @@ import torch
 from annotated_types import Ge
 
 from client_app.client import Client, Contribution, Loss, Variant
+from client_app.models.classifier import Classifier
 from client_app.variants.feature_gradients import with_bias, with_constant
 from data.siamese import siamese
 
@@ -31,6 +32,12 @@ class AugmentedGradients(Variant):
     """Draws of samples and of an operation, of which the gradient is the mean."""
     batch_size: Annotated[int, Ge(1)] = 32
     """Samples of a class in each draw, without replacement; all when there are fewer."""
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        return classes_held * (8 + 4 * (model.head.weight.numel() + model.head.out_features))
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        return self.repeats * min(samples, classes_held * self.batch_size) / 3
 
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:

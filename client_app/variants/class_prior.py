@@ -11,6 +11,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
+from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import Rule
 
@@ -30,6 +31,9 @@ class PriorCorrection(Variant):
     @property
     def question(self) -> str | None:
         return QUESTION
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        return 8 * model.head.out_features
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""

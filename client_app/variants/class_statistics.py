@@ -8,6 +8,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
+from client_app.models.classifier import Classifier
 from client_app.state import State
 
 
@@ -24,6 +25,13 @@ class ClassStatistics(Variant):
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        width = model.head.in_features
+        return classes_held * (16 + 8 * width + 8 * width**2)
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        return samples / 3
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}."""

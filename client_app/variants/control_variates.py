@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Loss, Trained, Variant
+from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
 
@@ -33,6 +34,15 @@ class ControlVariates(Variant):
 
     option: Annotated[str, OneOf("I", "II")] = "II"
     """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+    def kept_bytes(self, model: Classifier) -> int:
+        return sum(8 * weight.numel() for weight in model.parameters())
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        return samples if self.option == "I" else 0
 
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if name not in client.start:

@@ -8,6 +8,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Contribution, Loss, Variant
+from client_app.models.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class FeatureGradients(Variant):
 
     name: ClassVar[str] = "feature-gradients"
     needs_shared: ClassVar[bool] = True
+    upload_setting: ClassVar[str] = "classes-per-round"
+    upload_remedy: ClassVar[str] = "must be smaller (0 is all)"
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
@@ -30,6 +33,12 @@ class FeatureGradients(Variant):
     def sent(self, held: int) -> int:
         """Return how many classes a client sends that holds so many."""
         return min(held, self.classes_per_round or held)
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        return self.sent(classes_held) * (8 + 4 * model.head.weight.numel())
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        return samples / 3
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}."""

@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 
 from client_app.client import Client, Variant
+from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import DataSettings, Rule
 
@@ -49,6 +50,11 @@ class PrivateNorm(Variant):
     def refusing(self) -> frozenset[int]:
         """The clients that refuse."""
         return frozenset(map(int, self.refused_by.split(",") if self.refused_by else ()))
+
+    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+        state = model.state_dict()
+        kept = [state[name] for name in self.private_names(model)] if self.share_norm_statistics else []
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def answer(self, client: Client, question: str) -> State:
         """Return the tensors kept, by name, or REFUSAL."""

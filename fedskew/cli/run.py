@@ -56,7 +56,7 @@ def run(
     out = console(stderr=as_json)
     chosen = engine.value if engine else ""
     if dry_run:
-        show_plan(planned, cells, out, chosen, jobs, workers, as_json)
+        show_forecast(planned, cells, out, chosen, jobs, workers, as_json)
         return
     if not names:
         done = {planned[0].run_id: run_one(planned[0], chosen or "workers", out, workers, federation_config)}
@@ -81,28 +81,28 @@ def run(
         raise typer.Exit(FAILED)
 
 
-def show_plan(
+def show_forecast(
     planned: list[RunSettings],
     cells: list[Cell],
     out: Console,
     engine: str,
     jobs: int,
     workers: int,
-    as_json: bool,
+    in_json: bool,
 ) -> None:
     """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
-    from fedskew.costs import dry_run
+    from fedskew.costs.forecast import as_json, as_lines, as_table, forecast
 
-    found = dry_run.plan_costs(planned, labels(planned, cells), out, engine, jobs, workers)
-    if as_json:
-        print(json.dumps(dry_run.as_json(found), indent=2))
+    whole = forecast(planned, labels(planned, cells), engine, jobs, workers)
+    if in_json:
+        print(json.dumps(as_json(whole), indent=2))
     else:
-        out.print(dry_run.plan_table(found))
-        for line in dry_run.told(found):
+        out.print(as_table(whole))
+        for line in as_lines(whole):
             out.print(line, markup=False)
-    for refusal in found.refusals:
+    for refusal in whole.refusals:
         complain(refusal, BAD_INPUT)
-    if found.refusals:
+    if whole.refusals:
         raise typer.Exit(BAD_INPUT)
 
 

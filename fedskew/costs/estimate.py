@@ -1,16 +1,24 @@
-"""From a run's sizes and rates to what it will take: seconds, disk, bytes, memory."""
+"""What a run takes from where it stands: seconds, bytes of disk, memory and messages."""
 
 from dataclasses import dataclass
 
+from client_app.messages import size
 from client_app.training import private_names
-from fedskew.costs.memory import memory_of, model_of, participants, upload_of
-from fedskew.costs.rehearsal import Rates
-from fedskew.costs.sizes import Sizes, steps
+from fedskew.costs.footprint import (
+    asked_once,
+    disk_of,
+    down_of,
+    memory_of,
+    model_of,
+    participants,
+    parts_of,
+    server_of,
+    up_of,
+)
+from fedskew.costs.pace import Pace
+from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
-
-FILES = 3
-"""Files that a client keeps: of the last round, of the one before, and the one being written."""
 
 
 @dataclass(frozen=True)
@@ -36,43 +44,37 @@ def rounds_left(settings: RunSettings) -> int:
     return settings.general.rounds - done
 
 
-def cost_of(settings: RunSettings, sizes: Sizes, rates: Rates, workers: int = 1) -> Cost:
+def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -> Cost:
     """Return a run's cost, its clients played by so many processes."""
-    general, model = settings.general, model_of(settings)
-    left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
-    mean_samples = sum(sizes.train) / len(sizes.train)
-    one = rates.client + mean_steps(settings, sizes) * rates.step + mean_samples * rates.sample
-    private = bool(private_names(model, settings.variants))
-    tests = sizes.test * (clients if private and not sizes.own_tests else 1)
-    at_once, testing = min(workers, taking), min(workers, clients) if private or sizes.own_tests else 1
-    seconds = left * (taking * one / at_once + rates.server + rates.rest)
-    seconds += evaluations(settings, left) * tests * rates.tested / testing + (rates.once if left else 0.0)
-    upload = sum(upload_of(settings.variants, model, held) for held in sizes.held) / len(sizes.held)
+    left, taking, clients, model = (
+        rounds_left(settings),
+        participants(settings),
+        settings.data.clients,
+        model_of(settings),
+    )
+    by_clients = bool(private_names(model, settings.variants)) or sizes.own_tests
+    at_once, testing = min(workers, taking), min(workers, clients) if by_clients else 1
+    seconds = left * (pace.clients / at_once + pace.server) + evaluations(settings, left) * pace.evaluation / testing
+    up, answers = up_of(settings, sizes)
+    questions = sum(variant.upload_bytes(model, 1) > 0 for variant in asked_once(settings.variants))
     return Cost(
         left=left,
-        seconds=seconds,
-        disk=2 * rates.checkpoint + FILES * clients * rates.memory + general.rounds * rates.record,
-        down=left * taking * rates.down,
-        up=left * taking * (rates.up + upload),
+        seconds=seconds + (pace.once if left else 0.0),
+        disk=disk_of(settings),
+        down=left * taking * down_of(settings) + (left > 0) * questions * clients * size(server_of(settings).start),
+        up=left * taking * up + (left > 0) * clients * answers,
         memory=memory_of(settings, sizes),
     )
 
 
 def work_of(settings: RunSettings, sizes: Sizes) -> float:
-    """Return the samples of all training steps that are left, of clients and of a server that distills.
+    """Return the samples that clients and server still have to pass through the model.
 
     That is enough to tell a long run from a short one of the same data, before anything is measured.
     """
-    a_round = participants(settings) * mean_steps(settings, sizes) * settings.training.batch_size
-    server = sum(
-        getattr(one, "steps", 0) * getattr(one, "batch_size", 0) for one in (settings.combine, *settings.deploys)
-    )
-    return rounds_left(settings) * (a_round + server)
-
-
-def mean_steps(settings: RunSettings, sizes: Sizes) -> float:
-    """Return the training steps of a client in a round, the mean over all clients."""
-    return sum(steps(settings.training, samples) for samples in sizes.train) / len(sizes.train)
+    taking, training, model = participants(settings), settings.training, model_of(settings)
+    server = sum(part.work(model, sizes.holdout, taking, training).samples for part in parts_of(settings))
+    return rounds_left(settings) * (taking * mean_steps(training, sizes) * training.batch_size + server)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:

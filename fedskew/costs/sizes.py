@@ -3,7 +3,6 @@
 Samples are counted where the data are there, else they follow from what is known of the data set.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 from client_app.optimizer import TrainingSettings
@@ -81,10 +80,6 @@ def pooled(data: DataSettings, names: tuple[str, ...]) -> tuple[int, int]:
     return sum(train for train, _ in sizes), sum(test for _, test in sizes)
 
 
-def steps(training: TrainingSettings, samples: int) -> float:
-    """Return the training steps of a round in units of one whole mini-batch; a part of one counts as more."""
-    if training.local_steps:
-        return training.local_steps
-    whole = samples / training.batch_size
-    epoch = (whole + math.ceil(whole)) / 2
-    return training.local_epochs * min(epoch, training.batch_limit or epoch)
+def mean_steps(training: TrainingSettings, sizes: Sizes) -> float:
+    """Return the training steps of a client in a round, the mean over all clients."""
+    return sum(map(training.steps, sizes.train)) / len(sizes.train)

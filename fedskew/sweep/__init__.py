@@ -11,7 +11,7 @@ from rich.console import Console
 from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate, require
 from fedskew.costs.estimate import work_of
-from fedskew.costs.memory import memory_of, refuse_what_cannot_fit
+from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.sizes import sizes_of
 from fedskew.experiments.plan import Cell
 from fedskew.sweep.jobs import Job, Outcome, ordered, shares

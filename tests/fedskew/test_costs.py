@@ -1,88 +1,119 @@
 """What runs cost: bytes against what real runs send and write, sizes against real partitions, and what cannot fit."""
 
-import io
-import time
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from in_process import experiment, small
+from flwr.app import RecordDict
+from in_process import TamperingGrid, experiment, small
 from rich.console import Console
 
-from client_app.messages import size
+from client_app.client import Client
+from client_app.messages import size, unpack
 from client_app.models import build
-from client_app.variants.augmented_gradients import AugmentedGradients
-from client_app.variants.class_statistics import ClassStatistics, class_statistics
-from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_statistics import LocalStatistics
+from client_app.variants.norm_statistics import QUESTION, PrivateNorm
 from data import DataSettings, Samples, SettingError, resolve
-from fedskew.costs import dry_run, sizes
-from fedskew.costs.estimate import Cost, cost_of, evaluations, work_of
-from fedskew.costs.memory import memory_of, output_bytes, refuse_what_cannot_fit, upload_of
-from fedskew.costs.rehearsal import Rates, Stage, repeated, shortened
-from fedskew.costs.sizes import Sizes, sizes_of, steps
+from fedskew.costs import forecast as forecasts
+from fedskew.costs import pace as paces
+from fedskew.costs import sizes
+from fedskew.costs.estimate import Cost, cost_of, evaluations, rounds_left, work_of
+from fedskew.costs.footprint import (
+    asked_once,
+    disk_of,
+    down_of,
+    memory_of,
+    model_of,
+    output_bytes,
+    refuse_what_cannot_fit,
+    server_of,
+)
+from fedskew.costs.forecast import Entry, Forecast, as_json, as_lines, as_table, forecast
+from fedskew.costs.pace import Pace, Rates, Records, rates_of, seconds_of, timed
+from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
 from fedskew.sweep.jobs import Shares
+from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from strategies.creff import CReFF
 
-RATES = Rates(
-    step=1.0, sample=0.1, client=3.0, tested=0.01, server=5.0, once=7.0, rest=2.0,
-    down=100.0, up=60.0, checkpoint=1000, memory=10, record=20,
-)  # fmt: skip
+PACE = Pace(clients=6.0, server=5.0, evaluation=0.5, once=7.0)
 SIZES = Sizes(train=(64, 33, 8, 1), held=(4, 3, 2, 1), test=50, own_tests=False, holdout=0)
 
 
-# ---- bytes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["fedavg", "creff+fedshift", "scaffold", "fedbn"])
-def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
-    """The rehearsal's clients hold one or two samples each, the real ones many classes."""
-    changes = {"method": method, "rounds": 2, "clients": 6, "participation": 0.5, "batch_size": 8}
-    settings = small(tmp_path, **changes)
-    cost = cost_of(settings, known(settings), Stage(tmp_path / "stage").measure(settings))
-    real = experiment(tmp_path, **changes)
-    taken = [record["clients"] for record in real.records]
-    assert cost.down == sum(record["bytes-down"] for record in real.records)
-    if method != "creff+fedshift":
-        assert cost.up == sum(record["bytes-up"] for record in real.records)
-    else:  # who takes part decides how many classes are held; the estimate is the mean over all clients
-        held = known(settings).held
-        unit = 8 + 4 * 10 * build("mlp-bn", (1, 8, 8), 10, 0).head.in_features
-        mean = 3 * sum(held) / len(held)
-        difference = sum(unit * (sum(held[client] for client in clients) - mean) for clients in taken)
-        assert cost.up == pytest.approx(sum(record["bytes-up"] for record in real.records) - difference)
-    assert cost.left == 2 and cost.seconds > 0
-    files = [file for file in real.folder.path.rglob("*") if file.is_file()]
-    assert 0.8 < cost.disk / sum(file.stat().st_size for file in files) < 3, (
-        "a client that took part once keeps one file"
-    )
-    assert cost_of(settings, known(settings), RATES).left == 0, "it is finished now"
-
-
 def known(settings: RunSettings) -> Sizes:
-    found = sizes_of(settings.data, settings.general.seed)
-    assert found is not None
-    return found
+    counted = sizes_of(settings.data, settings.general.seed)
+    assert counted is not None
+    return counted
 
 
-@pytest.mark.parametrize("held", [0, 1, 3])
-def test_uploads_are_as_large_as_told(held: int) -> None:
-    model = build("small-cnn", (1, 8, 8), 4, 0)
-    features_ND = torch.randn(12, model.head.in_features).double()
-    answer = class_statistics(features_ND[: 3 * held], torch.arange(held).repeat(3))
-    assert upload_of([ClassStatistics()], model, held) == size(answer)
-    width = model.head.in_features
-    gradients = {"classes": torch.arange(held), "gradients": torch.zeros(held, 4, width)}
-    assert upload_of([FeatureGradients()], model, held) == size(gradients)
-    assert upload_of([FeatureGradients(classes_per_round=2)], model, 3) == 2 * (8 + 16 * width)
-    with_bias = {"classes": torch.arange(held), "gradients": torch.zeros(held, 4, width + 1)}
-    assert upload_of([AugmentedGradients()], model, held) == size(with_bias)
-    assert upload_of([ControlVariates()], model, held) == size(dict(model.named_parameters()))
+# ---- what every method sends and writes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
+    """An upload that upload_bytes does not tell of, in training or as an answer, fails here: for every method."""
+    heard: dict[str, dict[str, int]] = {}
+
+    def hear(asked: Any, records: RecordDict) -> None:
+        for name, record in records.array_records.items():
+            client, _, upload = name.partition("/upload/")
+            if upload:
+                heard.setdefault(upload, {})[client] = size(unpack(record))
+
+    changes = {"method": method, "rounds": 2, "local_epochs": 1, "train_images": 120, "test_images": 20}
+    settings = small(tmp_path, **changes)
+    sample, cost = known(settings), cost_of(small(tmp_path, **changes), known(settings), PACE)
+    real = experiment(tmp_path, grid := TamperingGrid(hear), **changes)
+    variants = {variant.name: variant for variant in settings.variants}
+    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    expected = {
+        name: {str(client): variant.upload_bytes(model, held) for client, held in enumerate(sample.held)}
+        for name, variant in variants.items()
+    }
+    assert heard == {name: uploads for name, uploads in expected.items() if any(uploads.values())}
+    once = sum(sum(heard[variant.name].values()) for variant in asked_once(settings.variants) if variant.name in heard)
+    trained = [message for message in grid.asked if message.metadata.message_type == "train"]
+    sent = [sum(size(unpack(record)) for record in asked.content.array_records.values()) for asked in trained]
+    assert sent == [down_of(settings)] * 2, "an in-process node plays all clients by one message"
+    answers_on_record = sum(record.bytes_up for record in real.folder.rounds()) - (cost.up - once)
+    assert answers_on_record in (0, once)
+    written = sum(file.stat().st_size for file in real.folder.path.rglob("*") if file.is_file())
+    assert 0.5 < disk_of(settings) / written < 2
+    assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, "it is finished now"
+
+
+@pytest.mark.parametrize("variant", [LocalBatchNorm, LocalStatistics])
+def test_batch_norm_is_an_upload_where_it_is_shared(variant: type[PrivateNorm]) -> None:
+    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    kept = {name: model.state_dict()[name] for name in variant().private_names(model)}
+    samples = Samples(torch.zeros(1, 1, 8, 8), torch.zeros(1).long(), torch.zeros(1), torch.ones(1))
+    client = Client(0, model, samples, 10, memory={"private": kept})
+    for sharing in (variant(share_norm_statistics=True), variant()):
+        assert sharing.asked_once
+        assert sharing.upload_bytes(model, 10) == size(sharing.answer(client, QUESTION))
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_only_shared_parameters_have_control_variates(tmp_path: Path, option: str) -> None:
+    """What upload_bytes says is the most that a client sends: all parameters."""
+    settings = small(tmp_path, method="scaffold+fedbn", control_variates__option=option)
+    (variant,) = (variant for variant in settings.variants if variant.name == "control-variates")
+    server = server_of(settings)
+    sent = sum(size({name: server.start[name]}) for name in server.parameters)
+    assert 0 < sent < variant.upload_bytes(model_of(settings), 10)
+    assert variant.extra_samples(100, 10) == (100 if option == "I" else 0)
+
+
+def test_classes_per_round_bound_the_gradients() -> None:
+    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    row, bounded = 8 + 4 * model.head.weight.numel(), FeatureGradients(classes_per_round=2)
+    assert [bounded.upload_bytes(model, held) for held in (1, 2, 9)] == [row, 2 * row, 2 * row]
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -114,9 +145,9 @@ def test_sizes_of_missing_data_are_about_those_of_the_data(
 
 def test_sizes_of_missing_domains_follow_the_recipe(tmp_path: Path) -> None:
     digits = resolve(DataSettings("digits-five", str(tmp_path), recipe="fedbn"))
-    found = sizes_of(digits, 0)
-    assert found is not None
-    assert found.train == (7438,) * 5 and found.own_tests
+    guessed = sizes_of(digits, 0)
+    assert guessed is not None
+    assert guessed.train == (7438,) * 5 and guessed.own_tests
     parts = sizes_of(replace(digits, parts_per_domain=2, clients=10), 0)
     assert parts is not None and parts.train == (743,) * 10
     assert sizes_of(resolve(DataSettings("domainnet", str(tmp_path))), 0) is None, "depends on files that are not there"
@@ -124,14 +155,14 @@ def test_sizes_of_missing_domains_follow_the_recipe(tmp_path: Path) -> None:
 
 def test_a_dry_run_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "federate", lambda *words: pytest.fail("loads the data"))
-    found = sizes_of(resolve(DataSettings("mnist", str(tmp_path), download=True)), 0)
-    assert found is not None and sum(found.train) == 60_000
+    guessed = sizes_of(resolve(DataSettings("mnist", str(tmp_path), download=True)), 0)
+    assert guessed is not None and sum(guessed.train) == 60_000
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def timed(**changes: Any) -> RunSettings:
+def run_of(**changes: Any) -> RunSettings:
     return small(Path("nowhere"), **{"clients": 4, "rounds": 10, "batch_size": 32, "local_epochs": 2, **changes})
 
 
@@ -144,169 +175,214 @@ def timed(**changes: Any) -> RunSettings:
     ],
 )
 def test_steps_are_counted_in_whole_batches(changes: Mapping[str, Any], expected: Mapping[int, float]) -> None:
-    assert {samples: steps(timed(**changes).training, samples) for samples in expected} == pytest.approx(expected)
+    assert {samples: run_of(**changes).training.steps(samples) for samples in expected} == pytest.approx(expected)
 
 
-def test_seconds_are_the_sum_of_what_a_run_does() -> None:
-    settings = timed(evaluate_every=4, local_steps=5, participation=0.5)
-    client = 3.0 + 5 * 1.0 + (64 + 33 + 8 + 1) / 4 * 0.1
-    expected = 10 * (2 * client + 5.0 + 2.0) + 3 * 50 * 0.01 + 7.0
+def test_seconds_are_those_of_rounds_and_evaluations() -> None:
+    settings = run_of(evaluate_every=4, participation=0.5)
     assert evaluations(settings, 10) == 3 and evaluations(settings, 2) == 2 - 1 and evaluations(settings, 3) == 2
-    assert cost_of(settings, SIZES, RATES).seconds == pytest.approx(expected)
-    assert cost_of(settings, SIZES, RATES, workers=2).seconds == pytest.approx(expected - 10 * client)
+    assert cost_of(settings, SIZES, PACE).seconds == 10 * (6 + 5) + 3 * 0.5 + 7
+    assert cost_of(settings, SIZES, PACE, workers=8).seconds == 10 * (6 / 2 + 5) + 3 * 0.5 + 7, "two clients a round"
+    private = run_of(method="fedbn")
+    assert cost_of(private, SIZES, PACE, workers=4).seconds == 10 * (6 / 4 + 5) + 10 * 0.5 / 4 + 7, "clients evaluate"
 
 
+@pytest.fixture
+def unclocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model takes the same, so that nothing is measured."""
+    monkeypatch.setattr(paces, "rates_of", lambda *words: Rates(step=32.0, tested=0.1, feature=0.01))
+
+
+SAMPLES = sum(SIZES.train) / 4
+
+
+@pytest.mark.usefixtures("unclocked")
+@pytest.mark.parametrize(
+    ("method", "changes", "clients", "server", "once"),
+    [
+        ("fedavg", {}, 0, 0, 0),
+        ("creff", {"creff__features_per_class": 5}, SAMPLES / 3, 10 * 5 * (3 * 3 + 4) * 0.01, 0),
+        ("creff-code", {}, 2 * SAMPLES / 3, 10 * 5 * (3 * 3 + 2) * 0.01, 0),
+        ("ccvr", {}, 0, 0, 4 * SAMPLES / 3 + 10 * 5 * 4 * 0.01),
+        ("scaffold", {"control_variates__option": "I"}, SAMPLES, 0, 0),
+        ("real-features", {}, 0, 30 / 3 + 4 * 30 * 0.01, 0),
+        ("real-blocks", {}, 0, 2 * 4 * 8, 0),
+        ("feddf", {}, 0, 4 * 8 + 4 * 30 / 3, 0),
+        ("fedbe", {}, 0, 4 * 8 + (1 + 4 + 2) * 30 / 3, 0),
+        ("ratio-loss", {}, 0, 10 * 2 * (3 / 32 + 1) / 2 * 32, 0),
+    ],
+)
+def test_every_method_s_own_work_counts(
+    method: str, changes: Mapping[str, Any], clients: float, server: float, once: float
+) -> None:
+    """A sample takes a second, a feature a hundredth; `clients` is what one does beside training."""
+    settings, sample = run_of(method=method, **changes), replace(SIZES, holdout=30)
+    pace = timed(settings, sample)
+    assert pace.clients == pytest.approx(4 * (mean_steps(settings.training, sample) * 32 + clients), rel=0.02)
+    assert pace.server == pytest.approx(server)
+    assert pace.once == pytest.approx(once, rel=0.02)
+    assert pace.evaluation == pytest.approx(5.0)
+
+
+@pytest.mark.usefixtures("unclocked")
 def test_clients_that_measure_themselves_each_take_the_whole_test_set() -> None:
-    alone, private = (cost_of(timed(method=name), SIZES, RATES).seconds for name in ("fedavg", "fedbn"))
-    assert private - alone == pytest.approx(10 * 50 * 0.01 * 3)
-    own = cost_of(timed(method="fedbn"), replace(SIZES, own_tests=True), RATES).seconds
-    assert own == pytest.approx(alone)
+    settings = run_of(method="fedbn")
+    assert timed(settings, SIZES).evaluation == pytest.approx(4 * 5.0)
+    assert timed(settings, replace(SIZES, own_tests=True)).evaluation == pytest.approx(5.0)
 
 
-def test_a_part_takes_few_steps_on_stage() -> None:
-    assert repeated(CReFF()) == ["feature_steps", "head_steps"]
-    short = shortened(CReFF(feature_steps=0, head_steps=300), "head_steps")
-    assert (short.feature_steps, short.head_steps) == (0, 3)  # type: ignore[attr-defined]
-    assert shortened(CReFF(), "").head_steps == 1  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("sample", "most"), [(0.1, 4), (0.001, 64), (1.0, 2)])
+def test_a_long_step_is_timed_on_a_few_samples(monkeypatch: pytest.MonkeyPatch, sample: float, most: int) -> None:
+    """On a clock that a sample moves by so many seconds."""
+    now, counts = [0.0], list[int]()
+
+    def action(count: int, times: int) -> None:
+        counts.append(count)
+        now[0] += sample * count * times
+
+    monkeypatch.setattr("time.process_time", lambda: now[0])
+    assert seconds_of(action, 64, "cpu") == pytest.approx(64 * sample)
+    assert max(counts) == most
 
 
-def test_runs_that_have_methods_in_common_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, calls = Stage(tmp_path), list[str]()
-    monkeypatch.setattr(stage, "client_rates", lambda settings: calls.append("client") or (1.0, 1.0, 1.0))
-    monkeypatch.setattr(stage, "all_rates", lambda settings, *rates: calls.append("server") or RATES)
-    for changes in ({}, {"seed": 1}, {"method": "feddf"}, {"alpha": 0.1}, {"batch_size": 8}):
-        stage.measure(timed(**changes))
-    assert calls == ["client", "server", "server", "client", "server"]
+@pytest.mark.parametrize(("name", "shape"), [("mlp-bn", (1, 8, 8)), ("abide-mlp", (20,))])
+def test_images_and_vectors_are_timed(name: str, shape: tuple[int, ...]) -> None:
+    rates = rates_of(name, shape, 2, 4, "float32", "none", "cpu")
+    assert min(rates.step, rates.tested, rates.feature) > 0
+
+
+def test_finished_rounds_of_the_same_kind_are_the_pace(tmp_path: Path) -> None:
+    real = experiment(tmp_path, seed=3, method="ccvr", evaluate_every=2)
+    records = Records(tmp_path)
+    same = small(tmp_path, seed=1, method="ccvr", rounds=30, learning_rate=0.2, alpha=0.3)
+    pace, seconds = records.pace(same), [record.seconds for record in real.folder.rounds()]
+    assert pace is not None and pace.once == 0, "which the last round's record has"
+    assert pace.clients == pytest.approx(sum(part.client_work for part in seconds) / 2)
+    assert pace.evaluation == pytest.approx(seconds[-1].evaluation)
+    whole = sum(part.round for part in seconds)
+    parts = sum(part.clients + part.evaluation for part in seconds)
+    assert pace.server == pytest.approx((whole - parts) / 2)
+    for changes in ({"batch_size": 8}, {"model": "small-cnn"}, {"method": "fedavg"}, {"train_images": 150}):
+        assert records.pace(small(tmp_path, **{"method": "ccvr", **changes})) is None
+    assert Records(tmp_path / "nothing").pace(same) is None
+
+
+def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
+    """2 of 4 clients of 30 samples, 3 epochs, 5 rounds; distilling adds its steps and teachers, a head is nothing."""
+    shape = {"rounds": 5, "clients": 4, "participation": 0.5, "batch_size": 10, "local_epochs": 3}
+    held = Sizes(train=(30,) * 4, held=(10,) * 4, test=10, own_tests=False, holdout=60)
+    expected = {"fedavg": 0, "ccvr": 0, "fedavgm": 0, "feddf": 7 * 16 + 2 * 60 / 3}
+    more = {"feddf": {"feddf__steps": 7, "feddf__batch_size": 16}}
+    for method, server in expected.items():
+        settings = small(tmp_path, **shape, method=method, **more.get(method, {}))
+        assert work_of(settings, held) == 5 * (2 * 3 * 30 + server), method
 
 
 # ---- memory, and what cannot fit -------------------------------------------------------------------------------------
 
 
-def test_memory_counts_data_models_and_replies(tmp_path: Path) -> None:
-    few, many = (timed(method="creff", participation=share) for share in (0.25, 1.0))
-    own = size(build("mlp-bn", (1, 8, 8), 10, 0).state_dict())
-    upload = upload_of(few.variants, build("mlp-bn", (1, 8, 8), 10, 0), 4)
-    assert memory_of(many, SIZES) - memory_of(few, SIZES) == 2 * 3 * (own + upload)
+def test_memory_counts_data_models_replies_and_the_server_s_work() -> None:
+    few, many = (run_of(method="creff", participation=share) for share in (0.25, 1.0))
+    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    reply = size(model.state_dict()) + few.variants[0].upload_bytes(model, 4)
+    assert memory_of(many, SIZES) - memory_of(few, SIZES) == 2 * 3 * reply
     more = replace(SIZES, train=tuple(10 * samples for samples in SIZES.train))
     assert memory_of(few, more) - memory_of(few, SIZES) == 9 * sum(SIZES.train) * 64
+    ratio, plain = run_of(method="ratio-loss"), run_of(holdout_per_class=3)
+    assert memory_of(ratio, SIZES) - memory_of(plain, SIZES) == 25 * 10 * model.head.weight.numel()
+    asked = memory_of(run_of(method="ccvr", participation=0.25), SIZES) - memory_of(run_of(participation=0.25), SIZES)
+    answer = run_of(method="ccvr").variants[0].upload_bytes(model, 4)
+    assert asked == 2 * (4 * answer - size(model.state_dict())), "all clients answer, four times as many as train"
 
 
 def test_layers_outputs_are_counted_without_computing() -> None:
     """3x3 convolutions of 8x8 images to 32 and 64 channels, pooled to 4x4 and 2x2, as small-cnn has them."""
     largest, every = output_bytes("small-cnn", (1, 8, 8), 10)
-    model, found = build("small-cnn", (1, 8, 8), 10, 0).eval(), list[int]()
+    model, outputs = build("small-cnn", (1, 8, 8), 10, 0).eval(), list[int]()
     for module in model.modules():
         if not list(module.children()):
-            module.register_forward_hook(lambda module, inputs, output: found.append(output.numel() * 4))
+            module.register_forward_hook(lambda module, inputs, output: outputs.append(output.numel() * 4))
     model(torch.zeros(1, 1, 8, 8))
-    assert (largest, every) == (max(found), sum(found))
+    assert (largest, every) == (max(outputs), sum(outputs))
 
 
 def imagenet(**changes: Any) -> RunSettings:
-    stated = {"method": "creff", "dataset": "imagenet-lt", "clients": 20, "participation": 0.4}
+    stated = {"method": "creff", "dataset": "imagenet-lt", "clients": 20, "participation": 0.4, "device": "cpu"}
     return parse({**stated, **{key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}})
 
 
-def test_creff_on_imagenet_lt_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("gigabytes", "changes", "refusal"),
+    [
+        (32, {}, "feature-gradients.classes-per-round = 0: a client's upload is up to 8.19 GB"),
+        (32, {"feature_gradients__classes_per_round": 10}, ""),
+        (128, {"method": "fedavg", "clients": 1000, "participation": 1.0}, "participation = 1.0: the run needs"),
+        (
+            32,
+            {"method": "ratio-loss", "holdout_per_class": 1},
+            "method = 'ratio-loss': ratio-loss's own work takes 51.20 GB",
+        ),
+        (128, {"method": "ratio-loss", "holdout_per_class": 1}, ""),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, changes: Mapping[str, Any], refusal: str
+) -> None:
+    class Memory:
+        total = gigabytes * 2**30
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    settings = imagenet(**changes)
+    if not refusal:
+        refuse_what_cannot_fit(settings, known(settings))
+        return
+    with pytest.raises(SettingError) as error:
+        refuse_what_cannot_fit(settings, known(settings))
+    assert refusal in str(error.value)
+
+
+# ---- the forecast ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unclocked")
+def test_a_forecast_names_runs_costs_missing_data_and_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory:
         total = 32 * 2**30
 
     monkeypatch.setattr("psutil.virtual_memory", Memory)
-    settings = imagenet()
-    rule = r"feature-gradients.classes-per-round = 0: the gradients of 1000 classes are up to 8.19 GB a client"
-    with pytest.raises(SettingError, match=rule):
-        refuse_what_cannot_fit(settings, known(settings))
-    remedied = imagenet(feature_gradients__classes_per_round=10)
-    refuse_what_cannot_fit(remedied, known(remedied))
-    many = imagenet(method="fedavg", clients=500, participation=1.0)
-    with pytest.raises(SettingError, match=r"participation = 1.0: the run needs"):
-        refuse_what_cannot_fit(many, known(many))
-
-
-# ---- the plan --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is measured."""
-    monkeypatch.setattr(Stage, "measure", lambda stage, settings: RATES)
-    monkeypatch.setattr(dry_run, "start", lambda: 1.5)
-
-
-@pytest.mark.usefixtures("staged")
-def test_a_plan_names_runs_costs_missing_data_and_refusals(tmp_path: Path) -> None:
-    done = experiment(tmp_path, seed=1)
+    finished = experiment(tmp_path, seed=1)
     gone = {"dataset": "mnist", "model": "small-cnn", "data_root": str(tmp_path), "train_images": 0}
     planned = [small(tmp_path), small(tmp_path, seed=1), small(tmp_path, **gone), imagenet(results=str(tmp_path))]
-    names = {one.run_id: f"run {number}" for number, one in enumerate(planned)}
-    plan = dry_run.plan_costs(planned, names, Console(file=io.StringIO()), "inprocess", 2, 0)
-    first, second, third, fourth = plan.entries
-    assert first.cost is not None and first.cost.left == 2 and not first.missing
+    names = {settings.run_id: f"run {number}" for number, settings in enumerate(planned)}
+    whole = forecast(planned, names, "inprocess", 2)
+    first, second, third, fourth = whole.entries
+    assert first.cost is not None and first.cost.left == 2 and not first.missing and first.recorded
     assert second.cost is not None and (second.cost.left, second.cost.seconds) == (0, 0.0)
-    assert second.cost.disk == sum(file.stat().st_size for file in done.folder.path.rglob("*") if file.is_file())
+    assert second.cost.disk == sum(file.stat().st_size for file in finished.folder.path.rglob("*") if file.is_file())
     assert "mnist is not there" in third.missing and third.cost is not None, "its size is known"
+    assert not third.recorded
     assert "imagenet-lt" in fourth.missing and "8.19 GB" in fourth.refused and fourth.cost is None
-    assert plan.seconds == 2 * 1.5 + max(third.cost.seconds, (first.cost.seconds + third.cost.seconds) / 2)
-    assert plan.refusals == [fourth.refused]
-    console = Console(file=io.StringIO(), width=200)
-    console.print(dry_run.plan_table(plan))
-    text = "\n".join([console.file.getvalue(), *dry_run.told(plan)])  # type: ignore[attr-defined]
-    for words in ("run 0", "cannot fit", "missing data, 1 run:", "4 runs, 1 of them finished"):
+    expected = max(third.cost.seconds, (first.cost.seconds + third.cost.seconds) / 2)
+    assert whole.seconds == forecasts.START + expected
+    assert whole.refusals == [fourth.refused]
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(as_table(whole))
+    text = "\n".join([captured.get(), *as_lines(whole)])
+    for words in ("run 0", "cannot fit", "missing data, 1 run:", "4 runs, 1 of them finished", "factor of three"):
         assert words in text
-    assert [entry["label"] for entry in dry_run.as_json(plan)] == list(names.values())
-
-
-def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
-    """2 of 4 clients of 30 samples, 3 epochs, 5 rounds; distilling adds its steps, a head is next to none."""
-    shape = {"rounds": 5, "clients": 4, "participation": 0.5, "batch_size": 10, "local_epochs": 3}
-    held = Sizes(train=(30,) * 4, held=(10,) * 4, test=10, own_tests=False, holdout=0)
-    expected = {"fedavg": 0, "ccvr": 0, "fedavgm": 0, "feddf": 7 * 16}
-    more = {"feddf": {"feddf__steps": 7, "feddf__batch_size": 16}}
-    for method, server in expected.items():
-        one = small(tmp_path, **shape, method=method, **more.get(method, {}))
-        assert work_of(one, held) == 5 * (2 * 3 * 30 + server), method
+    assert [entry["label"] for entry in json.loads(json.dumps(as_json(whole)))] == list(names.values())
 
 
 def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = small(tmp_path / "not" / "there")
-    entry = dry_run.Entry(one, "run", "", "", Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))
-    plan = dry_run.Plan([entry], Shares("inprocess", 1, 1), 0.0)
-    monkeypatch.setattr(dry_run, "free_disk", lambda folder: 10**9)
+    settings = small(tmp_path / "not" / "there")
+    whole = Forecast([Entry(settings, "run", cost=Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))], Shares("inprocess", 1, 1))
+    monkeypatch.setattr(forecasts, "free_disk", lambda folder: 10**9)
     expected = ["the runs need 5.00 GB of disk, and 1.00 GB are free"]
-    assert [words.partition(": ")[2] for words in plan.refusals] == expected
-    monkeypatch.setattr(dry_run, "free_disk", lambda folder: 10**10)
-    assert plan.refusals == []
+    assert [words.partition(": ")[2] for words in whole.refusals] == expected
+    monkeypatch.setattr(forecasts, "free_disk", lambda folder: 10**10)
+    assert whole.refusals == []
 
 
 def test_free_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert dry_run.free_disk(tmp_path / "a" / "b") == pytest.approx(dry_run.free_disk(tmp_path), rel=0.1)
-
-
-def test_a_rehearsal_measures_every_kind_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that a batch, a gradient and a softmax move by a second each, and nothing else."""
-    clock = [0.0]
-    for owner, name in ((Samples, "batch"), (torch.autograd, "grad"), (torch, "softmax")):
-        monkeypatch.setattr(owner, name, ticking(getattr(owner, name), clock))
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    stage = Stage(tmp_path / "stage")
-    rates = stage.measure(small(tmp_path, method="creff+ccvr", ccvr__head_steps=100, creff__head_steps=200))
-    assert rates.step == 2, "a batch and its gradient"
-    assert rates.tested == (4 - 1) / (4 * 64 - 2), "batches"
-    assert rates.client == rates.step + 2, "its features and their softmax"
-    assert rates.server == 200 + 3 * 2 + 1, "steps of the head, steps of the federated features, once for all"
-    assert rates.once == 100, "CCVR's head"
-    assert rates.memory == 0 and rates.checkpoint > 0 and rates.record > 0
-    assert stage.measure(small(tmp_path, method="feddf")).server == 4 + 1 + 4 * 2, "teachers, their mean, steps"
-    for epochs in (1, 4):
-        ratio = stage.measure(small(tmp_path, method="ratio-loss", local_epochs=epochs))
-        assert ratio.server == pytest.approx(10 * 2 * epochs), "a step for each class"
-
-
-def ticking(function: Callable[..., Any], clock: list[float]) -> Callable[..., Any]:
-    """Return the function, which moves the clock when it is called."""
-
-    def called(*inputs: Any, **named: Any) -> Any:
-        clock[0] += 1
-        return function(*inputs, **named)
-
-    return called
+    assert forecasts.free_disk(tmp_path / "a" / "b") == pytest.approx(forecasts.free_disk(tmp_path), rel=0.1)

@@ -1,0 +1,193 @@
+"""The tensors of a run by formula: memory, bytes on disk and on the way; and which runs this machine cannot hold."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import psutil
+import torch
+
+from client_app.client import Variant
+from client_app.messages import size
+from client_app.models import Classifier, build, is_own_model
+from client_app.models.classifier import INFERENCE_BATCH
+from client_app.process import choose_device
+from client_app.training import private_names
+from data import SettingError
+from data.sources.catalog import KNOWN
+from fedskew.costs.sizes import Sizes
+from fedskew.numbers import in_bytes
+from server_app.run_settings import RunSettings
+from strategies.server import Server, ServerMethod
+
+PROCESS = 100 * 2**20
+"""Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""
+MODELS = 8
+"""Copies of the model that server and client hold at a time: shared, start, scratchpad, gradients, momentum, ..."""
+ALIVE = 3
+"""Layers' outputs that are there at a time in evaluation; in training all are."""
+FILES = 3
+"""Files that a client keeps: of the last round, of the one before, and the one being written."""
+RECORD = 5000
+"""Bytes of a round's record."""
+
+
+def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
+    """Return the bytes that a run needs in one process: data, models, all replies of a round, a batch's activations.
+
+    Replies count twice, as they are summed. Without `sizes` data and replies count nothing.
+    """
+    model, shape = model_of(settings), shape_of(settings)
+    largest, every = output_bytes(settings.general.model, shape, classes_of(settings))
+    evaluated = INFERENCE_BATCH[device_of(settings)]
+    need = PROCESS + MODELS * size(model.state_dict())
+    need += max(evaluated * ALIVE * largest, settings.training.batch_size * every)
+    need += sum(part.memory_bytes(model) for part in parts_of(settings))
+    if sizes is None:
+        return need
+    known = KNOWN.get(settings.data.dataset)
+    if not (known and known.image_folder):
+        sample = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
+        need += (sum(sizes.train) + sizes.test + sizes.holdout) * sample
+    held, variants = max(sizes.held), settings.variants
+    reply = size(model.state_dict()) + upload_of(every_round(variants), model, held)
+    answer = upload_of(asked_once(variants), model, held)
+    return need + 2 * max(participants(settings) * reply, settings.data.clients * answer)
+
+
+def disk_of(settings: RunSettings) -> int:
+    """Return the bytes of a finished run's folder: two checkpoints, what clients keep, a record a round."""
+    with torch.device("meta"):  # the methods' own code makes their states, without their numbers
+        server = server_of(settings)
+        states = sum(size(part.initial_state(server)) for part in parts_of(settings))
+    model, shared = model_of(settings), size(server.start)
+    head = size(dict(model.head.named_parameters()))
+    checkpoint = shared + len(settings.deploys) * head + states  # what the models have in common is stored once
+    kept = size(model.state_dict()) - shared + sum(variant.kept_bytes(model) for variant in settings.variants)
+    return 2 * checkpoint + FILES * settings.data.clients * kept + settings.general.rounds * RECORD
+
+
+def down_of(settings: RunSettings) -> int:
+    """Return the bytes that a client is sent in a round: the shared weights, and what the methods send beside."""
+    with torch.device("meta"):
+        server = server_of(settings)
+        sent = [part.broadcast(server, part.initial_state(server)) for part in parts_of(settings)]
+    sums = upload_of((variant for variant in settings.variants if variant.question), server.model, classes_of(settings))
+    return size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
+
+
+def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
+    """Return the bytes that a client sends in a round, and once: the mean over all clients."""
+    model, variants = model_of(settings), settings.variants
+    shared, clients = size(server_of(settings).start), len(sizes.held)
+    round, once = (
+        sum(upload_of(kind, model, held) for held in sizes.held) / clients
+        for kind in (every_round(variants), asked_once(variants))
+    )
+    return shared + round, once
+
+
+def upload_of(variants: Iterable[Variant], model: Classifier, held: int) -> int:
+    """Return the bytes that a client holding samples of `held` classes sends at most beside its model."""
+    return sum(variant.upload_bytes(model, held) for variant in variants)
+
+
+def asked_once(variants: Iterable[Variant]) -> list[Variant]:
+    """Return those whose upload is an answer."""
+    return [variant for variant in variants if variant.asked_once]
+
+
+def every_round(variants: Iterable[Variant]) -> list[Variant]:
+    """Return those whose upload goes with every update."""
+    return [variant for variant in variants if not variant.asked_once]
+
+
+def parts_of(settings: RunSettings) -> list[ServerMethod]:
+    """Return the methods' server sides."""
+    return [settings.combine, *settings.monitors, *settings.deploys]
+
+
+def participants(settings: RunSettings) -> int:
+    """Return how many clients take part in a round."""
+    return max(1, int(settings.general.participation * settings.data.clients + 1e-9))
+
+
+def shape_of(settings: RunSettings) -> tuple[int, ...]:
+    """Return the shape of one input."""
+    return tuple(int(side) for side in settings.data.input_shape.split("x"))
+
+
+def classes_of(settings: RunSettings) -> int:
+    """Return the number of classes."""
+    return len(settings.data.classes.split(","))
+
+
+def device_of(settings: RunSettings) -> str:
+    """Return where the run would compute; one that demands a GPU counts on the CPU where there is none."""
+    return choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
+
+
+def server_of(settings: RunSettings) -> Server:
+    """Return the server before round 1, for the sizes of its tensors."""
+    model = model_of(settings)
+    private, parameters = private_names(model, settings.variants), dict(model.named_parameters())
+    return Server(
+        model=model,
+        start={name: tensor for name, tensor in model.state_dict().items() if name not in private},
+        clients=settings.data.clients,
+        round=1,
+        seed=settings.general.seed,
+        training=settings.training,
+        parameters=frozenset(parameters) - private,
+    )
+
+
+def model_of(settings: RunSettings) -> Classifier:
+    """Return the run's model, for the sizes of its tensors."""
+    return cached_model(settings.general.model, shape_of(settings), classes_of(settings))
+
+
+@lru_cache(maxsize=16)
+def cached_model(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    """Return a model, without numbers where it is not somebody's own."""
+    with torch.device("cpu" if is_own_model(name) else "meta"):
+        return build(name, shape, classes, 0)
+
+
+@lru_cache(maxsize=16)
+def output_bytes(name: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
+    """Return the bytes for one sample of the largest layer's output, and of all; nothing is computed for that."""
+    model, outputs = build(name, shape, classes, 0).eval().to("meta"), [0]
+
+    def count(module: object, inputs: object, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            outputs.append(output.numel() * output.element_size())
+
+    for module in model.modules():
+        if not list(module.children()):
+            module.register_forward_hook(count)
+    try:
+        model(torch.empty(1, *shape, device="meta"))
+    except (RuntimeError, NotImplementedError):
+        return 0, 0  # somebody's own model may need numbers to know its shapes
+    return max(outputs), sum(outputs)
+
+
+def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
+    """Raise SettingError for a run that this machine's memory cannot hold, with the remedy."""
+    need, there = memory_of(settings, sizes), psutil.virtual_memory().total
+    if sizes is None or need <= there:
+        return
+    model, held = model_of(settings), max(sizes.held)
+    short = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}"
+    for variant in settings.variants:
+        upload = variant.upload_bytes(model, held)
+        replies = settings.data.clients if variant.asked_once else participants(settings)
+        if variant.upload_setting and 4 * replies * upload > need:  # half of it, as replies count twice
+            key, value = variant.upload_setting, getattr(variant, variant.upload_setting.replace("-", "_"))
+            rule = f"a client's upload is up to {in_bytes(upload)}, {short}: {variant.upload_remedy}"
+            raise SettingError(f"{variant.name}.{key}", value, rule)
+    for part in parts_of(settings):
+        if (work := part.memory_bytes(model)) > there / 2:
+            rule = f"{part.name}'s own work takes {in_bytes(work)}, {short}: must be another one, or a smaller model"
+            raise SettingError("method", settings.general.method, rule)
+    raise SettingError("participation", settings.general.participation, f"{short}: must be lower")

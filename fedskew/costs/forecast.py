@@ -1,0 +1,163 @@
+"""`fedskew run --dry-run`: every run of the plan with what it will cost, and what stands in its way."""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from data import SettingError
+from data.datasets import missing
+from fedskew.costs.estimate import Cost, cost_of, rounds_left
+from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
+from fedskew.costs.pace import Records, timed
+from fedskew.costs.sizes import Sizes, sizes_of
+from fedskew.numbers import duration, in_bytes
+from fedskew.sweep.jobs import Job, Shares, shares
+from server_app.run_settings import RunSettings
+
+RAY_START = 15.0
+"""Seconds that a run on Ray takes before its first round and after its last one."""
+START = 8.0
+"""Seconds until the command, and what its workers are forked from, have imported torch and flwr."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of the plan."""
+
+    settings: RunSettings
+    label: str
+    missing: str = ""
+    """Why its data are not there."""
+    refused: str = ""
+    """Why this machine cannot hold it."""
+    cost: Cost | None = None
+    """None where the data are not there and not known, or the run is refused."""
+    recorded: bool = False
+    """Whether the time is that of finished rounds of the same kind."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a command would do."""
+
+    entries: Sequence[Entry]
+    share: Shares
+
+    @property
+    def costs(self) -> list[Cost]:
+        """The costs that are known."""
+        return [entry.cost for entry in self.entries if entry.cost is not None]
+
+    @property
+    def seconds(self) -> float:
+        """From beginning to end."""
+        runs = [cost.seconds for cost in self.costs]
+        return START + max(sum(runs) / self.share.jobs, *runs, 0.0)
+
+    @property
+    def refusals(self) -> list[str]:
+        """What cannot be done, each said once."""
+        refusals = dict.fromkeys(entry.refused for entry in self.entries if entry.refused)
+        results = self.entries[0].settings.general.results
+        needed = sum(cost.disk for cost in self.costs if cost.left)
+        if needed > (free := free_disk(Path(results))):
+            rule = f"the runs need {in_bytes(needed)} of disk, and {in_bytes(free)} are free"
+            refusals[str(SettingError("results", results, rule))] = None
+        return list(refusals)
+
+
+def forecast(
+    planned: Sequence[RunSettings], names: Mapping[str, str], engine: str = "", at_once: int = 0, workers: int = 0
+) -> Forecast:
+    """Return what conducting the runs would cost."""
+    sizes = {settings.data: sizes_of(settings.data, settings.general.seed) for settings in reversed(planned)}
+    left = [settings for settings in planned if rounds_left(settings)]
+    jobs = [Job(settings, names[settings.run_id], memory_of(settings, sizes[settings.data])) for settings in left]
+    share = shares(jobs, engine, at_once, workers) if jobs else Shares(engine or "inprocess", 1, 1)
+    records = Records(Path(planned[0].general.results))
+    entries = [entry_of(settings, names[settings.run_id], sizes[settings.data], records, share) for settings in planned]
+    return Forecast(entries, share)
+
+
+def entry_of(settings: RunSettings, label: str, sizes: Sizes | None, records: Records, share: Shares) -> Entry:
+    """Return one run with its cost."""
+    entry = Entry(settings, label, missing(settings.data))
+    if not rounds_left(settings):
+        disk = sum(file.stat().st_size for file in settings.folder.rglob("*") if file.is_file())
+        return replace(entry, cost=Cost(0, 0.0, disk, 0.0, 0.0, 0.0))
+    try:
+        refuse_what_cannot_fit(settings, sizes)
+    except SettingError as error:
+        return replace(entry, refused=str(error))
+    if sizes is None:
+        return entry
+    recorded = records.pace(settings)
+    cost = cost_of(settings, sizes, recorded or timed(settings, sizes), share.workers if share.jobs else 1)
+    more = RAY_START if share.engine == "ray" else 0.0
+    return replace(entry, cost=replace(cost, seconds=cost.seconds + more), recorded=recorded is not None)
+
+
+def free_disk(folder: Path) -> int:
+    """Return the bytes that are free where the folder is, or would be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def as_table(forecast: Forecast) -> Table:
+    """Return a row a run."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("run", no_wrap=True)
+    for heading in ("rounds", "left", "time", "memory", "disk", "up", "down"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for entry in forecast.entries:
+        rounds, cost = str(entry.settings.general.rounds), entry.cost
+        if cost is None:
+            left = str(rounds_left(entry.settings))
+            table.add_row(entry.label, rounds, left, "cannot fit" if entry.refused else "?", *["?"] * 4)
+            continue
+        counts = (cost.memory, cost.disk, cost.up, cost.down)
+        table.add_row(entry.label, rounds, str(cost.left), duration(cost.seconds), *map(in_bytes, counts))
+    return table
+
+
+def as_lines(forecast: Forecast) -> list[str]:
+    """Return the lines below the table: the whole, how rough it is, and which data are missing."""
+    share, costs = forecast.share, forecast.costs
+    disk, up, down = (sum(getattr(cost, name) for cost in costs) for name in ("disk", "up", "down"))
+    recorded = sum(entry.recorded for entry in forecast.entries)
+    by = f"by finished rounds for {runs(recorded)}, else " * bool(recorded) + "by a timed step"
+    lines = [
+        f"{runs(len(forecast.entries))}, {sum(cost.left == 0 for cost in costs)} of them finished: about "
+        f"{duration(forecast.seconds)} with {share.jobs} at a time on engine {share.engine}, {in_bytes(disk)} of disk, "
+        f"{in_bytes(up)} up and {in_bytes(down)} down",
+        f"the time is rough, within a factor of three on a quiet machine ({by})",
+    ]
+    lost = Counter(entry.missing for entry in forecast.entries if entry.missing)
+    return lines + [f"missing data, {runs(count)}: {reason}" for reason, count in lost.items()]
+
+
+def runs(count: int) -> str:
+    """Return a number of runs in words."""
+    return f"{count} run{'s' * (count != 1)}"
+
+
+def as_json(forecast: Forecast) -> list[dict[str, Any]]:
+    """Return the forecast for other programs."""
+    return [
+        {
+            "run": entry.settings.run_id,
+            "label": entry.label,
+            "rounds": entry.settings.general.rounds,
+            "missing": entry.missing,
+            "refused": entry.refused,
+            "cost": None if entry.cost is None else asdict(entry.cost),
+        }
+        for entry in forecast.entries
+    ]

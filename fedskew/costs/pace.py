@@ -1,0 +1,185 @@
+"""How long a round takes: by the records of finished rounds of the same kind, else by one timed step and batch."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from client_app.client import Client
+from client_app.models import build
+from client_app.models.classifier import INFERENCE_BATCH, in_batches
+from client_app.optimizer import TrainingSettings
+from client_app.process import repeat_to_the_bit
+from client_app.training import private_names, train_round
+from data import Samples
+from fedskew.costs.footprint import classes_of, device_of, model_of, participants, parts_of, shape_of
+from fedskew.costs.sizes import Sizes, mean_steps
+from server_app.results import RunFolder
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
+from strategies.head import train_head
+
+WITHOUT_EFFECT_ON_TIME = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
+    "seed", "rounds", "evaluate-every", "alpha", "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
+    "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
+}  # fmt: skip
+FEW = 2
+"""Samples that are timed first: batch norm cannot train on fewer."""
+LIMIT = 0.3
+"""Seconds from which on an action is long enough to be timed."""
+FEATURES, HEAD_STEPS = 500, 4
+"""Features and steps with which a head's training is timed."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What things take, in seconds of one core, or of the GPU."""
+
+    clients: float
+    """All clients' work in a round."""
+    server: float
+    """What else belongs to a round, evaluation aside."""
+    evaluation: float
+    """An evaluation."""
+    once: float = 0.0
+    """What is done after the last round alone."""
+
+
+# ---- from records ----------------------------------------------------------------------------------------------------
+
+
+class Records:
+    """The runs that a results folder holds."""
+
+    def __init__(self, results: Path) -> None:
+        self.runs = [(RunFolder(file.parent), stated) for file in results.glob("*/settings.json")
+                     if (stated := RunFolder(file.parent).origin().get("settings"))]  # fmt: skip
+
+    def pace(self, settings: RunSettings) -> Pace | None:
+        """Return the mean over all rounds of the same kind; None where there are none."""
+        kind = {key: value for key, value in settings.flat().items() if key not in WITHOUT_EFFECT_ON_TIME}
+        same = (folder for folder, stated in self.runs if kind.items() <= stated.items())
+        rounds = [record for folder in same for record in folder.rounds()]
+        if not rounds:
+            return None
+        seconds = [record.seconds for record in rounds]
+        evaluations = [record.seconds.evaluation for record in rounds if record.models]
+        return Pace(
+            clients=statistics.fmean(part.client_work for part in seconds),
+            server=statistics.fmean(part.round - part.clients - part.evaluation for part in seconds),
+            evaluation=statistics.fmean(evaluations or [0.0]),
+        )
+
+
+# ---- by the clock ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a model takes, in seconds."""
+
+    step: float
+    """A training step on a whole mini-batch."""
+    tested: float
+    """A test sample."""
+    feature: float
+    """A feature in a step of the head's training."""
+
+
+def timed(settings: RunSettings, sizes: Sizes) -> Pace:
+    """Return the pace by one training step, one batch of evaluation and a few steps of the head's training."""
+    training, model, data = settings.training, model_of(settings), settings.data
+    augmentation, device = data.augmentation, device_of(settings)
+    at = (settings.general.model, shape_of(settings), classes_of(settings))
+    rates = rates_of(*at, training.batch_size, training.precision, augmentation, device)
+    sample, taking = rates.step / training.batch_size, participants(settings)
+    samples, held = (round(statistics.fmean(counts)) for counts in (sizes.train, sizes.held))
+
+    def of_variants(asked_once: bool) -> float:
+        kind = [variant for variant in settings.variants if variant.asked_once is asked_once]
+        return sample * sum(variant.extra_samples(samples, held) for variant in kind)
+
+    def of_parts(final: bool) -> float:
+        kind = [part for part in parts_of(settings) if bool(part.final_question) is final]
+        works = [part.work(model, sizes.holdout, taking, training) for part in kind]
+        return sum(work.samples * sample + work.features * rates.feature for work in works)
+
+    whole = bool(private_names(model, settings.variants)) and not sizes.own_tests
+    return Pace(
+        clients=taking * (mean_steps(training, sizes) * rates.step + of_variants(asked_once=False)),
+        server=of_parts(final=False),
+        evaluation=sizes.test * (data.clients if whole else 1) * rates.tested,
+        once=data.clients * of_variants(asked_once=True) + of_parts(final=True),
+    )
+
+
+@cache
+def rates_of(
+    name: str, shape: tuple[int, ...], classes: int, batch_size: int, precision: str, augmentation: str, device: str
+) -> Rates:
+    """Return a model's rates on random samples."""
+    repeat_to_the_bit()  # one thread, as clients have
+    model, batch = build(name, shape, classes, 0).to(device), INFERENCE_BATCH[device]
+    samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
+
+    def train(count: int, times: int) -> None:
+        settings = TrainingSettings(local_steps=times, batch_size=count, learning_rate=1e-6, precision=precision)
+        train_round(Client(0, model, first(samples, count), classes), [], settings)
+
+    def evaluate(count: int, times: int) -> None:
+        model.eval()
+        for _ in range(times):
+            in_batches(model, first(samples, count))
+
+    head = {name: tensor.detach() for name, tensor in model.head.named_parameters()}
+    features_ND = torch.rand(FEATURES, model.head.in_features, device=device)
+    labels_N = torch.arange(FEATURES, device=device) % classes
+    retraining = clock(device, train_head, head, features_ND, labels_N, HEAD_STEPS, 0.1)
+    return Rates(
+        step=seconds_of(train, batch_size, device),
+        tested=seconds_of(evaluate, batch, device) / batch,
+        feature=retraining / (FEATURES * HEAD_STEPS),
+    )
+
+
+def seconds_of(action: Callable[[int, int], object], count: int, device: str) -> float:
+    """Return the seconds of an action on `count` samples, once.
+
+    More and more samples are tried; where they begin to take long, the rest is taken to be in proportion.
+    """
+    tried = min(FEW, count)
+    action(tried, 1)  # what a process does first is slow
+    while (seconds := clock(device, action, tried, 1)) < LIMIT and tried < count:
+        tried = min(2 * tried, count)
+    if seconds > LIMIT:
+        return seconds * count / tried
+    times = max(1, min(20, int(LIMIT / seconds)))
+    return clock(device, action, count, times) / times
+
+
+def clock(device: str, action: Callable[..., object], *inputs: object) -> float:
+    """Return the seconds of an action: on the CPU those of its one thread, which other processes do not lengthen."""
+    if device == "cpu":
+        began = time.process_time()
+        action(*inputs)
+        return time.process_time() - began
+    began = time.perf_counter()
+    action(*inputs)
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def random_samples(number: int, shape: tuple[int, ...], classes: int, augmentation: str, device: str) -> Samples:
+    """Return samples of random inputs: pixels, or vectors."""
+    inputs_N = torch.rand(number, *shape) if len(shape) == 1 else torch.randint(256, (number, *shape)).byte()
+    zero = torch.zeros(shape[0], *[1] * (len(shape) - 1), device=device)
+    labels_N = torch.arange(number, device=device) % classes
+    return Samples(inputs_N.to(device), labels_N, mean=zero, std=zero + 1, augmentation=augmentation)
+
+
+def first(samples: Samples, count: int) -> Samples:
+    """Return the first samples."""
+    return samples.only(torch.arange(count, device=samples.labels_N.device))
