@@ -35,7 +35,10 @@ def main() -> None:
             accuracy = [[seed.number(point, "balanced-accuracy") for point in seed.points] for seed in runs]
             percent = 100 * np.array(accuracy, float)
             color = FEDAVG if row.label == "fedavg" else next(colors)
-            axes.plot(rounds, percent.mean(0), color=color, label=row.label)
+            if len(rounds) == 1:  # of a model that is made once, after the last round
+                axes.plot([rounds[0]] * 2, [percent.min(), percent.max()], color=color, alpha=0.4, linewidth=4)
+            marker = "o" if len(rounds) == 1 else ""
+            axes.plot(rounds, percent.mean(0), color=color, marker=marker, label=row.label)
             axes.fill_between(rounds, percent.min(0), percent.max(0), color=color, alpha=0.15, linewidth=0)
         axes.set_title(fill(experiment.title.split(" (")[0], 36), fontsize=10)
         axes.set_xlabel("round")
