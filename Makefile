@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo test fuzz slow lint config clean
+.PHONY: install demo test fuzz slow lint newest bill config clean
 
 install: $(VENV)/installed
 
@@ -40,6 +40,15 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+newest: install  ## the fast suite with the newest flwr: a report, which fails nothing
+	.ci/newest
+
+bill: install  ## write the bill of materials of what is installed, in CycloneDX
+	$(PYTHON) -m venv $(VENV)-bill
+	$(VENV)-bill/bin/python -m pip install --quiet cyclonedx-bom
+	$(VENV)-bill/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file bill-of-materials.json $(BIN)/python
+	rm -rf $(VENV)-bill
 
 config: install  ## write the settings' defaults into pyproject.toml, where flwr looks for them, and the lists of methods
 	$(BIN)/python -m server_app.settings pyproject.toml

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid as Grid  # for the modules that ask, which impor
 from client_app.messages import named, pack, unpack
 from client_app.state import State
 from data import Settings
+from data.text import printable
 
 log = logging.getLogger("fedskew")
 
@@ -106,7 +107,7 @@ class Exchange:
         """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
         for reply in replies:
             if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
-                self.error = str(reply.error.reason)
+                self.error = printable(reply.error.reason)
             else:
                 self.sort(reply.content)
 
@@ -120,17 +121,17 @@ class Exchange:
                 records.setdefault(int(number), {})[rest] = record
         for client, parts in records.items():
             if isinstance(error := parts.pop("error", None), ConfigRecord):
-                self.failures.setdefault(client, str(error.get("reason", "no reason given")))
+                self.refuse(client, str(error.get("reason", "no reason given")))
                 continue
             try:
                 self.answers[client] = read(parts)
             except Exception as error:  # whatever a client sends must not end the server
-                self.failures[client] = f"unreadable reply: {type(error).__name__}: {error}"
+                self.refuse(client, f"unreadable reply: {type(error).__name__}: {error}")
 
     def refuse(self, client: int, reason: str) -> None:
         """Take a client's answer out, for a reason."""
         self.answers.pop(client, None)
-        self.failures[client] = reason
+        self.failures[client] = printable(reason)
 
     def uploads(self, name: str) -> dict[int, State]:
         """Return the upload `name` of everybody who answered, sorted by client."""
@@ -159,9 +160,10 @@ def read(parts: Mapping[str, object]) -> Answer:
     for name, record in parts.items():
         if name == "metrics":
             numbers = {key: float(value) for key, value in dict(record).items()}  # type: ignore[call-overload]
-        elif name == "worker":
-            # only what a record of the round can hold: a client may send bytes here
-            words = {k: v for k, v in dict(record).items() if isinstance(v, int | float | str)}  # type: ignore[call-overload]
+        elif name == "worker":  # only what a record of the round can hold: a client may send anything here
+            given = dict(record)  # type: ignore[call-overload]
+            kept = {key: given[key] for key in ("process", "device", "visible-gpus") if key in given}
+            words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
         else:
             states[name] = unpack(record)  # type: ignore[arg-type]
     return Answer(states, numbers, words)

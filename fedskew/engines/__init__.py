@@ -1,5 +1,6 @@
 """Where a run's clients are played: in this process, in worker processes, or by Flower's simulation on Ray."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from fedskew.engines.launcher import launch
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.processes import claim
 from fedskew.interrupt import one_interrupt
-from server_app.results import RunFolder
+from server_app.results import ROUND, RunFolder, verified
 from server_app.run_settings import RunSettings
 
 ENGINES = ("inprocess", "workers", "ray")
@@ -81,16 +82,17 @@ def app_folder() -> Path:
 def following(folder: RunFolder, tell: Callable[[str], None]) -> Iterator[None]:
     """Within this context, tell the line of every round that another process records."""
     ended = threading.Event()
-    rounds = {record.round for record in folder.rounds()}
+    place = appended(folder.rounds_file, 0)[1]
 
     def follow() -> None:
+        nonlocal place
         last = False
         while not last:
             last = ended.wait(FOLLOW_INTERVAL)
-            for record in folder.rounds():
-                if record.round not in rounds:
-                    rounds.add(record.round)
-                    tell(record.line)
+            lines, place = appended(folder.rounds_file, place)
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    tell(str(verified(line, ROUND)["line"]))
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -99,3 +101,19 @@ def following(folder: RunFolder, tell: Callable[[str], None]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def appended(file: Path, place: int) -> tuple[list[str], int]:
+    """Return the whole lines that a file has beyond its first `place` bytes, and where the last of them ends.
+
+    Of a file that has been cut before `place`, as a run that goes on does with its records, what follows is new.
+    """
+    try:
+        with file.open("rb") as opened:
+            place = min(place, os.fstat(opened.fileno()).st_size)
+            opened.seek(place)
+            text = opened.read()
+    except FileNotFoundError:
+        return [], 0
+    whole = text[: text.rfind(b"\n") + 1]
+    return whole.decode(errors="replace").splitlines(), place + len(whole)

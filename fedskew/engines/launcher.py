@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import tomli_w
 
-from fedskew.engines.processes import alive, claim, end, mark, marked
+from fedskew.engines.processes import alive, claim, clear_leftovers, end, mark, marked, own
 from fedskew.interrupt import one_interrupt
 
 DEFAULTS = {  # the user's environment goes before them
@@ -77,7 +77,9 @@ def launch(
     if not (app / "pyproject.toml").is_file():
         raise LaunchFailed(f"no pyproject.toml in {app}: the Ray engine needs a clone installed by `pip install -e .`")
     federation = federation_words(nodes, federation_config)
+    clear_leftovers()
     with one_interrupt(), tempfile.TemporaryDirectory(prefix="fedskew-", ignore_cleanup_errors=True) as temporary:
+        own(Path(temporary))
         settings = Path(temporary, "run.toml")
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
         flower = _Flower(Path(temporary), folder)

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
 from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -21,6 +23,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.messages import handing_over
+from data.text import printable
+from fedskew.engines.processes import clear_leftovers, own
 from fedskew.interrupt import held_back
 
 log = logging.getLogger("fedskew")
@@ -105,8 +109,10 @@ def fork_server(*preload: str) -> ForkServerContext:
     """Return the context of worker processes that have imported `preload` once and for all, and that get no signal."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
+    clear_leftovers()
     with held_back():
         forkserver.ensure_running()
+    own(Path(get_temp_dir()))
     return context
 
 
@@ -134,4 +140,4 @@ def play(message: Message) -> Message:
     try:
         return app(message, context)
     except Exception as error:
-        return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
+        return Message(Error(2, printable(f"{type(error).__name__}: {error}")), reply_to=message)

@@ -6,6 +6,9 @@ opens its own session, and Ray's agents outlive their parents. But all inherit t
 
 import contextlib
 import os
+import shutil
+import socket
+import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +17,7 @@ import psutil
 
 RUN = "FEDSKEW_RUN"
 LAUNCHER = "FEDSKEW_LAUNCHER"
+OWNER = "fedskew-owner"
 PATIENCE = 1.0
 """Seconds between asking a process to end and killing it: short, as checkpoints on disk are whole at any moment."""
 _UNREADABLE = (psutil.NoSuchProcess, psutil.AccessDenied)  # a zombie is a NoSuchProcess, too
@@ -27,7 +31,7 @@ def mark(folder: Path) -> dict[str, str]:
     """Return the environment variables that mark a process as started by this launcher for the run in `folder`."""
     return {
         RUN: str(folder.resolve()),
-        LAUNCHER: f"{os.getpid()}/{psutil.Process().create_time()}",
+        LAUNCHER: identity(),
         "SPT_NOENV": "1",  # else Ray's agents write their process title over the environment that others can read
     }
 
@@ -104,12 +108,47 @@ def claim(folder: Path) -> None:
         end(folder)
 
 
+def identity() -> str:
+    """Return what names this process, PID/BEGINNING, and no later one of its process id."""
+    return f"{os.getpid()}/{beginning(os.getpid())}"
+
+
+def beginning(pid: int) -> float:
+    """Return when a process began; on Linux in ticks since the machine did, which setting the clock does not change."""
+    try:
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return psutil.Process(pid).create_time()
+
+
 def _launcher(identity: str) -> psutil.Process | None:
-    """Return the live process that `identity`, PID/CREATE_TIME, names, or None."""
-    pid, _, created = identity.partition("/")
+    """Return the live process that `identity` names, or None."""
+    pid, _, began = identity.partition("/")
     with contextlib.suppress(ValueError, *_UNREADABLE):
         process = psutil.Process(int(pid))
-        # Creation times count from the boot time, which the kernel shifts by a second when the clock is set.
-        if abs(process.create_time() - float(created)) < 2 and alive(process):
+        if beginning(process.pid) == float(began) and alive(process):
             return process
     return None
+
+
+def own(folder: Path) -> None:
+    """Note in a temporary folder whose it is, so that it does not stay for ever when this process is killed."""
+    (folder / OWNER).write_text(f"{socket.gethostname()} {identity()}")
+
+
+def clear_leftovers() -> None:
+    """Delete the temporary folders of this machine's killed commands, but for those that Ray's processes still use."""
+    for note in Path(tempfile.gettempdir()).glob(f"*/{OWNER}"):
+        with contextlib.suppress(OSError, ValueError):
+            host, name = note.read_text().split()
+            if host == socket.gethostname() and _launcher(name) is None and str(note.parent) not in homes():
+                shutil.rmtree(note.parent, ignore_errors=True)
+
+
+def homes() -> set[str]:
+    """Return flwr's home folders of all processes."""
+    found = set()
+    for pid in psutil.pids():
+        with contextlib.suppress(*_UNREADABLE):
+            found.add(psutil.Process(pid).environ().get("FLWR_HOME", ""))
+    return found

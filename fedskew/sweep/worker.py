@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from data import DataError, SettingError
+from data.text import printable
 from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
 from fedskew.sweep.jobs import Job, Shares, same_data
@@ -125,7 +126,7 @@ def executed(settings: RunSettings, engine: str, workers: int, connection: Conne
 
 def reason(error: Exception) -> str:
     """Return an error as one line."""
-    words = " ".join(str(error).split())
+    words = printable(" ".join(str(error).split()))
     return words if isinstance(error, SettingError | DataError | FolderBusy) else f"{type(error).__name__}: {words}"
 
 

@@ -5,12 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Message
 from in_process import Outcome, TamperingGrid, number_of
 
+from fedskew.engines import appended
 from fedskew.engines.local import LocalGrid
 from strategies.exchange import TooFewReplies
 
@@ -61,3 +63,16 @@ def test_only_sends_and_receives(call: str) -> None:
         getattr(LocalGrid(), call)(*arguments)
     with pytest.raises(NotImplementedError, match="in one step"):
         _ = LocalGrid().run
+
+
+def test_a_follower_reads_what_was_appended_and_no_line_twice(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.jsonl"
+    assert appended(file, 0) == ([], 0)
+    file.write_text("one\ntwo")
+    assert appended(file, 0) == (["one"], 4)
+    file.write_text("one\ntwo\nthree\n")
+    assert appended(file, 4) == (["two", "three"], 14)
+    file.write_text("one\n")  # cut by a run that goes on
+    assert appended(file, 14) == ([], 4)
+    file.write_text("ONE\nfour\n")
+    assert appended(file, 4) == (["four"], 9)

@@ -11,7 +11,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedskew.engines.processes import LAUNCHER, RUN, RunBusy, alive, claim, end, mark, marked
+from fedskew.engines.processes import (
+    LAUNCHER,
+    OWNER,
+    RUN,
+    RunBusy,
+    alive,
+    beginning,
+    claim,
+    clear_leftovers,
+    end,
+    mark,
+    marked,
+    own,
+)
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -117,7 +130,7 @@ def test_claim_ends_what_a_dead_launcher_left(start: Start, tmp_path: Path) -> N
 
 def test_claim_ends_what_a_namesake_of_the_launcher_left(start: Start, tmp_path: Path) -> None:
     with _sleeper() as other:
-        start(SLEEP, **{LAUNCHER: f"{other.pid}/{psutil.Process(other.pid).create_time() - 100}"})
+        start(SLEEP, **{LAUNCHER: f"{other.pid}/{beginning(other.pid) - 100}"})
         claim(tmp_path)
         assert not marked(tmp_path)
         assert other.poll() is None
@@ -138,7 +151,7 @@ def test_claim_ends_what_this_launcher_left(start: Start, tmp_path: Path) -> Non
 
 def test_claim_refuses_a_folder_whose_launcher_lives(start: Start, tmp_path: Path) -> None:
     with _sleeper() as other:
-        process = start(SLEEP, **{LAUNCHER: f"{other.pid}/{psutil.Process(other.pid).create_time()}"})
+        process = start(SLEEP, **{LAUNCHER: f"{other.pid}/{beginning(other.pid)}"})
         with pytest.raises(RunBusy) as busy:
             claim(tmp_path)
         assert str(tmp_path) in str(busy.value)
@@ -146,10 +159,43 @@ def test_claim_refuses_a_folder_whose_launcher_lives(start: Start, tmp_path: Pat
         assert process.poll() is None
 
 
+def test_a_launcher_stays_the_same_when_the_clock_is_set(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _sleeper() as other:
+        start(SLEEP, **{LAUNCHER: f"{other.pid}/{beginning(other.pid)}"})
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: time.time() + 3600)
+        with pytest.raises(RunBusy):
+            claim(tmp_path)
+
+
+def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = {name: tmp_path / name for name in ("mine", "dead", "used", "elsewhere", "torn", "unmarked")}
+    for folder in folders.values():
+        folder.mkdir()
+        own(folder)
+    mine = (folders["mine"] / OWNER).read_text()
+    host = mine.split()[0]
+    for name in ("dead", "used"):
+        (folders[name] / OWNER).write_text(f"{host} {_dead()}")
+    (folders["elsewhere"] / OWNER).write_text(f"not-{host} {_dead()}")
+    (folders["torn"] / OWNER).write_text("")
+    (folders["unmarked"] / OWNER).unlink()
+    environment = os.environ | {"FLWR_HOME": str(folders["used"])}
+    with subprocess.Popen([sys.executable, "-S", "-c", SLEEP], env=environment, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None and user.stdout.readline()
+        clear_leftovers()
+        user.kill()
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == sorted(folders.keys() - {"dead"})
+
+
 def _dead() -> str:
     """Return the identity of a process that has ended."""
     with _sleeper() as process:
-        return f"{process.pid}/{psutil.Process(process.pid).create_time()}"
+        return f"{process.pid}/{beginning(process.pid)}"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,69 @@
+"""What is imported is declared, and every import of flwr beyond its public modules is named."""
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+PRIVATE = {
+    "flwr.common.config": ["tests/fedskew/engines/test_launcher.py"],
+    "flwr.common.serde": ["fedskew/engines/local.py", "tests/client_app/test_client_messages.py"],
+    "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
+    "flwr.cli.build": ["tests/test_packaging.py"],
+    "flwr.cli.utils": ["tests/test_packaging.py"],
+    "flwr.supercore.task_identity": ["fedskew/engines/local.py"],
+}
+"""What a new release of flwr may move without a word; `make newest` tries the newest one."""
+
+
+@cache
+def modules(file: Path) -> frozenset[str]:
+    """Return the modules that a file imports absolutely."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return frozenset(names)
+
+
+def files(*folders: str) -> list[Path]:
+    return sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+
+
+def test_every_private_import_of_flwr_is_named() -> None:
+    private: dict[str, list[str]] = {}
+    for file in files(*PACKAGES, "tests", "benchmarks", "docs"):
+        for module in modules(file):
+            if module.startswith("flwr.") and not any(f"{module}.".startswith(f"{name}.") for name in PUBLIC):
+                private.setdefault(module, []).append(file.relative_to(ROOT).as_posix())
+    assert private == PRIVATE
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    stated = [
+        *project["dependencies"],
+        *(word for words in project["optional-dependencies"].values() for word in words),
+    ]
+    declared = {plain(re.split(r"[\[<>=!~ ]", word)[0]) for word in stated}
+    homes = importlib.metadata.packages_distributions()
+    imported = {module.split(".")[0] for file in files(*PACKAGES) for module in modules(file)}
+    missing = {
+        name
+        for name in imported - set(sys.stdlib_module_names) - set(PACKAGES)
+        if not {plain(home) for home in homes.get(name, [name])} & declared
+    }
+    assert missing == set()
+
+
+def plain(distribution: str) -> str:
+    """Return a distribution's name as the package index compares it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
