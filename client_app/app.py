@@ -18,7 +18,6 @@ from client_app.process import repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State
 from client_app.training import train_round
-from data.text import printable
 
 app = ClientApp()
 
@@ -116,7 +115,7 @@ def reply(message: Message, play: Play) -> Message:
         try:
             records = play(player(str(task["assignment"])), number, memory_round)
         except Exception as error:
-            records = RecordDict({"error": ConfigRecord({"reason": printable(f"{type(error).__name__}: {error}")})})
+            records = RecordDict({"error": ConfigRecord({"reason": f"{type(error).__name__}: {error}"})})
         for name, record in records.items():
             content[f"{number}/{name}"] = record
     return Message(content, reply_to=message)

@@ -160,9 +160,8 @@ def read(parts: Mapping[str, object]) -> Answer:
     for name, record in parts.items():
         if name == "metrics":
             numbers = {key: float(value) for key, value in dict(record).items()}  # type: ignore[call-overload]
-        elif name == "worker":  # only what a record of the round can hold: a client may send anything here
-            given = dict(record)  # type: ignore[call-overload]
-            kept = {key: given[key] for key in ("process", "device", "visible-gpus") if key in given}
+        elif name == "worker" and isinstance(record, ConfigRecord):  # only what a record of the round can hold
+            kept = {key: value for key, value in record.items() if key in ("process", "device", "visible-gpus")}
             words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
         else:
             states[name] = unpack(record)  # type: ignore[arg-type]
