@@ -27,12 +27,13 @@ def file_of(folder: Path, round: int) -> Path:
     return folder / f"round-{round:06d}.safetensors"
 
 
-def identity(folder: Path, round: int) -> dict[str, str]:
-    """Return what the file of `round` says of itself, so that it counts nowhere else."""
-    return {KIND: "memory", "run": folder.parent.parent.name, "client": folder.name, "round": str(round)}
+def identity(folder: Path, round: int, run: str = "") -> dict[str, str]:
+    """Return what the file of `round` says of itself, so that it counts nowhere else; the run is its folder's name."""
+    run = run or folder.parent.parent.resolve().name
+    return {KIND: "memory", "run": run, "client": folder.name, "round": str(round)}
 
 
-def recall(folder: Path, round: int) -> dict[str, dict[str, Tensor]]:
+def recall(folder: Path, round: int, run: str = "") -> dict[str, dict[str, Tensor]]:
     """Return what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
     Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, or another
@@ -43,7 +44,7 @@ def recall(folder: Path, round: int) -> dict[str, dict[str, Tensor]]:
     path = file_of(folder, round)
     if not path.exists():
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
-    return split_prefix(read(path, identity(folder, round))[0])
+    return split_prefix(read(path, identity(folder, round, run))[0])
 
 
 def forget_all_but(folder: Path, round: int) -> None:

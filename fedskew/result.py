@@ -70,7 +70,7 @@ def load(folder: str | PathLike[str]) -> Result:
     from server_app.selection import summarize
 
     path = Path(folder)
-    run_folder = RunFolder(path)
+    run_folder = RunFolder(path, moved=True)
     stated = run_folder.origin()
     if not stated:
         raise DataError(f"{path}: is no run's folder: settings.json is missing or damaged")

@@ -119,6 +119,8 @@ class Run:
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
         self.strategy.start(self.grid, pack(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
+        if rounds in self.folder.lost(rounds):  # trained earlier, and there is no checkpoint before it
+            self.after_round(rounds, ArrayRecord())
         records = self.folder.rounds()
         unseen = records[-1].unseen
         summary = {
@@ -149,6 +151,7 @@ class Run:
         self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
         self.strategy.memory_rounds = checkpoint.memory_rounds
         self.folder.cut_after(checkpoint.round)
+        self.folder.tell_lost(checkpoint.round, self.tell)
         self.tell(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
 
     def save(self) -> None:

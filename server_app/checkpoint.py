@@ -7,7 +7,7 @@ from pathlib import Path
 
 from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State, split_prefix, with_prefix
-from client_app.tensor_files import Damaged, read, write_atomically
+from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from server_app.results import RunFolder
 
 FORMAT = 1
@@ -49,13 +49,14 @@ class Checkpoint:
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
-        write_atomically(path, tensors, {"fedskew": json.dumps(contents)}, previous)
+        write_atomically(path, tensors, {**identity(path), "fedskew": json.dumps(contents)}, previous)
 
     @staticmethod
-    def load(path: Path) -> "Checkpoint":
-        """Read a checkpoint. Raises BrokenCheckpoint, naming the file."""
+    def load(path: Path, run: str = "") -> "Checkpoint":
+        """Read a checkpoint of the run, which is named as the folder if nothing else is said. Raises BrokenCheckpoint,
+        naming the file."""
         try:
-            tensors, metadata = read(path)
+            tensors, metadata = read(path, identity(path, run))
             contents = json.loads(metadata["fedskew"])
         except (Damaged, KeyError, ValueError) as error:
             raise BrokenCheckpoint(str(error) if isinstance(error, Damaged) else f"{path} is no checkpoint") from error
@@ -74,13 +75,19 @@ class Checkpoint:
         )
 
 
-def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
-    """Return a run's newest checkpoint that is whole, with all its rounds and its clients' memory, or None; tell what
-    cannot be used.
+def identity(path: Path, run: str = "") -> dict[str, str]:
+    """Return what a checkpoint says of itself, so that it counts in its own run alone."""
+    return {KIND: "checkpoint", "run": run or path.parent.resolve().name}
 
-    What cannot be used is deleted: it would take the place of the previous checkpoint. Raises OtherFormat.
+
+def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
+    """Return a run's newest checkpoint that is whole, with its clients' memory, or None; tell what cannot be used.
+
+    Where the record of its round is lost the previous one is taken: playing that round again gives the record back.
+    What cannot be used is deleted, as it would take the place of the previous checkpoint; never because of a record.
+    Raises OtherFormat.
     """
-    recorded = len(folder.rounds())
+    recorded, usable = {0, *(record.round for record in folder.rounds())}, None
     for file in filter(Path.exists, (folder.checkpoint_file, folder.previous_file)):
         try:
             checkpoint = Checkpoint.load(file)
@@ -89,12 +96,12 @@ def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
             raise
         except (BrokenCheckpoint, Damaged, MemoryLost) as error:
             tell(str(error))
-        else:
-            if checkpoint.round <= recorded:
-                return checkpoint
-            tell(f"{folder.rounds_file} is damaged: of {checkpoint.round} rounds it holds {recorded}")
-        file.unlink()
-    return None
+            file.unlink()
+            continue
+        usable = checkpoint
+        if checkpoint.round in recorded:
+            break
+    return usable
 
 
 def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:

@@ -27,13 +27,17 @@ SUMMARY: Kinds = {"models": dict, "failures": int, "hash": dict}
 class RunFolder:
     """Everything that one run leaves behind."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, moved: bool = False) -> None:
+        """Nothing is read, but for a folder that may have been `moved` to another name: which run it is of."""
         self.path = path
+        self.run = path.resolve().name
         self.settings_file = path / "settings.json"
         self.rounds_file = path / "rounds.jsonl"
         self.summary_file = path / "summary.json"
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.previous_file = path / "previous.safetensors"
+        if moved:
+            self.run = (verified_file(self.settings_file, SETTINGS) or {}).get("run", self.run)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -65,6 +69,7 @@ class RunFolder:
             if (summary := self.summary()) is not None:
                 tell(f"finished earlier{self.other_code()}; fresh = true repeats it")
                 self.draw(settings)
+                self.tell_lost(settings.general.rounds, tell)
             yield summary
 
     def begin_anew(self, settings: RunSettings) -> RunSettings:
@@ -89,8 +94,8 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of a finished run, or None; one that is cut short or changed is none."""
-        return verified_file(self.summary_file, SUMMARY)
+        """Return the summary of a finished run, or None; one that is cut short, changed or another run's is none."""
+        return verified_file(self.summary_file, SUMMARY, self.run)
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
         """Return the summary of a run of so many rounds whose files are all whole, or None."""
@@ -104,9 +109,9 @@ class RunFolder:
         summary = self.summary()
         if self.summary_file.exists():
             if summary is None:
-                return f"{self.summary_file} is damaged"
-            if (recorded := len(self.rounds())) != rounds:
-                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {recorded}"
+                return f"{self.summary_file} is damaged, or another run's"
+            if rounds in (lost := self.lost(rounds)):
+                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {rounds - len(lost)}"
             try:
                 check_length(self.checkpoint_file)
             except FileNotFoundError:
@@ -127,7 +132,7 @@ class RunFolder:
 
     def origin(self) -> dict[str, Any]:
         """Return what settings.json says the run was made of; nothing where it is missing or damaged."""
-        return verified_file(self.settings_file, SETTINGS) or {}
+        return verified_file(self.settings_file, SETTINGS, self.run) or {}
 
     def refuse_other_data(self, partition_hash: str) -> None:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
@@ -143,35 +148,52 @@ class RunFolder:
         return "" if same else ", begun by another version of the code"
 
     def rounds(self) -> list[RoundRecord]:
-        """Return the records of the rounds so far, up to the first one that a kill cut short, or that was changed.
+        """Return the records of the rounds so far, in order; those that were cut short or changed are left out.
 
         Raises DataError for one that a later version has written.
         """
-        records: list[RoundRecord] = []
-        for line in self.lines():
-            try:
-                content = verified(line, ROUND)
-            except ValueError:
-                break
-            if (known := content.get("format", 1)) > FORMAT:
-                raise DataError(f"{self.rounds_file}: has format {known}, not {FORMAT}: a later version wrote it")
-            if content["round"] != len(records) + 1:  # a line is missing, or there twice
-                break
-            records.append(RoundRecord.of(content))
-        return records
+        return [record for _, record in self.lines()]
 
-    def lines(self) -> list[str]:
-        """Return the lines of rounds.jsonl."""
-        return self.rounds_file.read_text(errors="replace").splitlines() if self.rounds_file.exists() else []
+    def lines(self) -> list[tuple[str, RoundRecord]]:
+        """Return the lines of rounds.jsonl that are whole and of this run, each with its record, in order."""
+        whole: dict[int, tuple[str, RoundRecord]] = {}
+        text = self.rounds_file.read_text(errors="replace") if self.rounds_file.exists() else ""
+        for line in text.splitlines():
+            try:
+                content = verified(line, ROUND, self.run)
+                if (known := content.pop("format", 1)) > FORMAT:
+                    raise DataError(f"{self.rounds_file}: has format {known}, not {FORMAT}: a later version wrote it")
+                content.pop("run", None)
+                whole[content["round"]] = line, RoundRecord.of(content)
+            except DataError:
+                raise
+            except (ValueError, TypeError, AttributeError, KeyError):  # the latter: of an old one, without a checksum
+                continue
+        return [whole[round] for round in sorted(whole)]
+
+    def lost(self, rounds: int) -> list[int]:
+        """Return the rounds of the first `rounds` that have no record."""
+        return sorted({*range(1, rounds + 1)} - {record.round for record in self.rounds()})
+
+    def tell_lost(self, rounds: int, tell: Callable[[str], None]) -> None:
+        """Tell which records of the first `rounds` are lost, if any."""
+        if lost := self.lost(rounds):
+            named = ", ".join(map(str, lost[:10])) + ", ..." * (len(lost) > 10)
+            tell(f"{self.rounds_file} has lost the records of rounds {named}: weights stay, reports leave them out")
 
     def add_round(self, record: RoundRecord) -> None:
-        """Append a round's record. Raises WriteFailed."""
+        """Append a round's record, which is on the disk when this returns: a checkpoint is going to follow it.
+
+        Raises WriteFailed.
+        """
         with writing(self.rounds_file), self.rounds_file.open("a") as file:
-            file.write(line_of(record.to_json()))
+            file.write(line_of({**record.to_json(), "run": self.run}))
+            file.flush()
+            os.fsync(file.fileno())
 
     def cut_after(self, round: int) -> None:
         """Drop the records of rounds after `round`: the ones whose checkpoint was never written."""
-        kept = self.lines()[: min(round, len(self.rounds()))]
+        kept = [line for line, record in self.lines() if record.round <= round]
         write_text(self.rounds_file, "".join(f"{line}\n" for line in kept))
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
@@ -182,7 +204,9 @@ class RunFolder:
             if version != now and version not in others:
                 others.append(version)
         earlier = {"earlier-versions": others} if others else {}
-        write_text(self.settings_file, line_of(to_json({**settings, "versions": now, **earlier}), indent=2))
+        write_text(
+            self.settings_file, line_of(to_json({"run": self.run, **settings, "versions": now, **earlier}), indent=2)
+        )
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
@@ -194,8 +218,8 @@ def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps({**record, "checksum": checksum(record)}, indent=indent) + "\n"
 
 
-def verified(text: str, kinds: Kinds) -> dict[str, Any]:
-    """Return what `line_of` was given. Raises ValueError for text that was cut short or changed, or is another's."""
+def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
+    """Return what `line_of` was given. Raises ValueError for text that was cut short, changed or is another run's."""
     record = json.loads(text)
     if not isinstance(record, dict):
         raise ValueError(f"{type(record).__name__}, not an object")
@@ -204,14 +228,16 @@ def verified(text: str, kinds: Kinds) -> dict[str, Any]:
     stated = record.pop("checksum", None)  # those of earlier versions have none
     if stated is not None and stated != checksum(record):
         raise ValueError(f"checksum {checksum(record)}, not {stated}")
+    if run and record.get("run", run) != run:  # nor does all of theirs say of which run it is
+        raise ValueError(f"of run {record['run']}, not {run}")
     return record
 
 
-def verified_file(path: Path, kinds: Kinds) -> dict[str, Any] | None:
-    """Return what `line_of` was given for a file, or None where that is missing, cut short or changed."""
+def verified_file(path: Path, kinds: Kinds, run: str = "") -> dict[str, Any] | None:
+    """Return what `line_of` was given for a file, or None where that is missing, damaged or another run's."""
     try:
-        return verified(path.read_text(), kinds)
-    except (FileNotFoundError, ValueError):
+        return verified(path.read_text(), kinds, run)
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
 
 

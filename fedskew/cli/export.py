@@ -40,7 +40,7 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    trained = from_run.TrainedRun(RunFolder(path), model, unfinished)
+    trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished)
     for file in from_run.export(trained, output or path / "export" / trained.model, onnx):
         out.print(str(file), markup=False)
 

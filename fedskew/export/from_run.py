@@ -60,7 +60,7 @@ class TrainedRun:
         self.checkpoint = checkpoint(folder, summary is not None)
         rounds = self.settings["rounds"]
         records = [record for record in records if record.round <= self.checkpoint.round]
-        whole = len(records) == self.checkpoint.round
+        whole = self.checkpoint.round in {record.round for record in records}
         self.finished = whole and summary is not None
         if not self.finished and not unfinished:
             damage = f"is damaged after round {len(records)}" if folder.rounds_file.exists() else "is missing"
@@ -78,7 +78,7 @@ class TrainedRun:
         """What the model's file says of itself."""
         settings = self.settings
         return Description(
-            run=self.folder.path.name,
+            run=self.folder.run,
             method=settings["method"],
             model=self.model,
             round=str(self.checkpoint.round),
@@ -113,7 +113,7 @@ class TrainedRun:
         """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
         for site in self.sites():
             try:
-                memory = recall(folder_of(self.folder.path, site.client), site.round)
+                memory = recall(folder_of(self.folder.path, site.client), site.round, self.folder.run)
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: fresh = true repeats the run") from None
             if "private" in memory:
@@ -126,7 +126,7 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
         lost = f"{folder.checkpoint_file.name} is missing: {MEND}"
         raise DataError(f"{folder.path}: {lost if finished else 'no round of the run is finished'}")
     try:
-        return Checkpoint.load(folder.checkpoint_file)
+        return Checkpoint.load(folder.checkpoint_file, folder.run)
     except BrokenCheckpoint as error:
         remedy = "" if isinstance(error, OtherFormat) else ": delete it, and the run's own command makes it anew"
         raise DataError(f"{error}{remedy}") from error

@@ -47,8 +47,14 @@ class RunRecords:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a summary and all rounds that it is made of; else another round would seem its last."""
-        return self.summary is not None and len(self.records) == self.settings.general.rounds
+        """Whether the run has a summary and the record of its last round; else another round would seem its last."""
+        return self.summary is not None and self.settings.general.rounds not in self.lost
+
+    @property
+    def lost(self) -> list[int]:
+        """The rounds without a record, of all that a finished run has had."""
+        rounds = self.settings.general.rounds if self.summary is not None else 0
+        return sorted({*range(1, rounds + 1)} - {record.round for record in self.records})
 
     @property
     def state(self) -> str:
@@ -186,6 +192,9 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
             warnings.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
+        elif run.finished and run.lost:
+            rounds = ", ".join(map(str, run.lost[:10])) + ", ..." * (len(run.lost) > 10)
+            warnings.append(f"{run.name}: the records of rounds {rounds} are lost; curves, bests and means lack them.")
         elif run.state not in ("missing", "finished"):
             warnings.append(f"Unfinished and left out: {run.name}, {run.state}.")
     failed = {run.name: int(run.summary.get("failures", 0)) for run in runs if run.summary}

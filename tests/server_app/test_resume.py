@@ -19,6 +19,7 @@ import pytest
 from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losses, small
 
 import client_app.tensor_files
+import fedskew
 import server_app.app
 import server_app.results
 from client_app.player import player
@@ -28,7 +29,7 @@ from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.lock import FolderBusy
-from server_app.results import RunFolder
+from server_app.results import RunFolder, line_of, verified
 from strategies.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
@@ -108,17 +109,28 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "last record cut": lambda folder: cut(folder / "rounds.jsonl", 7),
     "a number of the last record": lambda folder: flip(folder / "rounds.jsonl", -120),
     "first record": lambda folder: flip(folder / "rounds.jsonl", 12),
+    "last two records": lambda folder: [drop_line(folder / "rounds.jsonl", 1) for _ in range(2)] and None,
+    "all records": lambda folder: (folder / "rounds.jsonl").unlink(),
+    "another run's records": lambda folder: of_another_run(folder / "rounds.jsonl"),
     "a bit of a memory file": lambda folder: flip(memory_files(folder)[-1], -1),
     "a memory file gone": lambda folder: memory_files(folder)[-1].unlink(),
     "every memory file": lambda folder: [cut(file, 7) for file in memory_files(folder)] and None,
     "both checkpoints": lambda folder: [flip(file, 90) for file in folder.glob("*.safetensors")] and None,
 }
+LOST = {"first record": [1], "last two records": [2], "all records": [1, 2], "another run's records": [1, 2]}
+"""Rounds whose records are gone; that of the last round comes back, as the round is played again."""
 SAID = {
     "nothing": "resuming after round 3",
-    "first record": "starting again from round 1",
+    "first record": "resuming after round 3",
     "every memory file": "starting again from round 1",
     "both checkpoints": "starting again from round 1",
 }
+
+
+def of_another_run(file: Path) -> None:
+    """Write the records as another run does, checksum and all."""
+    contents = [verified(line, {}) for line in file.read_text().splitlines()]
+    file.write_text("".join(line_of({**content, "run": "another"}) for content in contents))
 
 
 def memory_files(folder: Path) -> list[Path]:
@@ -147,10 +159,13 @@ def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_p
         harm(small(tmp_path / damage, **changes).folder)
         resumed = train(damage, **changes)
         assert any(SAID.get(damage, "resuming after round 2") in line for line in resumed.lines), damage
-        if damage not in ("nothing", "checkpoint gone", "a memory file gone"):
+        if damage not in ("nothing", "checkpoint gone", "a memory file gone", *LOST):
             assert any("damaged" in line for line in resumed.lines), damage
         assert resumed.summary["hash"] == whole.summary["hash"], damage
-        assert resumed.records == whole.records, damage
+        lost = LOST.get(damage, [])
+        assert resumed.records == [record for record in whole.records if record.get("round") not in lost], damage
+        said = [line for line in resumed.lines if "has lost the records of rounds" in line]
+        assert bool(lost) == bool(said) and all(f"of rounds {', '.join(map(str, lost))}:" in line for line in said)
 
 
 def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
@@ -216,18 +231,19 @@ def test_a_damaged_summary_is_written_once_more(train: Train, damage: Callable[[
     assert again.summary["hash"] == first.summary["hash"]
 
 
-FINISHED_DAMAGES: list[tuple[str, str, Callable[[Path], Any]]] = [
-    ("rounds.jsonl", "is damaged: of 3 rounds it holds 2", lambda file: cut(file, 7)),
-    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: change_a_digit(file)),
-    ("rounds.jsonl", "is damaged: of 3 rounds it holds 1", lambda file: drop_line(file, 1)),
-    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.unlink()),
-    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.write_text("{}\n" * 3)),
-    ("checkpoint.safetensors", "is missing", lambda file: file.unlink()),
-    ("checkpoint.safetensors", "is damaged", lambda file: cut(file, 7)),
-    ("settings.json", "is missing or damaged and is written anew", lambda file: cut(file, 7)),
-    ("settings.json", "is missing or damaged and is written anew", lambda file: change_a_digit(file)),
-    ("settings.json", "is missing or damaged and is written anew", lambda file: file.unlink()),
+FINISHED_DAMAGES: list[tuple[str, str, Callable[[Path], Any], list[int]]] = [
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 2", lambda file: cut(file, 7), []),
+    ("rounds.jsonl", "has lost the records of rounds 1: ", lambda file: change_a_digit(file), [1]),
+    ("rounds.jsonl", "has lost the records of rounds 2: ", lambda file: drop_line(file, 1), [2]),
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.unlink(), [1, 2]),
+    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.write_text("{}\n" * 3), [1, 2]),
+    ("checkpoint.safetensors", "is missing", lambda file: file.unlink(), []),
+    ("checkpoint.safetensors", "is damaged", lambda file: cut(file, 7), []),
+    ("settings.json", "is missing or damaged and is written anew", lambda file: cut(file, 7), []),
+    ("settings.json", "is missing or damaged and is written anew", lambda file: change_a_digit(file), []),
+    ("settings.json", "is missing or damaged and is written anew", lambda file: file.unlink(), []),
 ]
+"""File, what is said, the damage, and the rounds whose records are lost for good."""
 
 
 def drop_line(file: Path, number: int) -> None:
@@ -238,19 +254,61 @@ def drop_line(file: Path, number: int) -> None:
 def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(train: Train, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"method": "scaffold+fedbn", "rounds": 3}
     whole = train("whole", **changes)
-    for number, (name, said, harm) in enumerate(FINISHED_DAMAGES):
+    for number, (name, said, harm, lost) in enumerate(FINISHED_DAMAGES):
         results, case = str(number), FINISHED_DAMAGES[number][:2]
         shutil.copytree(tmp_path / "whole", tmp_path / results)
         one = small(tmp_path / results, **changes)
         assert list(finished([one])) == [one.run_id]
         harm(one.folder / name)
-        assert finished([one]) == {}, case
+        still = lost and 3 - len(lost) == 2  # the last round's record is there, so nothing has to be done
+        assert list(finished([one])) == [one.run_id] * bool(still), case
         healed = train(results, grid=(grid := TamperingGrid()), **changes)
         assert f"{one.folder / name} {said}" in " ".join(healed.lines), case
-        assert bool(grid.asked) is (name != "settings.json"), f"{case}: only the settings cost no round"
-        assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], whole.records), case
-        assert healed.folder.origin() == whole.folder.origin() | {"settings": one.flat()}, case
+        assert bool(grid.asked) is (name != "settings.json" and not still), f"{case}: only the settings cost no round"
+        records = [record for record in whole.records if record["round"] not in lost]
+        assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], records), case
+        if not still:
+            assert healed.folder.origin() == whole.folder.origin() | {"settings": one.flat()}, case
         assert list(finished([one])) == [one.run_id]
+
+
+def test_a_run_with_one_checkpoint_and_no_record_is_measured_once_more(train: Train) -> None:
+    first = train(rounds=1, method="fedbn")
+    first.folder.rounds_file.unlink()
+    again = train(rounds=1, method="fedbn", grid=(grid := TamperingGrid()))
+    assert grid.kinds() == ["evaluate"], "nothing is trained again"
+    assert again.hash == first.hash
+    assert again.summary["models"] == first.summary["models"]
+
+
+def test_another_run_s_files_count_nowhere(train: Train, tmp_path: Path) -> None:
+    whole, other = train("a", method="fedavg"), train("b", method="fedavg", seed=1)
+    assert other.hash != whole.hash
+    for name in ("summary.json", "settings.json", "checkpoint.safetensors", "rounds.jsonl"):
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+        folder = RunFolder(small(tmp_path / name, method="fedavg").folder)
+        shutil.copy(other.folder.path / name, folder.path)
+        again = train(name, method="fedavg")
+        assert again.summary["hash"] == whole.summary["hash"] and again.folder.run == whole.summary["run"], name
+        assert again.records == (whole.records if name != "rounds.jsonl" else whole.records[1:]), name
+    with pytest.raises(BrokenCheckpoint, match="its run is"):
+        Checkpoint.load(Path(shutil.copy(other.folder.checkpoint_file, whole.folder.path)))
+
+
+def test_a_run_s_folder_that_was_moved_is_still_its_own(train: Train, tmp_path: Path) -> None:
+    run = train(method="fedbn")
+    moved = run.folder.path.rename(tmp_path / "thesis")
+    assert fedskew.load(moved).hash == run.hash
+    assert TrainedRun(RunFolder(moved, moved=True)).description.run == run.summary["run"]
+    assert [site.name for site, _ in TrainedRun(RunFolder(moved, moved=True)).kept()] == ["0", "1", "2", "3"]
+
+
+def test_a_record_is_on_the_disk_before_its_checkpoint(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, fsync, save = list[str](), os.fsync, Checkpoint.save
+    monkeypatch.setattr(os, "fsync", lambda file: order.append("record") or fsync(file))
+    monkeypatch.setattr(Checkpoint, "save", lambda *given: order.append("checkpoint") or save(*given))
+    train(method="fedavg")
+    assert order == ["record", "checkpoint"] * 2
 
 
 def test_a_run_whose_settings_are_lost_goes_on_and_says_what_it_cannot_check(train: Train, tmp_path: Path) -> None:
