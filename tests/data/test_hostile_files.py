@@ -5,6 +5,7 @@ import re
 import struct
 import zipfile
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def nothing_unpacked(monkeypatch):
 def test_an_npz_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path, nothing_unpacked):
     settings = write(tmp_path / "bomb.npz", train_images=npy(np.zeros((3 * 2**20,), np.uint8)))
     rule = r"bomb.npz: train_images, .*: 4 MiB unpacked: more than max-unpacked-mib = 2 allows"
-    refused(DataSettings(**{**vars(settings), "max_unpacked_mib": 2}), rule)
+    refused(replace(settings, max_unpacked_mib=2), rule)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from fedskew.experiments.experiments import load_experiments, load_suites
 from fedskew.experiments.plan import plan
 from fedskew.export.model_folder import MODEL_FILE, Description, ModelFolder, site_file
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
+from server_app.record import ModelNumbers, RoundRecord
+from server_app.results import RunFolder
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
 LABELS = np.array([0, 1, 0, 1, 1, 0])
@@ -175,7 +178,7 @@ def cache_subject(root: Path) -> Subject:
         shutil.copytree(copy, folder / "cache" / copy.name)
         write(folder / "cache" / copy.name / arrived[0], arrived[1])
         cache._verified.clear()  # as in a process that begins
-        made = load(DataSettings(**{**vars(own), "cache": str(folder / "cache")}))
+        made = load(replace(own, cache=str(folder / "cache")))
         return made.content, made.train_inputs.tolist(), made.test_labels.tolist(), made.train_labels.tolist()
 
     changed = st.sampled_from(sorted(files)).flatmap(lambda name: st.tuples(st.just(name), mutated(files[name])))
@@ -299,27 +302,49 @@ def memory_subjects(root: Path) -> list[Subject]:
     ]
 
 
-def checkpoint_subject() -> Subject:
-    """A checkpoint with changed bytes."""
-    shared = {"weight": torch.arange(6.0)}
+def run_subjects(root: Path) -> list[Subject]:
+    """A run's checkpoint, records, summary and settings, with changed bytes."""
+    shared, folder = {"weight": torch.arange(6.0)}, RunFolder(root / "run")
+    folder.path.mkdir(exist_ok=True)
     whole = Checkpoint(3, shared, {"fedavg": {"momentum": torch.ones(6)}}, {"average": shared}, {0: 3, 1: 2})
-    content = written_by(whole.save)
+    whole.save(folder.checkpoint_file)
+    for round in (1, 2, 3):
+        folder.add_round(RoundRecord(round, {"average": ModelNumbers({"accuracy": 0.5}, [0.4, 0.6])}, loss=0.25))
+    folder.write_summary({"run": "run", "models": {}, "failures": 0, "hash": {"all": "0"}})
+    folder.write_settings({"settings": {"rounds": 3}, "partition-hash": "0"})
 
-    def read_checkpoint(arrived: bytes, folder: Path) -> Any:
-        found = Checkpoint.load(write(folder / "file", arrived))
+    def read_checkpoint(run: RunFolder) -> Any:
+        found = Checkpoint.load(run.checkpoint_file)
         states = [found.shared, *found.states.values(), *found.deployed.values()]
         return found.round, digest(states, *found.states, *found.deployed), found.memory_rounds
 
-    with tempfile.TemporaryDirectory() as folder:
-        genuine = read_checkpoint(content, Path(folder))
-    return Subject("checkpoint", mutated(content), read_checkpoint, genuine, (BrokenCheckpoint,))
+    def read_rounds(run: RunFolder) -> Any:
+        numbers = {record.round: repr(record.to_json()) for record in run.rounds()}
+        unchanged = {record.round: repr(record.to_json()) for record in folder.rounds()}
+        return numbers.items() <= unchanged.items()  # records may be lost, and none may be another
+
+    readers: dict[Path, Callable[[RunFolder], Any]] = {
+        folder.checkpoint_file: read_checkpoint,
+        folder.rounds_file: read_rounds,
+        folder.summary_file: lambda run: run.summary() in (None, folder.summary()),
+        folder.settings_file: lambda run: run.origin() in ({}, folder.origin()),
+    }
+
+    def subject(file: Path, reader: Callable[[RunFolder], Any]) -> Subject:
+        def read_run(arrived: bytes, inside: Path) -> Any:
+            write(inside / "run" / file.name, arrived)
+            return reader(RunFolder(inside / "run"))
+
+        return Subject(file.name, mutated(file.read_bytes()), read_run, reader(folder), (BrokenCheckpoint, DataError))
+
+    return [subject(file, reader) for file, reader in readers.items()]
 
 
 def subjects(root: Path) -> list[Subject]:
     """Return every reader of files; `root` is an empty folder for what they compare with."""
     return [
         *npz_subjects(), *image_subjects(), idx_subject(), cache_subject(root), *partition_subjects(),
-        *experiments_subjects(), *model_subjects(), *memory_subjects(root), checkpoint_subject(),
+        *experiments_subjects(), *model_subjects(), *memory_subjects(root), *run_subjects(root),
     ]  # fmt: skip
 
 
