@@ -52,7 +52,7 @@ class Player:
         shared: State,
         broadcast: Mapping[str, State],
         memory: Mapping[str, State],
-        node_config: Mapping[str, object],
+        node_config: Mapping[str, object] | None = None,
     ) -> Client:
         """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
         self.check_number(client)
@@ -67,7 +67,7 @@ class Player:
             broadcast={name: on_device(state, self.device) for name, state in broadcast.items()},
             memory={name: on_device(state, self.device) for name, state in memory.items()},
             seed=seed_of(self.assignment.seed, round, client),
-            node_config=node_config,
+            node_config=node_config or {},
         )
 
     def answer(self, client: Client, question: str) -> dict[str, State]:

@@ -277,7 +277,7 @@ def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path
         memory: dict[str, State] = {}
         for record in outcome.records:
             if number in record["clients"]:
-                client = alone.client(number, record["round"], {}, {}, memory, {})
+                client = alone.client(number, record["round"], {}, {}, memory)
                 memory = dict(train_round(client, settings.variants, settings.training).memory)
         assert digest([memory["private"]]) == digest([recall(folder_of(outcome.folder.path, number), last)["private"]])
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
