@@ -15,7 +15,7 @@ from client_app.client import Client, Report
 from client_app.messages import pack, unpack
 from fedskew.engines.local import LocalGrid
 from fedskew.experiments.plan import Cell, plan
-from fedskew.sweep.jobs import Job
+from fedskew.jobs import Job
 from server_app.app import Run, run
 from server_app.record import RoundRecord
 from server_app.results import RunFolder

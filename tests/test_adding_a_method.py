@@ -104,12 +104,14 @@ def test_its_contract_row_its_bytes_and_its_settings_hold(copy: Path) -> None:
 
 def test_its_name_works_wherever_a_method_s_does(copy: Path) -> None:
     script = (
-        "import fedskew; from fedskew.experiments.plan import passive\n"
+        "import fedskew; from fedskew.experiments.plan import passive; from client_app.models import build\n"
+        "from client_app.variants import VARIANTS\n"
         "settings = {'method': 'tempered+fedbn', 'model': 'mlp-bn', 'rounds': 1, 'local-epochs': 1,"
         " 'tempered-reweighting.power': 0.25}\n"
-        "print(fedskew.run(settings).finished, passive('tempered-reweighting'))"
+        "uploaded = VARIANTS['tempered-reweighting']().upload_bytes(build('mlp-bn', (1, 8, 8), 10, 0), 3)\n"
+        "print(fedskew.run(settings).finished, passive('tempered-reweighting'), uploaded)"
     )
-    assert python(copy, "-c", script) == "True False\n"
+    assert python(copy, "-c", script) == "True False 80\n"
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
     assert "| `tempered` | weights to a power | made up |" in (copy / "README.md").read_text()

@@ -14,7 +14,7 @@ from fedskew.costs.estimate import work_of
 from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.sizes import sizes_of
 from fedskew.experiments.plan import Cell
-from fedskew.sweep.jobs import Job, Outcome, ordered, shares
+from fedskew.jobs import Job, Outcome, ordered, shares
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.versions import PACKAGES

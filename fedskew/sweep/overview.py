@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedskew.jobs import Job, Outcome
 from fedskew.numbers import duration, percent
-from fedskew.sweep.jobs import Job, Outcome
 from server_app.methods import row_name
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.results import RunFolder

@@ -10,7 +10,7 @@ import psutil
 
 from fedskew.engines.local import fork_server
 from fedskew.interrupt import one_interrupt
-from fedskew.sweep.jobs import Job, Outcome, Shares, emptiest, ordered
+from fedskew.jobs import Job, Outcome, Shares, emptiest, ordered
 from fedskew.sweep.overview import Overview
 from fedskew.sweep.worker import Worker, reason
 from server_app.results import RunFolder

@@ -15,7 +15,7 @@ from data import DataError, SettingError
 from data.text import printable
 from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
-from fedskew.sweep.jobs import Job, Shares, same_data
+from fedskew.jobs import Job, Shares, same_data
 from server_app.lock import FolderBusy
 from server_app.run_settings import RunSettings
 

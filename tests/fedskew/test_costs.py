@@ -37,7 +37,7 @@ from fedskew.costs.footprint import (
 from fedskew.costs.forecast import Entry, Forecast, as_json, as_lines, as_table, forecast
 from fedskew.costs.pace import Pace, Rates, Records, rates_of, seconds_of, timed
 from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
-from fedskew.sweep.jobs import Shares
+from fedskew.jobs import Shares
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 from server_app.settings import parse

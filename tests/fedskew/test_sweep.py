@@ -23,8 +23,8 @@ import fedskew.sweep.worker
 import server_app.lock
 from data import DataError, SettingError, federate
 from fedskew.experiments.plan import Cell, runs
+from fedskew.jobs import Job, Outcome, Shares
 from fedskew.sweep import finished, run_all
-from fedskew.sweep.jobs import Job, Outcome, Shares
 from fedskew.sweep.overview import Overview
 from fedskew.sweep.queue import Queue, conduct
 from fedskew.sweep.worker import Worker

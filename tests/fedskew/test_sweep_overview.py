@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fedskew.cli.results_table import lines, results_table
 from fedskew.experiments.plan import Cell, runs
+from fedskew.jobs import Outcome
 from fedskew.sweep import labels
-from fedskew.sweep.jobs import Outcome
 from fedskew.sweep.overview import Overview
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.results import RunFolder

@@ -11,8 +11,8 @@ import pytest
 from in_process import jobs_of, small
 
 from data import SettingError
-from fedskew.sweep import jobs as sweep_jobs
-from fedskew.sweep.jobs import Job, ordered, shares
+from fedskew import jobs as jobs_module
+from fedskew.jobs import Job, ordered, shares
 from fedskew.sweep.queue import room
 
 
@@ -51,7 +51,7 @@ def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
 
 def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(sweep_jobs, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
+    monkeypatch.setattr(jobs_module, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
     share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
     assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
     assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
@@ -61,10 +61,10 @@ def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatc
 def test_gpus_are_dealt_by_what_each_holds() -> None:
     slots, held = ("0", "0", "0", "3"), []
     for _ in slots:
-        held.append(sweep_jobs.emptiest(slots, held))
+        held.append(jobs_module.emptiest(slots, held))
     assert held[:2] == ["0", "3"], "spread first"
     assert sorted(held) == sorted(slots)
-    assert sweep_jobs.emptiest((), [None]) is None
+    assert jobs_module.emptiest((), [None]) is None
 
 
 def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_visible_gpus_are_those_of_the_environment(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if told is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    found = sweep_jobs.visible_gpus()
+    found = jobs_module.visible_gpus()
     assert list(found) == expected
     assert all(found[name] == (1000 if name == "0" else 2000) * 2**20 for name in found)
 
