@@ -220,6 +220,21 @@ def test_an_unknown_key_is_refused_by_flwr(app: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_nothing_listens_beyond_this_machine(app: Path, folder: Path) -> None:
+    process = started(app, folder)
+    listening = {
+        (each.name(), socket.laddr.ip)
+        for each in marked(folder)
+        for socket in each.net_connections()
+        if socket.status == psutil.CONN_LISTEN
+    }
+    process.kill()
+    process.communicate()
+    assert len(listening) >= 4, "the SuperLink, Ray's server, its node and its agent"
+    assert {address.removeprefix("::ffff:") for _, address in listening} == {"127.0.0.1"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_everything(app: Path, folder: Path, number: signal.Signals) -> None:
     process = started(app, folder)
