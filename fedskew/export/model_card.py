@@ -1,6 +1,7 @@
 """The README.md of an exported model, in the usual form of a model card."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.sources.catalog import is_own, members
 from fedskew.export.model_folder import Description
+from fedskew.markdown import escaped
 from fedskew.numbers import percent
 from server_app.methods import METHODS, compose, row_name
 from server_app.record import ModelNumbers
@@ -41,7 +43,7 @@ def model_card(
         keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
-    templates.filters["percent"] = percent
+    templates.filters |= {"percent": percent, "text": escaped, "shell": shlex.quote}
     samples = origin.get("samples")
     return templates.get_template("model_card.md").render(
         front=yaml.safe_dump(front_matter(about, data, names, models), sort_keys=False, allow_unicode=True).strip(),

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedskew.markdown import escaped
 from fedskew.report.claims import Verdict, reached
 from fedskew.report.document import Document, counted
 from fedskew.report.statistics import Summary, summarize_seeds
@@ -26,14 +27,14 @@ def markdown(documents: Sequence[Document]) -> str:
     parts = []
     for document in documents:
         parts += [
-            f"## {document.gathered.experiment.title}",
-            document.subtitle,
-            document.headline,
+            f"## {escaped(document.gathered.experiment.title)}",
+            escaped(document.subtitle),
+            escaped(document.headline),
             "\n".join(verdict_lines(document)),
         ]
         parts.append("\n".join(f"> {escaped(warning)}" for warning in document.gathered.warnings))
         parts.append(markdown_table(document.main))
-        parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(document.notes, 1)))
+        parts.append("\n".join(f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1)))
         parts.append(escaped(assumed(document)))
         for section in document.sections:
             if section.tables:
@@ -83,11 +84,6 @@ def markdown_cell(cell: TableCell) -> str:
     """Return a cell in one line."""
     text = f"**{escaped(cell.text)}**" if cell.strong else escaped(cell.text)
     return text + (f" ({escaped(cell.below)})" if cell.below else "")
-
-
-def escaped(text: str) -> str:
-    """Return text that Markdown does not read as its own."""
-    return text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")
 
 
 COLUMNS = (

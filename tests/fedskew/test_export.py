@@ -196,6 +196,18 @@ def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path:
         TrainedRun(run)
 
 
+def test_names_are_text_in_the_card(fedbn: RunFolder, tmp_path: Path) -> None:
+    run = copied(fedbn, tmp_path)
+    settings_told(run, clients=["0 <script>a(1)<|script>", "1 dark"])
+    origin = run.origin()
+    classes = "<script>b(1),*c*,|d|,e"
+    run.settings_file.write_text(json.dumps({**origin, "settings": {**origin["settings"], "classes": classes}}))
+    card = (exported(run, tmp_path / "model") / "README.md").read_text()
+    prose = "".join(part for number, part in enumerate(card.split("---\n", 2)[2].split("```")) if number % 2 == 0)
+    assert "<script" not in prose and r"&lt;script>b(1), \*c\*, \|d\|, e |" in prose
+    assert "--site '<script>a(1)<|script>'" in card
+
+
 def cut(file: Path) -> None:
     """Leave the first half of a file."""
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
