@@ -18,8 +18,14 @@ class SettingError(ValueError):
     """A setting whose value breaks a rule; the message names the key, the value and the rule."""
 
     def __init__(self, key: str, value: object, rule: str) -> None:
-        super().__init__(f"{key} = {value!r}: {rule}")
+        super().__init__(f"{key} = {shown(value)}: {rule}")
         self.key = key
+
+
+def shown(value: object) -> str:
+    """Return a value as a sentence can hold it."""
+    written = repr(value)
+    return written if len(written) <= 300 else f"{written[:300]}..."
 
 
 def require(holds: bool, key: str, value: object, rule: str) -> None:

@@ -228,6 +228,8 @@ def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
     stated = record.pop("checksum", None)  # those of earlier versions have none
     if stated is not None and stated != checksum(record):
         raise ValueError(f"checksum {checksum(record)}, not {stated}")
+    if stated is None and "round" in record and "run" in record:  # those that name their run all have one
+        raise ValueError("without its checksum")
     if run and record.get("run", run) != run:  # nor does all of theirs say of which run it is
         raise ValueError(f"of run {record['run']}, not {run}")
     return record

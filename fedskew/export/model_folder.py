@@ -51,13 +51,15 @@ class Description:
     def of(metadata: Metadata, path: Path) -> "Description":
         """Undo `metadata`. Raises DataError, naming the file, when it is not what `metadata` writes."""
         if (version := metadata.get("fedskew-format")) != FORMAT:
-            raise DataError(f"{path}: fedskew-format = {version!r}: must be {FORMAT}, as `fedskew export` writes it")
+            raise DataError(
+                f"{path}: fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it"
+            )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
         if missing := keys.values() - metadata.keys():
             raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
         about = Description(**{name: metadata[key] for name, key in keys.items()})
         if about.architecture not in MODELS and not is_own_model(about.architecture):
-            raise DataError(f"{path}: metadata: architecture = {about.architecture!r}: there is no such model")
+            raise DataError(f"{path}: metadata: architecture = {about.architecture!r:.100}: there is no such model")
         try:
             channels, mean, std = about.shape[0], about.means, about.stds
             _ = about.class_names
@@ -65,7 +67,7 @@ class Description:
             raise DataError(f"{path}: metadata: {error}") from None
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
             raise DataError(
-                f"{path}: metadata: mean = {about.mean!r}, std = {about.std!r}: must fit {about.input_shape}"
+                f"{path}: metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}"
             )
         return about
 
@@ -120,7 +122,7 @@ class ModelFolder:
                     f"{other}: is of run {metadata.get('run')}, round {metadata.get('round')}, unlike {MODEL_FILE}"
                 )
             if not (count := metadata.get("samples", "")).isdecimal():
-                raise DataError(f"{other}: metadata: samples = {count!r}: must be a number")
+                raise DataError(f"{other}: metadata: samples = {count!r:.100}: must be a number")
             name = other.stem.removeprefix("site-")
             self.sites[name], self.samples[name] = tensors, int(count)
         if self.private and not self.sites:
