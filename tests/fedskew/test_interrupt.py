@@ -62,8 +62,8 @@ ENGINES = {
     "inprocess": ["--engine", "inprocess"],
     "workers": ["--engine", "workers", "--workers", "2"],
     "ray": ["--engine", "ray", "--workers", "2"],
-    "sweep": ["demo", "--engine", "inprocess", "--jobs", "2"],
-    "sweep of workers": ["demo", "--engine", "workers", "--workers", "2", "--jobs", "2"],
+    "sweep": ["demo-missing", "--engine", "inprocess", "--jobs", "2"],
+    "sweep of workers": ["demo-missing", "--engine", "workers", "--workers", "2", "--jobs", "2"],
 }
 PAIRS = [(number, group) for number in SIGNALS for group in (False, True)]
 
