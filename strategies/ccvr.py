@@ -26,6 +26,7 @@ class CCVR(ServerMethod):
         Sigma_c = sum_k (n_kc - 1) / (N_c - 1) Sigma_kc
                   + sum_k n_kc / (N_c - 1) mu_kc mu_kc^T - N_c / (N_c - 1) mu_c mu_c^T
 
+    class-statistics.covariance = diagonal keeps of every Sigma its diagonal alone, which these sums do entry by entry.
     The average itself is FedAvg's. Identity: features-per-class = 0 or head-steps = 0 deploys FedAvg's own head.
     """
 
@@ -44,23 +45,24 @@ class CCVR(ServerMethod):
         return Work(features=model.head.out_features * self.features_per_class * self.head_steps)
 
     def accepts(self, server: Server, upload: State) -> None:
-        """Accept classes and counts (n,) int64, means (n, D) and covariances (n, D, D) float64, symmetric."""
+        """Accept classes and counts (n,) int64, means (n, D), covariances (n, D, D), symmetric, or (n, D) float64."""
         classes, width = server.model.head.weight.shape
-        means, covariances = ((width,), torch.float64), ((width, width), torch.float64)
+        diagonal = upload.get("covariances", torch.empty(0)).dim() == 2
+        means, covariances = ((width,), torch.float64), ((width,) if diagonal else (width, width), torch.float64)
         check_by_class(upload, classes, {"counts": ((), torch.int64), "means": means, "covariances": covariances})
         if (upload["counts"] < 1).any():
             raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
-        if not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):
+        if not diagonal and not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):
             raise Refused("covariances are not symmetric")
 
     def deploy_finally(self, server: Server, state: State, shared: State, answers: Mapping[int, State]) -> Deployment:
         classes, width = shared["head.weight"].shape
-        counts_C, means_CD, covariances_CDD = pooled(answers.values(), classes, width)
+        counts_C, means_CD, covariances = pooled(answers.values(), classes, width)
         held = counts_C.nonzero().flatten().tolist()
         if not (self.features_per_class and self.head_steps and held):
             return Deployment({self.name: shared}, state)
         draws, number = server.generator(self.name), self.features_per_class
-        features_ND = torch.cat([virtual_features(means_CD[c], covariances_CDD[c], number, draws) for c in held])
+        features_ND = torch.cat([virtual_features(means_CD[c], covariances[c], number, draws) for c in held])
         labels_N = torch.tensor(held).repeat_interleave(number)
         head = train_head(
             head_of(shared, server.device),
@@ -76,13 +78,24 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     """Return each class's count (C,), mean (C, D) and unbiased covariance (C, D, D) over all clients, float64.
 
     The sum of squares is taken around the pooled mean: the class docstring's sum without its cancellation. A class with
-    a single sample has covariance 0, one that nobody holds is 0 throughout.
+    a single sample has covariance 0, one that nobody holds is 0 throughout. Diagonals (n, D) give a diagonal (C, D).
+    Raises ValueError for answers of both kinds.
     """
+    full = {answer["covariances"].dim() == 3 for answer in answers}
+    if len(full) > 1:
+        raise ValueError("some clients sent whole covariances and others only diagonals")
     counts_C, sums_CD = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, width, dtype=torch.float64)
     for answer in answers:
         counts_C[answer["classes"]] += answer["counts"]
         sums_CD[answer["classes"]] += answer["counts"].double()[:, None] * answer["means"].double()
     means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # mu_c
+    if full == {False}:
+        scatter_CD = torch.zeros(classes, width, dtype=torch.float64)
+        for answer in answers:
+            held, counts_n1 = answer["classes"], answer["counts"].double()[:, None]
+            between_nD = answer["means"].double() - means_CD[held]
+            scatter_CD[held] += (counts_n1 - 1) * answer["covariances"].double() + counts_n1 * between_nD.square()
+        return counts_C, means_CD, scatter_CD / (counts_C - 1).clamp(min=1)[:, None]  # Sigma_c's diagonal
     scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
     for answer in answers:
         held, counts_n = answer["classes"], answer["counts"].double()[:, None, None]
@@ -92,13 +105,16 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Sigma_c
 
 
-def virtual_features(mean_D: Tensor, covariance_DD: Tensor, number: int, draws: torch.Generator) -> Tensor:
-    """Return (number, D) draws from N(mean, covariance).
+def virtual_features(mean_D: Tensor, covariance: Tensor, number: int, draws: torch.Generator) -> Tensor:
+    """Return (number, D) draws from N(mean, covariance), which is (D, D) or its diagonal (D,).
 
     By eigenvectors, as a tail class with fewer samples than features has a singular covariance; eigenvalues that
     rounding made negative count as 0.
     """
-    values_D, vectors_DD = torch.linalg.eigh((covariance_DD + covariance_DD.T) / 2)
+    if covariance.dim() == 1:
+        normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
+        return mean_D + normal_MD * covariance.clamp(min=0).sqrt()
+    values_D, vectors_DD = torch.linalg.eigh((covariance + covariance.T) / 2)
     normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
     drawn_MD: Tensor = mean_D + (normal_MD * values_D.clamp(min=0).sqrt()) @ vectors_DD.T
     return drawn_MD

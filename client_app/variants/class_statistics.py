@@ -10,6 +10,7 @@ from torch import Tensor
 from client_app.client import Client, Variant
 from client_app.models.classifier import Classifier
 from client_app.state import State
+from data import OneOf
 
 
 @dataclass(frozen=True)
@@ -22,35 +23,45 @@ class ClassStatistics(Variant):
     """
 
     name: ClassVar[str] = "class-statistics"
+    upload_setting: ClassVar[str] = "covariance"
+    upload_remedy: ClassVar[str] = "must be diagonal"
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
+    covariance: Annotated[str, OneOf("full", "diagonal")] = "full"
+    """full: (D, D) a class. diagonal: its diagonal alone, (D,): every feature's own variance, as if they were
+    independent; for many classes and wide models, whose full covariances no server can hold."""
 
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         width = model.head.in_features
-        return classes_held * (16 + 8 * width + 8 * width**2)
+        return classes_held * (16 + 8 * width + 8 * (width**2 if self.covariance == "full" else width))
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
         return samples / 3
 
     def answer(self, client: Client, question: str) -> State:
-        """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}."""
+        """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}.
+
+        Of the covariances (n, D) where only their diagonals are asked for.
+        """
         if question != self.name:
             return {}
-        return class_statistics(client.features().double().cpu(), client.labels_N.cpu(), self.min_class_samples)
+        features_ND, diagonal = client.features().double().cpu(), self.covariance == "diagonal"
+        return class_statistics(features_ND, client.labels_N.cpu(), self.min_class_samples, diagonal)
 
 
-def class_statistics(features_ND: Tensor, labels_N: Tensor, min_class_samples: int = 1) -> dict[str, Tensor]:
+def class_statistics(
+    features_ND: Tensor, labels_N: Tensor, min_class_samples: int = 1, diagonal: bool = False
+) -> dict[str, Tensor]:
     """Return the statistics of each class held; the covariance of a single sample is 0."""
     counts_C = torch.bincount(labels_N)
     held_n, width = (counts_C >= min_class_samples).nonzero().flatten(), features_ND.shape[1]
-    means_nD, covariances_nDD = (
-        features_ND.new_zeros(len(held_n), width),
-        features_ND.new_zeros(len(held_n), width, width),
-    )
+    means_nD = features_ND.new_zeros(len(held_n), width)
+    covariances = features_ND.new_zeros(len(held_n), *([width] if diagonal else [width, width]))
     for row, label in enumerate(held_n.tolist()):
         of_class_MD = features_ND[labels_N == label]
         means_nD[row] = of_class_MD.mean(0)
         deviations_MD = of_class_MD - means_nD[row]
-        covariances_nDD[row] = deviations_MD.T @ deviations_MD / max(1, len(of_class_MD) - 1)
-    return {"classes": held_n, "counts": counts_C[held_n], "means": means_nD, "covariances": covariances_nDD}
+        scatter = deviations_MD.square().sum(0) if diagonal else deviations_MD.T @ deviations_MD
+        covariances[row] = scatter / max(1, len(of_class_MD) - 1)
+    return {"classes": held_n, "counts": counts_C[held_n], "means": means_nD, "covariances": covariances}

@@ -37,6 +37,8 @@ from fedskew.costs.footprint import (
 from fedskew.costs.forecast import Entry, Forecast, as_json, as_lines, as_table, forecast
 from fedskew.costs.pace import Pace, Rates, Records, rates_of, seconds_of, timed
 from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
+from fedskew.experiments.experiments import find_all
+from fedskew.experiments.plan import plan, runs
 from fedskew.jobs import Shares
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
@@ -323,6 +325,8 @@ def imagenet(**changes: Any) -> RunSettings:
             "method = 'ratio-loss': ratio-loss's own work takes 51.20 GB",
         ),
         (128, {"method": "ratio-loss", "holdout_per_class": 1}, ""),
+        (128, {"method": "ccvr"}, "class-statistics.covariance = 'full': a client's upload is up to 33.57 GB"),
+        (128, {"method": "ccvr", "class_statistics__covariance": "diagonal"}, ""),
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_remedy(
@@ -339,6 +343,15 @@ def test_what_cannot_fit_is_refused_with_the_remedy(
     with pytest.raises(SettingError) as error:
         refuse_what_cannot_fit(settings, known(settings))
     assert refusal in str(error.value)
+
+
+def test_imagenet_lt_s_table_fits_128_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        total = 128 * 2**30
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    for settings in runs(plan(find_all(["creff-table2"])[0])):
+        refuse_what_cannot_fit(settings, known(settings))
 
 
 # ---- the forecast ----------------------------------------------------------------------------------------------------

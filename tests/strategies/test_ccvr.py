@@ -100,6 +100,28 @@ def test_pooled_covariances_are_symmetric_and_positive_semidefinite() -> None:
     assert torch.linalg.matrix_rank(covariances_CDD[2]) == 2  # three samples in 20 dimensions: singular, and no error
 
 
+def test_diagonals_are_those_of_the_full_covariances() -> None:
+    full, data = answers_of(), client_data(HELD)
+    diagonal = {k: class_statistics(*part, diagonal=True) for k, part in enumerate(data)}
+    for k, answer in diagonal.items():
+        torch.testing.assert_close(answer["covariances"], full[k]["covariances"].diagonal(dim1=1, dim2=2))
+    _, means_CD, variances_CD = pooled(diagonal.values(), CLASSES, WIDTH)
+    _, expected_CD, covariances_CDD = pooled(full.values(), CLASSES, WIDTH)
+    assert torch.equal(means_CD, expected_CD)
+    torch.testing.assert_close(variances_CD, covariances_CDD.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-10)
+    drawn_MD = virtual_features(means_CD[3], variances_CD[3], 200_000, draws(0))
+    torch.testing.assert_close(drawn_MD.var(0), variances_CD[3], rtol=0.02, atol=0)
+    with pytest.raises(ValueError, match="others only diagonals"):
+        pooled([full[0], diagonal[1]], CLASSES, WIDTH)
+
+
+def test_a_model_with_diagonal_covariances(server: Server) -> None:
+    answers = {k: class_statistics(*part, diagonal=True) for k, part in enumerate(client_data(HELD))}
+    check_answer(answers[0], server, CCVR())
+    model = calibrated(server, answers)
+    assert digest([model]) not in (digest([state_of(1)]), digest([calibrated(server, answers_of())]))
+
+
 # ---- virtual features ------------------------------------------------------------------------------------------------
 
 
