@@ -181,6 +181,13 @@ class Variant(Settings):
         """
         return 0.0
 
+    def breach(self, answer: State, classes: int, samples: int | None) -> str:
+        """Return what is wrong with a client's answer to `question`, or an empty sentence; the server asks.
+
+        `samples` is the client's number of training samples, None where the server does not know it.
+        """
+        return ""
+
     def private_names(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the model's state that never leave the client. Combined by union."""
         return frozenset()

@@ -20,6 +20,10 @@ BINS = 15
 """Confidence bins of the calibration error, equally wide, as usual since Guo et al. (2017)."""
 
 
+MOST, LARGEST_LOSS = 2**31, 1e30
+"""Samples of a test set, and nats of a sample, that are believed at most."""
+
+
 @dataclass(frozen=True)
 class Scores:
     """Sums over samples, or over subjects; two sets of scores add up to those of the union, but for `pairs`."""
@@ -52,8 +56,9 @@ class Scores:
         }
 
     @staticmethod
-    def of(state: State, classes: int) -> "Scores":
-        """Undo `state`. Raises ValueError when the tensors are not scores over `classes` classes."""
+    def of(state: State, classes: int, tested_C: Tensor | None = None) -> "Scores":
+        """Undo `state`. Raises ValueError when the tensors cannot be scores over `classes` classes, or over samples of
+        which `tested_C` (C,) are of each class, where it is known."""
         sums = (torch.zeros(shape).double() for shape in ((), (3, BINS), (2,)))
         wanted = Scores(torch.zeros(classes, classes).long(), *sums)
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in wanted.state().items()}
@@ -62,11 +67,29 @@ class Scores:
         if any(not torch.isfinite(tensor).all() or (tensor < 0).any() for tensor in state.values()):
             raise ValueError("the scores hold a negative or non-finite value")
         scores = Scores(*(state[name] for name in expected))
-        if classes == 2 and scores.pairs[0] != scores.confusion_CC.sum(1).prod():
-            raise ValueError("the scores are over other pairs than their samples make")
-        if scores.pairs[1] > scores.pairs[0]:
-            raise ValueError("the scores have more pairs in the right order than there are")
+        if reason := scores.contradiction(tested_C):
+            raise ValueError(f"the scores {reason}")
         return scores
+
+    def contradiction(self, tested_C: Tensor | None) -> str:
+        """Return how the numbers contradict each other or the test set, or an empty sentence."""
+        samples_C, total = self.confusion_CC.sum(1), int(self.confusion_CC.sum())
+        if not 0 <= total <= MOST or self.confusion_CC.max() > MOST:
+            return f"are over {total} samples"
+        if tested_C is not None and not torch.equal(samples_C, tested_C):
+            return f"are over {samples_C.tolist()} samples of the classes, not {tested_C.tolist()}"
+        if self.loss > LARGEST_LOSS * total:
+            return "hold a loss that no probability gives"
+        inside, correct, confidence = self.calibration
+        right = int(self.confusion_CC.diagonal().sum())
+        if inside.sum() != total or correct.sum() != right or (correct > inside).any() or (inside % 1).any():
+            return "have other samples in their bins than in their classes"
+        if (confidence > inside + 1e-6 * total).any():
+            return "are surer than sure"
+        pairs = int(samples_C.prod()) if len(samples_C) == 2 else 0
+        if self.pairs[0] != pairs:
+            return "are over other pairs than their samples make"
+        return "have more pairs in the right order than there are" if self.pairs[1] > pairs else ""
 
     @staticmethod
     def of_batch(logits_BC: Tensor, labels_B: Tensor, groups_B: Tensor | None = None) -> "Scores":

@@ -45,6 +45,11 @@ def difference(left: State, right: State) -> dict[str, Tensor]:
     return {name: tensor - right[name] for name, tensor in left.items() if tensor.is_floating_point()}
 
 
+def norm(state: State) -> float:
+    """Return the Euclidean norm over all tensors, summed in float64."""
+    return math.sqrt(math.fsum(tensor.double().square().sum().item() for tensor in state.values()))
+
+
 def copy(state: State) -> dict[str, Tensor]:
     """Return a copy that shares no memory with `state`, carries no gradient and is laid out as its shape says."""
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}

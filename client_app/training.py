@@ -113,6 +113,15 @@ def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
     return islice(chain.from_iterable(epochs), settings.local_steps or None)
 
 
+def steps_of(samples: int, settings: TrainingSettings) -> int:
+    """Return the optimizer steps of a round for a client of so many samples: what `batches` yields."""
+    if settings.local_steps:
+        return settings.local_steps
+    whole, rest = divmod(samples, settings.batch_size)
+    epoch = whole + (rest > 1 or (rest == 1 and whole == 0))  # a last batch of one joins the one before
+    return settings.local_epochs * min(epoch, settings.batch_limit or epoch)
+
+
 def mini_batches(order_N: Tensor, size: int) -> list[Tensor]:
     """Return an epoch's batches; a last one of one example joins the one before: batch norm cannot train on one."""
     parts = list(torch.split(order_N, size))

@@ -74,6 +74,17 @@ class Federation:
         """The validation samples of one client, or all of them; None where the data have none."""
         return None if self.dataset.val_labels is None else self._samples("val", client, device)
 
+    def tested_C(self, kind: str, client: int) -> NDArray[np.int64]:
+        """Return (C,): what of each class `client` is tested on, with kind `test` or `validation`; subjects, where
+        samples are parts of one."""
+        split = "val" if kind == "validation" else kind
+        shared = split == "test" and self.test_indices is None
+        indices = self._indices(split, None if shared else client)
+        labels_N = getattr(self.dataset, f"{split}_labels")[indices]
+        if split == "test" and self.dataset.test_groups is not None:
+            labels_N = labels_N[np.unique(self.dataset.test_groups[indices], return_index=True)[1]]
+        return np.bincount(labels_N, minlength=self.dataset.num_classes).astype(np.int64)
+
     def holdout(self, device: str = "cpu") -> Samples | None:
         """The server's own samples, equally many of each class; None where it keeps none."""
         return self._samples("holdout", None, device) if len(self.holdout_indices) else None

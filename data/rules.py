@@ -121,4 +121,6 @@ def range_in_words(bounds: Sequence[Bound]) -> str:
             return f"must be in [{low}, {high})"
         case [Gt(low), Le(high)]:
             return f"must be in ({low}, {high}]"
+        case [Gt(low), Lt(high)]:
+            return f"must be in ({low}, {high})"
     raise TypeError(f"there are no words for the range {bounds}")

@@ -31,8 +31,9 @@ from server_app.selection import summarize
 from server_app.settings import parse
 from server_app.tracking import Tracker, tracker_of
 from server_app.unseen_site import study
-from strategies.base import AVERAGE
 from strategies.flower import Strategy
+from strategies.movement import noteworthy
+from strategies.outcome import AVERAGE, Diverged
 from strategies.questions import ask_class_prior, ask_question
 from strategies.scoring import evaluate_on_clients
 
@@ -100,7 +101,7 @@ class Run:
             deploys=settings.deploys,
             optimizer=general.server_optimizer,
             exchange=settings.exchange,
-            examples=sum(len(indices) for indices in federation.train_indices),
+            examples={client: len(indices) for client, indices in enumerate(federation.train_indices)},
             holdout=federation.holdout(self.device),
             device=self.device,
         )
@@ -190,6 +191,8 @@ class Run:
             bytes_up=last.bytes_up,
             seconds=Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap()),
             workers=[dict(worker) for worker in last.workers],
+            strays=last.strays,
+            updates=noteworthy(last.movements),
             unseen=unseen,
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
@@ -213,7 +216,7 @@ class Run:
         numbers: dict[str, dict[str, ModelNumbers]] = {}
         if self.evaluated_by_clients:
             classes = self.federation.dataset.num_classes
-            by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, tuple(sets))
+            by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, self.tested(tuple(sets)))
             self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
             for kind, models in by_clients.items():
                 numbers[kind] = {
@@ -221,12 +224,20 @@ class Run:
                 }
         else:
             for kind, samples in sets.items():
-                measured = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
+                try:
+                    measured = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
+                except FloatingPointError as error:
+                    raise Diverged(self.strategy.round, str(error)) from error
                 numbers[kind] = {
                     name: of_server(scores, self.counts_KC, self.groups) for name, scores in measured.items()
                 }
         on_validation = numbers.get("validation", {})
         return {name: replace(test, validation=on_validation.get(name)) for name, test in numbers["test"].items()}
+
+    def tested(self, kinds: Sequence[str]) -> dict[str, dict[int, Tensor]]:
+        """Return by kind of test set and client what it is tested on, (C,)."""
+        clients = range(self.federation.clients)
+        return {kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients} for kind in kinds}
 
     def line(self, record: RoundRecord) -> str:
         """Return one line about a round."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from strategies.movement import Movement
+
 FORMAT = 2
 """Records without a format are of format 1, which has the same fields."""
 BY_CLASS = "-by-class"
@@ -115,6 +117,10 @@ class RoundRecord:
     seconds: Seconds = Seconds()
     workers: Sequence[Mapping[str, Any]] = ()
     """The processes that played the clients: process id, device, visible GPUs."""
+    strays: Sequence[str] = ()
+    """What nodes sent that they were not asked for."""
+    updates: Sequence[Movement] = ()
+    """How the clients moved the model; of very many clients those that stand out most."""
     unseen: UnseenSite | None = None
     line: str = ""
     """What the run said of the round."""
@@ -136,13 +142,14 @@ class RoundRecord:
             loss=number(rest.pop("loss", None)),
             failures={int(client): reason for client, reason in rest.pop("failures").items()},
             seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
+            updates=[Movement(**arguments(update)) for update in rest.pop("updates", ())],
             unseen=None if unseen is None else unseen_site(unseen),
             metrics={name: number(value) for name, value in rest.items()},
             **stated,
         )
 
 
-PLAIN = ("round", "evaluated_by", "clients", "bytes_down", "bytes_up", "workers", "line")
+PLAIN = ("round", "evaluated_by", "clients", "bytes_down", "bytes_up", "workers", "strays", "line")
 """The fields that JSON holds as they are."""
 FLAT = {ModelNumbers: ("means", "spreads"), RoundRecord: ("metrics",)}
 """The fields whose entries stand in JSON beside the other fields."""

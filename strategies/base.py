@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.messages import size
@@ -13,15 +15,14 @@ from client_app.models import Classifier
 from client_app.state import State, copy
 from client_app.training import private_names, total_pull
 from data import Samples
-from strategies.checks import Refused, checked_update, expected_of
+from strategies.checks import OutOfRange, Refused, checked_update, expected_of
 from strategies.exchange import TRAIN, Exchange, ExchangeSettings, Grid, Request, converse
 from strategies.fedavg import FedAvg
+from strategies.movement import movements
+from strategies.outcome import AVERAGE, Diverged, Outcome
 from strategies.round import Round, sorted_workers
-from strategies.server import Deployment, Numbers, Server, ServerMethod, Update
+from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
-
-AVERAGE = "average"
-"""Name of the combined model among the deployed ones."""
 
 
 class Rounds:
@@ -44,7 +45,7 @@ class Rounds:
         deploys: Sequence[ServerMethod] = (),
         optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
-        examples: int = 0,
+        examples: Mapping[int, int] | None = None,
         holdout: Samples | None = None,
         device: str = "cpu",
     ) -> None:
@@ -67,7 +68,7 @@ class Rounds:
             training=assignment.training,
             device=device,
             parameters=frozenset(name for name, _ in model.named_parameters()) - private,
-            examples=examples,
+            examples_by_client=examples or {},
             holdout=holdout,
             pull=total_pull(self.variants),
         )
@@ -113,41 +114,37 @@ class Rounds:
     def begin_round(self, number: int, shared: State) -> list[int]:
         """Take the round's starting point and return its clients."""
         self.shared = shared
-        self.server = replace(self.server, start=shared, round=number)
+        said = self.states.get("examples", {})
+        known = {int(client): int(count) for client, count in zip(*said.values(), strict=True)} if said else {}
+        known |= self.server.examples_by_client
+        self.server = replace(self.server, start=shared, round=number, examples_by_client=known)
         self._began = time.perf_counter()
         return self.sample(number)
 
     def finish_round(self, exchange: Exchange) -> None:
         """Check the answers, combine the good ones, deploy, and remember what to record.
 
-        Raises TooFewReplies when too few are good.
+        Raises TooFewReplies when too few are good, and Diverged when what they make is not finite.
         """
         answered, number = time.perf_counter(), self.server.round
         updates = self.checked(exchange)
         exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
         down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
-
-        metrics: dict[str, float | Sequence[float]] = {}
-        for part in self.monitors:
-            self.states[part.name], numbers = part.monitor(self.server, self.states[part.name], updates)
-            metrics |= numbers
-        combined, self.states[self.combine.name] = self.combine.combine(
-            self.server, self.states[self.combine.name], updates
-        )
-        self.shared, self.states["server-optimizer"] = self.optimizer.step(
-            self.server, self.states.get("server-optimizer", {}), combined
-        )
-        self.deployed = {AVERAGE: self.shared}
-        for part in (part for part in self.deploys if not part.final_question):
-            metrics |= self.deploy(part, part.deploy(self.server, self.states[part.name], self.shared, updates))
+        while unfit := (outcome := self.outcome(updates)).not_finite():
+            updates = self.without_largest(exchange, updates, unfit)
+        self.shared, self.deployed = outcome.shared, {AVERAGE: outcome.shared, **outcome.deployed}
+        self.states |= outcome.states
 
         self.round = number
         self.memory_rounds |= {update.client: number for update in updates if update.metrics["remembers"]}
+        self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         self.last = Round(
             number=number,
             clients=[update.client for update in updates],
-            failures=exchange.failures,
+            failures=dict(sorted(exchange.failures.items())),
+            strays=exchange.strays,
+            movements=movements(self.server, updates),
             loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
             bytes_down=down * len(exchange.asked),
             bytes_up=sum(size(u.shared) + sum(size(state) for state in u.uploads.values()) for u in updates),
@@ -157,22 +154,54 @@ class Rounds:
                 "server": time.perf_counter() - answered,
             },
             workers=sorted_workers(exchange),
-            metrics=metrics,
+            metrics=outcome.metrics,
         )
 
-    def deploy(self, part: ServerMethod, deployment: Deployment) -> Numbers:
-        """Take what a part deploys, and its state; return its numbers for the record."""
-        self.states[part.name] = deployment.state
-        self.deployed |= deployment.models
-        return deployment.metrics
+    def outcome(self, updates: Sequence[Update]) -> Outcome:
+        """Return what the updates make: nothing of it is taken yet."""
+        states: dict[str, State] = {}
+        metrics: dict[str, float | Sequence[float]] = {}
+        for part in self.monitors:
+            states[part.name], numbers = part.monitor(self.server, self.states[part.name], updates)
+            metrics |= numbers
+        combined, states[self.combine.name] = self.combine.combine(self.server, self.states[self.combine.name], updates)
+        before = self.states.get("server-optimizer", {})
+        shared, states["server-optimizer"] = self.optimizer.step(self.server, before, combined)
+        outcome = Outcome(shared, states, {}, metrics)
+        if not outcome.not_finite():  # what deploys could only fail on such weights
+            for part in (part for part in self.deploys if not part.final_question):
+                outcome.take(part, part.deploy(self.server, self.states[part.name], shared, updates))
+        return outcome
+
+    def without_largest(self, exchange: Exchange, updates: Sequence[Update], unfit: str) -> list[Update]:
+        """Return the updates without the largest one, which is refused for what it makes; the round is then repeated.
+
+        Raises Diverged when min-replies asks for all that are left.
+        """
+        largest = max(movements(self.server, updates), key=lambda movement: movement.norm)
+        exchange.refuse(largest.client, f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}")
+        if not exchange.enough(self.exchange_settings.min_replies):
+            raise Diverged(self.server.round, f"{unfit} is not finite; client {largest.client} moved it furthest")
+        return [update for update in updates if update.client != largest.client]
+
+    def keep_examples(self, updates: Sequence[Update]) -> None:
+        """Keep the samples that clients state for the first time, where the server does not know them."""
+        known = self.server.examples_by_client
+        if new := {update.client: update.examples for update in updates if update.client not in known}:
+            stated = {**known, **new}
+            columns = {"clients": list(stated), "counts": list(stated.values())}
+            self.states["examples"] = {name: torch.tensor(column) for name, column in columns.items()}
 
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
-        updates = []
+        updates, diverged = [], []
         for client in sorted(exchange.answers):
             try:
                 answer = exchange.answers[client]
                 updates.append(checked_update(client, answer, self.server, self.expected, self.parts))
             except Refused as reason:
                 exchange.refuse(client, str(reason))
+                diverged += [client] * isinstance(reason, OutOfRange)
+        if diverged and not updates:
+            raise Diverged(self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}")
         return updates

@@ -1,22 +1,78 @@
-"""What a client's answer must be before it may be combined: the only gate between a site and the model."""
+"""The only gate between a site and the model: what a client's answer must be before anything is computed with it.
+
+A site is a stranger, and its reply may be anything. The rules stand in tables: METRICS and TENSORS here, what a method
+takes in its `accepts`, and who may say what in exchange.py: a client is answered for by the node that was asked for it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from client_app.optimizer import coefficient_sum
 from client_app.state import State
+from client_app.training import steps_of
 from strategies.exchange import Answer
 from strategies.server import Server, ServerMethod, Update
 
-NUMBERS = {"loss", "steps", "coefficient-sum", "remembers", "seconds", "num-examples"}
-"""The metrics that every reply carries."""
+LARGEST = 1e10
+"""Largest size of a value that a client may send: no training that succeeds comes near, and no sum of squares of such
+values leaves float32."""
+COUNT = 2**53
+"""Largest number of samples, steps and batches: up to it whole numbers are exact in float64."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a number must be: finite, between two ends, and whole where it counts something."""
+
+    least: float
+    most: float
+    whole: bool = False
+
+    def breach(self, values: Tensor) -> str:
+        """Return what is wrong with the values, or an empty sentence."""
+        if not values.numel():
+            return ""
+        least, most = (end.item() for end in values.aminmax())  # a NaN is both
+        if not (math.isfinite(least) and math.isfinite(most)):
+            return "is not finite"
+        if least < self.least or most > self.most:
+            outside = least if least < self.least else most
+            return f"is {outside:g} and must be {self.least:g} to {self.most:g}"
+        if self.whole and values.is_floating_point() and (values != values.round()).any():
+            return f"is {values.flatten()[0].item():g} and must be whole"
+        return ""
+
+
+METRICS: Mapping[str, Range] = {
+    "num-examples": Range(1, COUNT, whole=True),
+    "loss": Range(0, 1e30),
+    "steps": Range(1, COUNT, whole=True),
+    "coefficient-sum": Range(0, COUNT),
+    "remembers": Range(0, 1, whole=True),
+    "seconds": Range(0, 1e7),
+}
+"""The numbers that every reply carries. num-examples is also the client's own (`Server.examples_by_client`), and steps
+and coefficient-sum are those that so many samples make under the run's settings."""
+TENSORS: Mapping[str, Range] = {
+    "running_var": Range(0, LARGEST),
+    "num_batches_tracked": Range(0, COUNT),
+    "": Range(-LARGEST, LARGEST),
+}
+"""By the last part of a tensor's name; the empty one is for all others."""
 Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype by name."""
 
 
 class Refused(ValueError):
     """An answer that must not be combined; the message says why."""
+
+
+class OutOfRange(Refused):
+    """An answer with a NaN, an infinity or a value beyond all measure, as of a client whose training diverged."""
 
 
 def checked_update(
@@ -30,29 +86,47 @@ def checked_update(
         raise Refused(f"model: {reason}")
     check_uploads(uploads, server, parts)
     for name, state in {"model": shared, **uploads}.items():
-        if tensor := not_finite(state):
-            raise Refused(f"{name}: {tensor} is not finite")
-    if missing := NUMBERS - answer.metrics.keys():
+        check_values(state, f"{name}: ")
+    examples = checked_metrics(client, answer.metrics, server)
+    return Update(client, shared, examples, uploads, answer.metrics)
+
+
+def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -> int:
+    """Return the client's number of samples. Raises Refused unless the metrics are what the client must send."""
+    if missing := METRICS.keys() - metrics.keys():
         raise Refused(f"metric {min(missing)} is missing")
-    examples = answer.metrics["num-examples"]
-    if not (0 < examples < math.inf and examples == int(examples)):
-        raise Refused(f"num-examples is {examples:g}")
-    if not all(math.isfinite(answer.metrics[name]) for name in NUMBERS):
-        raise Refused("a metric is not finite")
-    for name in ("steps", "coefficient-sum"):
-        if answer.metrics[name] <= 0:
-            raise Refused(f"{name} is {answer.metrics[name]:g}")
-    return Update(client, shared, int(examples), uploads, answer.metrics)
+    for name, allowed in METRICS.items():
+        if reason := allowed.breach(torch.tensor(metrics[name], dtype=torch.float64)):
+            raise (OutOfRange if name == "loss" else Refused)(f"metric {name} {reason}")
+    examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
+    if (known := server.examples_by_client.get(client, examples)) != examples:
+        raise Refused(f"num-examples is {examples}, and the client has {known}")
+    if steps != (due := steps_of(examples, server.training)):
+        raise Refused(f"steps is {steps}, and {examples} samples make {due}")
+    made = coefficient_sum(steps, server.training.momentum, server.pull * server.training.rate(server.round))
+    if not math.isclose(metrics["coefficient-sum"], made, rel_tol=1e-6):
+        raise Refused(f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {made:g}")
+    return examples
+
+
+def check_values(state: State, where: str = "") -> None:
+    """Raise Refused for a tensor whose values are not finite or outside the range for its name."""
+    for name, tensor in state.items():
+        allowed = TENSORS.get(name.rpartition(".")[2], TENSORS[""])
+        if reason := allowed.breach(tensor):
+            raise OutOfRange(f"{where}{name} {reason}")
 
 
 def check_by_class(upload: State, classes: int, rows: Expected) -> None:
     """Raise Refused unless `upload` holds {"classes": (n,) int64 ascending} and n rows of every tensor of `rows`."""
     held = upload.get("classes", torch.empty(0))
     by_class = {"classes": ((), torch.int64), **rows}
-    if reason := differences(upload, {name: ((len(held), *shape), dtype) for name, (shape, dtype) in by_class.items()}):
+    if reason := differences(
+        upload, {name: ((held.numel(), *shape), dtype) for name, (shape, dtype) in by_class.items()}
+    ):
         raise Refused(reason)
     if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
-        raise Refused(f"classes are {held.tolist()}, not ascending numbers below {classes}")
+        raise Refused(f"classes are not ascending numbers from 0 to {classes - 1}")
 
 
 def check_uploads(uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]) -> None:
@@ -66,14 +140,14 @@ def check_uploads(uploads: Mapping[str, State], server: Server, parts: Sequence[
         except Refused as reason:
             raise Refused(f"upload {part.consumes}: {reason}") from None
     if unknown := uploads.keys() - {part.consumes for part in consuming}:
-        raise Refused(f"upload {min(unknown)} is not one that {' or '.join(part.name for part in parts)} takes")
+        takers = " or ".join(part.name for part in parts)
+        raise Refused(f"upload {ascii(min(unknown))[:80]} is not one that {takers} takes")
 
 
 def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
     """Raise Refused unless `answer` to the part's final question is as the part needs it."""
     part.accepts(server, answer)
-    if tensor := not_finite(answer):
-        raise Refused(f"{tensor} is not finite")
+    check_values(answer)
 
 
 def differences(state: State, expected: Expected) -> str:
@@ -81,7 +155,7 @@ def differences(state: State, expected: Expected) -> str:
     if missing := expected.keys() - state.keys():
         return f"{min(missing)} is missing"
     if extra := state.keys() - expected.keys():
-        return f"{min(extra)} is not expected"
+        return f"{ascii(min(extra))[:80]} is not expected"
     for name, (shape, dtype) in expected.items():
         if tuple(state[name].shape) != shape or state[name].dtype != dtype:
             return f"{name} is {described(tuple(state[name].shape), state[name].dtype)}, not {described(shape, dtype)}"
@@ -90,7 +164,7 @@ def differences(state: State, expected: Expected) -> str:
 
 def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
     """Return e.g. float32 of 10x64."""
-    return f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, shape)) or 'one value'}"
+    return f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, shape[:8])) or 'one value'}"
 
 
 def not_finite(state: State) -> str:

@@ -1,8 +1,13 @@
-"""Asking clients something through flwr: one message a node, asked again while somebody new answers."""
+"""Asking clients something through flwr: one message a node, asked again while somebody new answers.
+
+A node answers for the clients that it was asked for in this exchange, and for nobody else; what it sends besides is
+kept as a stray sentence for the record.
+"""
 
 import logging
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
@@ -41,6 +46,12 @@ class TooFewNodes(TimeoutError):
     """Fewer nodes connected than the run asks for."""
 
 
+Dealt = Mapping[int, Sequence[int]]
+"""By node, the clients that it is asked to play."""
+RECORD = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
+"""The name of a client's record in a reply: its number, written in the one way that counts, and what it is."""
+MOST_STRAYS = 20
+"""Sentences on strays that are kept."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
 
 
@@ -69,10 +80,9 @@ class Request:
         task = ConfigRecord({**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory})
         return Message(RecordDict({**self.records, "task": task}), dst_node_id=node, message_type=self.kind)
 
-    def messages(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> list[Message]:
-        """Return one message a node, the clients dealt out among the nodes."""
-        nodes = wait_for_nodes(grid, settings)[: len(clients)]
-        return [self.message(node, clients[i :: len(nodes)]) for i, node in enumerate(nodes)]
+    def messages(self, dealt: Dealt) -> list[Message]:
+        """Return one message a node."""
+        return [self.message(node, clients) for node, clients in dealt.items()]
 
 
 @dataclass(frozen=True)
@@ -97,28 +107,34 @@ class Exchange:
     failures: dict[int, str] = field(default_factory=dict)
     error: str = ""
     """What a node last reported instead of a reply."""
+    strays: list[str] = field(default_factory=list)
+    """What nodes sent that they were not asked for."""
 
     @property
     def unanswered(self) -> list[int]:
         """Clients that neither answered nor reported an error."""
         return [client for client in self.asked if client not in self.answers and client not in self.failures]
 
-    def receive(self, replies: Iterable[Message]) -> None:
+    def receive(self, replies: Iterable[Message], dealt: Dealt) -> None:
         """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
         for reply in replies:
             if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
                 self.error = printable(reply.error.reason)
             else:
-                self.sort(reply.content)
+                node = reply.metadata.src_node_id
+                self.sort(reply.content, node, set(dealt.get(node, ())))
 
-    def sort(self, content: RecordDict) -> None:
-        """Sort one reply's records, named `CLIENT/RECORD`; of a client that comes twice the first counts."""
+    def sort(self, content: RecordDict, node: int, asked: Collection[int]) -> None:
+        """Sort a node's records, named `CLIENT/RECORD`; of a client that comes twice the first counts."""
         records: dict[int, dict[str, object]] = {}
         waiting = set(self.unanswered)
         for name, record in content.items():
-            number, _, rest = name.partition("/")
-            if number.isdecimal() and int(number) in waiting:
-                records.setdefault(int(number), {})[rest] = record
+            match = RECORD.fullmatch(name)
+            client = int(match[1]) if match else -1
+            if match is None or client not in asked:
+                self.stray(f"node {node} sent {printable(name[:80])}, which it was not asked for")
+            elif client in waiting:
+                records.setdefault(client, {})[match[2]] = record
         for client, parts in records.items():
             if isinstance(error := parts.pop("error", None), ConfigRecord):
                 self.refuse(client, str(error.get("reason", "no reason given")))
@@ -127,6 +143,11 @@ class Exchange:
                 self.answers[client] = read(parts)
             except Exception as error:  # whatever a client sends must not end the server
                 self.refuse(client, f"unreadable reply: {type(error).__name__}: {error}")
+
+    def stray(self, sentence: str) -> None:
+        """Keep what a node sent unasked, the first few."""
+        if len(self.strays) < MOST_STRAYS:
+            self.strays.append(sentence)
 
     def refuse(self, client: int, reason: str) -> None:
         """Take a client's answer out, for a reason."""
@@ -142,12 +163,16 @@ class Exchange:
         for client in self.unanswered:
             self.failures[client] = f"no reply; a node reported: {self.error}" if self.error else "no reply"
 
+    def enough(self, share: float) -> bool:
+        """Return whether `share` of those asked sent a good reply, at least one."""
+        return len(self.answers) >= max(1, share * len(self.asked) - 1e-9)  # 0.55 * 20 is a little more than 11
+
     def check_enough(self, share: float, what: str) -> None:
         """Log who is left out. Raises TooFewReplies when fewer than `share` of those asked sent a good reply."""
         self.failures = dict(sorted(self.failures.items()))
         for client, reason in self.failures.items():
             log.warning("%s: client %d left out: %s", what, client, reason)
-        if len(self.answers) < max(1, share * len(self.asked) - 1e-9):  # 0.55 * 20 is a little more than 11
+        if not self.enough(share):
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(self.failures.items())[:5])
             raise TooFewReplies(
                 f"{what}: {len(self.answers)} good replies of {len(self.asked)}, min-replies = {share:g}; {reasons}"
@@ -159,13 +184,26 @@ def read(parts: Mapping[str, object]) -> Answer:
     states, numbers, words = {}, {}, {}
     for name, record in parts.items():
         if name == "metrics":
-            numbers = {key: float(value) for key, value in dict(record).items()}  # type: ignore[call-overload]
+            numbers = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
         elif name == "worker" and isinstance(record, ConfigRecord):  # only what a record of the round can hold
             kept = {key: value for key, value in record.items() if key in ("process", "device", "visible-gpus")}
             words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
         else:
             states[name] = unpack(record)  # type: ignore[arg-type]
     return Answer(states, numbers, words)
+
+
+def number(key: str, value: object) -> float:
+    """Return a metric as a float. Raises TypeError for what is none, as a list or a truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"metric {key} is {type(value).__name__}, not a number")
+    return float(value)
+
+
+def deal(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
+    """Return which of the connected nodes plays which of the clients; any node can play any in a simulation."""
+    nodes = wait_for_nodes(grid, settings)[: len(clients)]
+    return {node: clients[place :: len(nodes)] for place, node in enumerate(nodes)}
 
 
 def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
@@ -187,7 +225,7 @@ def converse(grid: Grid, clients: Sequence[int], request: Request, settings: Exc
     before = len(clients) + 1
     while 0 < len(exchange.unanswered) < before:
         before = len(exchange.unanswered)
-        asked = request.messages(grid, exchange.unanswered, settings)
-        exchange.receive(grid.send_and_receive(asked, timeout=settings.timeout))
+        dealt = deal(grid, exchange.unanswered, settings)
+        exchange.receive(grid.send_and_receive(request.messages(dealt), timeout=settings.timeout), dealt)
     exchange.close()
     return exchange

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from client_app.messages import pack, unpack
 from strategies.base import Rounds
-from strategies.exchange import Exchange
+from strategies.exchange import Dealt, Exchange, deal
 from strategies.questions import ask_class_prior, ask_finally
 
 log = logging.getLogger("fedskew")
@@ -23,6 +23,9 @@ class Strategy(Rounds, FlowerStrategy):
     FedSkew's own ServerApp calls `start` alone. The other methods are what flwr's interface demands, and what a loop
     other than ours would call: with them alone a round comes out the same to the bit, but nobody is asked a question.
     """
+
+    dealt: Dealt
+    """Who was asked for whom, between `configure_train` and `aggregate_train`."""
 
     def start(
         self,
@@ -58,12 +61,13 @@ class Strategy(Rounds, FlowerStrategy):
     ) -> list[Message]:
         """Return the round's messages, one a node."""
         clients = self.begin_round(server_round, unpack(arrays))
-        return self.training_request().messages(grid, clients, self.exchange_settings)
+        self.dealt = deal(grid, clients, self.exchange_settings)
+        return self.training_request().messages(self.dealt)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Return the new shared weights. Raises TooFewReplies when too few of the replies are good."""
         exchange = Exchange(self.sample(server_round))
-        exchange.receive(replies)
+        exchange.receive(replies, self.dealt)
         exchange.close()
         self.finish_round(exchange)
         return pack(self.shared), MetricRecord({"loss": self.last.loss})

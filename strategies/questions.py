@@ -12,6 +12,7 @@ from client_app.state import State
 from strategies.base import Rounds
 from strategies.checks import Refused, check_answer
 from strategies.exchange import QUERY, Exchange, Grid
+from strategies.outcome import Diverged, Outcome
 
 
 def ask_question(
@@ -35,21 +36,21 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     for variant in asking:
         assert variant.question is not None
         exchange = ask_question(rounds, grid, variant.question, variant.name)
+        classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
+        for client, answer in exchange.uploads(variant.name).items():
+            if reason := variant.breach(answer, classes, known.get(client)):
+                exchange.refuse(client, reason)
         exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
         rounds.states[variant.name] = integer_sum(exchange.uploads(variant.name))
     return bool(asking)
 
 
 def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
-    """Return the sum of the clients' int64 tensors, by name. Raises ValueError when names or shapes differ.
+    """Return the sum of the clients' int64 tensors, by name.
 
     All that the server learns from their answers is this sum, so one of masked integers can take its place.
     """
     first = next(iter(answers.values()))
-    for client, answer in answers.items():
-        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in answer.items()}
-        if shapes != {name: (tensor.shape, torch.int64) for name, tensor in first.items()}:
-            raise ValueError(f"client {client} answered {shapes}, not like the others")
     return {name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first}
 
 
@@ -69,7 +70,12 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         exchange.check_enough(rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}")
         answers, began = exchange.uploads(part.final_question), time.perf_counter()
         state, last = rounds.states[part.name], rounds.last
-        metrics = rounds.deploy(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        outcome = Outcome(rounds.shared, {}, {}, {})
+        outcome.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        if unfit := outcome.not_finite():
+            raise Diverged(rounds.round, f"{unfit} is not finite")
+        rounds.states |= outcome.states
+        rounds.deployed |= outcome.deployed
         reasons = {client: f"{part.final_question}: {reason}" for client, reason in exchange.failures.items()}
         rounds.last = replace(
             last,
@@ -77,5 +83,5 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
             bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
             bytes_up=last.bytes_up + sum(map(size, answers.values())),
             seconds={**last.seconds, "server": last.seconds["server"] + time.perf_counter() - began},
-            metrics={**last.metrics, **metrics},
+            metrics={**last.metrics, **outcome.metrics},
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strategies.exchange import Exchange
+from strategies.movement import Movement
 from strategies.server import Numbers
 
 
@@ -16,6 +17,10 @@ class Round:
     clients: Sequence[int]
     """Clients whose updates were used."""
     failures: Mapping[int, str] = field(default_factory=dict)
+    strays: Sequence[str] = ()
+    """What nodes sent that they were not asked for."""
+    movements: Sequence[Movement] = ()
+    """How every client whose update was used moved the model."""
     loss: float = math.nan
     """Mean training loss, weighted by samples."""
     bytes_down: int = 0

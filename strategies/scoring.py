@@ -1,39 +1,53 @@
 """How the deployed models do on the clients' own test sets."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
+
+from torch import Tensor
 
 from client_app.scores import Scores
 from strategies.base import Rounds
 from strategies.exchange import EVALUATE, Exchange, Grid
+from strategies.outcome import Diverged
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
 """By kind of test set, deployed model and client."""
 
 
 def evaluate_on_clients(
-    rounds: Rounds, grid: Grid, classes: int, kinds: Sequence[str] = ("test",)
+    rounds: Rounds, grid: Grid, classes: int, tested: Mapping[str, Mapping[int, Tensor]]
 ) -> tuple[ClientScores, dict[int, str]]:
     """Return scores by kind of test set, deployed model and client, and why clients are missing from them.
 
-    A client measures with its own private tensors, on its own test sets. Raises TooFewReplies when too few answer.
+    A client measures with its own private tensors, on its own test sets, of which `tested` has by kind and client the
+    samples of each class, (C,), where the server knows them. Raises TooFewReplies when too few answer, Diverged when no
+    model of any client gives numbers.
     """
     models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
     exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models))
-    scores = scores_of(exchange, rounds.deployed, kinds, classes)
+    scores = scores_of(exchange, rounds.deployed, tested, classes)
+    if not exchange.answers and any("FloatingPointError" in reason for reason in exchange.failures.values()):
+        raise Diverged(rounds.round, "the models' outputs are not finite at any client")
     exchange.check_enough(rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}")
     return scores, exchange.failures
 
 
-def scores_of(exchange: Exchange, deployed: Collection[str], kinds: Sequence[str], classes: int) -> ClientScores:
+def scores_of(
+    exchange: Exchange, deployed: Collection[str], tested: Mapping[str, Mapping[int, Tensor]], classes: int
+) -> ClientScores:
     """Return the good scores; an answer with other ones is refused in `exchange`."""
+    kinds = list(tested)
     scores: ClientScores = {kind: {name: {} for name in deployed} for kind in kinds}
     for client, answer in sorted(exchange.answers.items()):
         measured = {kind: answer.named(kind) for kind in kinds}
         try:
             for kind, states in measured.items():
                 if states.keys() != set(deployed):
-                    raise ValueError(f"{kind} scores of {sorted(states)}, not of {sorted(deployed)}")
-            checked = [(kind, n, Scores.of(state, classes)) for kind in kinds for n, state in measured[kind].items()]
+                    raise ValueError(f"the {kind} scores are not of {sorted(deployed)}")
+            checked = [
+                (kind, name, Scores.of(state, classes, tested[kind].get(client)))
+                for kind in kinds
+                for name, state in measured[kind].items()
+            ]
         except ValueError as error:
             exchange.refuse(client, str(error))
             continue

@@ -42,12 +42,17 @@ class Server:
     """Where a method's own optimization runs."""
     parameters: frozenset[str] = frozenset()
     """Names of the parameters; the other names of the state are buffers."""
-    examples: int = 0
-    """Training samples of all clients together; 0 where the server does not know."""
+    examples_by_client: Mapping[int, int] = field(default_factory=dict)
+    """Training samples of each client: known from the start, or what a client said first."""
     pull: float = 0.0
     """Strength mu of the clients' pull towards `start`; 0 without."""
     holdout: Samples | None = None
     """The server's own samples, which no client holds."""
+
+    @property
+    def examples(self) -> int:
+        """Training samples of all clients together; 0 where the server does not know all of them."""
+        return sum(self.examples_by_client.values()) if len(self.examples_by_client) == self.clients else 0
 
     def own_samples(self, method: str) -> Samples:
         """Return the hold-out on the server's device. Raises SettingError where there is none."""

@@ -7,6 +7,7 @@ contributes n_ik + a, in units of 2^-16, and nothing else.
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from annotated_types import Ge
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from client_app.state import State
 from data import Rule
 
 UNIT = 2**16
+LARGEST = 2**45
+"""Of a class, in units: half a billion samples; the sum over a hundred thousand clients still fits 64 bits."""
 QUESTION = "class-counts"
 
 
@@ -38,6 +41,15 @@ class PriorCorrection(Variant):
     def answer(self, client: Client, question: str) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
         return {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()} if question == QUESTION else {}
+
+    def breach(self, answer: State, classes: int, samples: int | None) -> str:
+        counts = answer.get("counts")
+        if answer.keys() != {"counts"} or counts is None or counts.dtype != torch.int64 or counts.shape != (classes,):
+            return f"class counts are not int64 of {classes}"
+        if counts.min() < 0 or counts.max() > LARGEST:
+            return f"class counts are not between 0 and {LARGEST}"
+        due = None if samples is None else (samples + classes * self.smoothing) * UNIT
+        return "" if due in (None, int(counts.sum())) else f"class counts are those of {int(counts.sum()) / UNIT:g}"
 
     def local_prior(self, client: Client) -> Tensor:
         """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""

@@ -10,7 +10,7 @@ from fedskew.experiments.experiments import Experiment, Row
 from server_app.methods import METHODS, compose
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
-from strategies.base import AVERAGE
+from strategies.outcome import AVERAGE
 
 HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior", "needs_batch_norm",
                       "needs_images", "needs_shared", "makes_idle", "check", "asked_once", "upload_bytes", "kept_bytes",

@@ -17,7 +17,7 @@ from fedskew.sites import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
 from server_app.record import ModelNumbers
 from server_app.results import RunFolder, write_text
-from strategies.base import AVERAGE
+from strategies.outcome import AVERAGE
 
 NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-shape": str, "mean": str, "std": str,
           "rounds": int}  # fmt: skip

@@ -7,6 +7,7 @@ from fedskew.report.claims import Verdict, judge
 from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, time_tables
 from fedskew.report.gather import Gathered
 from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
+from fedskew.report.outliers import outlier_tables
 from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES, summarize_seeds
 from fedskew.report.table import Table, number_tables, plain, seeds_of, signed, words
 from fedskew.report.units import in_percent
@@ -90,7 +91,11 @@ def document(gathered: Gathered) -> Document:
             "clients",
             "Clients",
             CLIENTS,
-            [*number_tables(gathered, "over the clients, in percent.", SPREAD), *client_tables(gathered)],
+            [
+                *number_tables(gathered, "over the clients, in percent.", SPREAD),
+                *client_tables(gathered),
+                *outlier_tables(gathered),
+            ],
         ),
         Section(
             "calibration",

@@ -15,10 +15,10 @@ from client_app.client import Client, Contribution, Loss, Variant
 from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings, clip, coefficient_sum
 from client_app.state import copy, digest, seed_of
-from client_app.training import batches, train_round
+from client_app.training import batches, steps_of, train_round
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
-from data import SettingError
+from data import Samples, SettingError
 
 
 class OneWeight(Classifier):
@@ -388,3 +388,12 @@ def test_coefficient_sum_of_the_report_ignores_weight_decay() -> None:
     settings = TrainingSettings(local_steps=5, momentum=0.9, weight_decay=0.3)
     report = train_round(small_client(), [], settings)
     assert report.trained.coefficient_sum == pytest.approx(13.1441, abs=1e-10)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 16, 17, 33])
+@pytest.mark.parametrize("changes", [{}, {"batch_limit": 2}, {"local_steps": 5}, {"local_epochs": 3}])
+def test_steps_of_are_those_taken(samples: int, changes: dict[str, int]) -> None:
+    settings = TrainingSettings(**{"local_epochs": 2, "batch_size": 8, **changes})  # type: ignore[arg-type]
+    drawn = Samples(torch.randn(samples, 4), torch.zeros(samples).long(), torch.zeros(1), torch.ones(1))
+    client = Client(id=0, model=None, samples=drawn, num_classes=2)  # type: ignore[arg-type]
+    assert len(list(batches(client, settings))) == steps_of(samples, settings)

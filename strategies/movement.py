@@ -1,0 +1,92 @@
+"""How every client moved the model in a round, for the records: an update that stands out leaves a trace."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from client_app.state import State
+from strategies.server import Server, Update
+
+FAR, MOST = 5.0, 100
+"""Times the median of the round's norms from which an update stands out; updates that a round's record holds at most.
+"""
+CHUNK = 2**16
+"""Coordinates at a time: the updates' parts then stay in the processor's cache for all that is asked of them."""
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What one client's update did."""
+
+    client: int
+    norm: float
+    """Euclidean norm of w_i - w over the parameters."""
+    cosine: float
+    """Cosine of w_i - w and the mean of the other clients' directions, which have length 1 each so that none outweighs
+    the others; NaN without others, or where nothing moved."""
+    examples: int
+
+
+def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
+    """Return every update's movement, in the order of the updates."""
+    clients, names = len(updates), sorted(server.parameters)
+    squares_K, towards_K, length = torch.zeros(clients).double(), torch.zeros(clients).double(), 0.0
+    for steps_KP in chunks(server.start, [update.shared for update in updates], names):
+        squares_K += steps_KP.square().sum(1)
+    norms_K = squares_K.sqrt()
+    scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros(()).double())
+    for steps_KP in chunks(server.start, [update.shared for update in updates], names):
+        sum_P = scales_K.float() @ steps_KP
+        towards_K += steps_KP @ sum_P
+        length += float(sum_P @ sum_P)
+    # With unit vectors u_i and their sum s: cos(u_i, s - u_i) = (u_i s - 1) / ||s - u_i||.
+    along_K = towards_K * scales_K
+    cosines_K = (along_K - 1) / (length - 2 * along_K + 1).clamp(min=0).sqrt()
+    moved = [bool(scale) and int((scales_K > 0).sum()) > 1 for scale in scales_K]
+    return [
+        Movement(update.client, norm, max(-1.0, min(1.0, cosine)) if known else math.nan, update.examples)
+        for update, norm, cosine, known in zip(updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True)
+    ]
+
+
+def chunks(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
+    """Yield (K, at most CHUNK) float32 parts of w_i - w, parameter by parameter."""
+    for name in names:
+        flat_P, flat_KP = start[name].flatten(), [state[name].flatten() for state in shared]
+        for begin in range(0, len(flat_P), CHUNK):
+            parts = [values_P[begin : begin + CHUNK] for values_P in flat_KP]
+            yield torch.stack(parts).sub_(flat_P[begin : begin + CHUNK])
+
+
+def median_norm(movements: Sequence[Movement]) -> float:
+    """Return the median of the norms; 0 without any."""
+    norms = sorted(movement.norm for movement in movements)
+    return norms[len(norms) // 2] if norms else 0.0
+
+
+def standing_out(movements: Sequence[Movement]) -> dict[int, str]:
+    """Return why clients stand out from the others of their round, in words, by client.
+
+    By a norm of more than FAR times the median, or a direction against the others'. Both have innocent reasons, such as
+    a client with classes that nobody else holds: it is for a person to look at.
+    """
+    limit, reasons = FAR * median_norm(movements), dict[int, str]()
+    for movement in movements:
+        if movement.norm > limit:
+            reasons[movement.client] = "far"
+        elif movement.cosine < 0:
+            reasons[movement.client] = "against the others"
+    return reasons
+
+
+def noteworthy(movements: Sequence[Movement]) -> Sequence[Movement]:
+    """Return all movements, or of more than MOST those furthest out: half by norm, half by direction."""
+    if len(movements) <= MOST:
+        return movements
+    by_norm = sorted(movements, key=lambda movement: -movement.norm)[: MOST // 2]
+    rest = [movement for movement in movements if movement not in by_norm]
+    by_cosine = sorted(rest, key=lambda movement: movement.cosine)[: MOST // 2]
+    return sorted((*by_norm, *by_cosine), key=lambda movement: movement.client)

@@ -1,0 +1,45 @@
+"""Trimmed mean: in every coordinate without the clients that are lowest and highest there (Yin et al. 2018)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Gt, Lt
+from torch import Tensor
+
+from client_app.state import State
+from strategies.server import Server, ServerMethod, Update
+
+
+@dataclass(frozen=True)
+class TrimmedMean(ServerMethod):
+    """w_j <- mean of the (w_i)_j without the k smallest and the k largest, k = ceil(share K) of K (Definition 2).
+
+    Rounded up, so that somebody is always trimmed, but at least one value is left. Every client counts once, whatever
+    number of samples it claims.
+    """
+
+    name: ClassVar[str] = "trimmed-mean"
+
+    share: Annotated[float, Gt(0), Lt(0.5)] = 0.2
+    """beta: the share of the clients left out at either end of every coordinate."""
+
+    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+        clients = len(updates)
+        trimmed = min(math.ceil(self.share * clients - 1e-9), (clients - 1) // 2)
+        return middle_mean([update.shared for update in updates], trimmed), state
+
+
+def middle_mean(states: Sequence[State], trimmed: int) -> dict[str, Tensor]:
+    """Return, coordinate by coordinate, the mean without the `trimmed` smallest and as many largest values.
+
+    Of integer tensors, which are no quantities to average, the middle value.
+    """
+    result: dict[str, Tensor] = {}
+    for name, first in states[0].items():
+        values_K = torch.stack([state[name] for state in states]).sort(0).values
+        middle = values_K[trimmed : len(states) - trimmed].double().mean(0).to(first.dtype)
+        result[name] = middle if first.is_floating_point() else values_K[len(states) // 2]
+    return result

@@ -1,0 +1,203 @@
+"""A site is a stranger: what it may send, what is refused, what leaves a trace, and what ends the run in a sentence."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message, MetricRecord, RecordDict
+from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, small
+
+from client_app.messages import pack, unpack
+from client_app.models import build
+from client_app.optimizer import coefficient_sum
+from client_app.scores import Scores
+from client_app.training import steps_of
+from strategies.checks import Refused, checked_metrics
+from strategies.exchange import Exchange, TooFewReplies
+from strategies.fednova import FedNova
+from strategies.flower import Strategy
+from strategies.outcome import Diverged
+from strategies.server import Update
+
+Train = Callable[..., Outcome]
+Change = Callable[[dict[str, torch.Tensor]], None]
+
+
+def changed(kind: str, record: str, change: Change) -> Tamper:
+    """Return a tampering with the tensors of a record in every reply of that kind."""
+
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == kind and record in records:
+            state = {name: tensor.clone() for name, tensor in unpack(records.array_records[record]).items()}
+            change(state)
+            records[record] = pack(state)
+
+    return tamper
+
+
+def scaled(factor: float, client: int = 1) -> Tamper:
+    """Return a tampering that scales a client's update in every round."""
+
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == "train" and f"{client}/model" in records:
+            start, sent = (unpack(r) for r in (asked.content.array_records["model"], records[f"{client}/model"]))  # type: ignore[arg-type]
+            moved = {n: start[n] + factor * (t - start[n]) if t.is_floating_point() else t for n, t in sent.items()}
+            moved |= {name: tensor for name, tensor in sent.items() if name.endswith("running_var")}
+            records[f"{client}/model"] = pack(moved)
+
+    return tamper
+
+
+class Impostor(ManyNodes):
+    """Three nodes, the first of which also answers for a client that another one plays, and comes first."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        first, others = replies[0], replies[1:]
+        for reply in others:
+            for name, record in list(reply.content.items()):
+                if name.endswith("/model"):
+                    forged = {n: torch.zeros_like(t) for n, t in unpack(record).items()}  # type: ignore[arg-type]
+                    first.content[name] = pack(forged)
+                elif "/" in name:
+                    first.content[name] = record
+        yield from replies
+
+
+def test_a_node_answers_for_the_clients_it_was_asked_for(train: Train) -> None:
+    honest = train("honest", grid=ManyNodes(3), clients=6)
+    outcome = train("forged", grid=Impostor(3), clients=6)
+    assert outcome.hash == honest.hash and outcome.summary["failures"] == 0
+    assert all("which it was not asked for" in stray for stray in outcome.records[0]["strays"])
+    assert outcome.records[0]["strays"] and honest.records[0]["strays"] == []
+
+
+def test_strays_are_few_and_in_one_line() -> None:
+    exchange = Exchange([0])
+    exchange.sort(RecordDict({f"\x1b[31m{k}" * 40: MetricRecord({"a": 1}) for k in range(100)}), 7, {0})
+    assert len(exchange.strays) == 20 and all(len(stray) < 300 and stray.isprintable() for stray in exchange.strays)
+
+
+@pytest.mark.parametrize(("factor", "trace"), [(1000.0, "norm"), (-1.0, "cosine")])
+def test_an_update_that_is_scaled_or_turned_leaves_a_trace(train: Train, factor: float, trace: str) -> None:
+    changes = {"model": "small-cnn", "alpha": 100.0, "clients": 5}
+    first, _ = train(grid=TamperingGrid(scaled(factor)), **changes).records
+    hostile = next(update for update in first["updates"] if update["client"] == 1)
+    others = [update for update in first["updates"] if update["client"] != 1]
+    if trace == "norm":
+        assert hostile["norm"] > 300 * max(update["norm"] for update in others)
+    else:
+        assert hostile["cosine"] < -0.2 and min(update["cosine"] for update in others) > 0
+    assert [update["examples"] for update in first["updates"]] == [40] * 5 or sum(
+        update["examples"] for update in first["updates"]
+    ) == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("running_var", -1e6, "running_var is -1e+06 and must be 0 to"),
+        ("num_batches_tracked", -3, "num_batches_tracked is -3 and must be 0 to"),
+        ("head.weight", 3e38, "head.weight is 3e+38 and must be -1e+10 to"),
+    ],
+)
+def test_values_that_no_training_makes(train: Train, name: str, value: float, reason: str) -> None:
+    def fill(state: dict[str, torch.Tensor]) -> None:
+        next(tensor for key, tensor in state.items() if key.endswith(name)).fill_(value)
+
+    outcome = train(grid=TamperingGrid(changed("train", "2/model", fill)), min_replies=0.5)
+    assert reason in outcome.records[0]["failures"]["2"]
+    assert math.isfinite(outcome.records[-1]["models"]["average"]["loss"])
+
+
+def test_the_round_goes_on_without_the_client_that_spoils_it(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that pass alone, and whose weighted sum in float32 does not: FedNova divides by a small norm."""
+    combine = FedNova.combine
+
+    def overflowing(self: FedNova, server: Any, state: Any, updates: Any) -> Any:
+        shared, state = combine(self, server, state, updates)
+        if any(update.shared["head.weight"].abs().max() > 1e9 for update in updates):
+            shared = {**shared, "head.weight": shared["head.weight"] * 1e38 * 1e38}
+        return shared, state
+
+    monkeypatch.setattr(FedNova, "combine", overflowing)
+    spoil = changed("train", "3/model", lambda s: s["head.weight"].fill_(9e9))
+    outcome = train(grid=TamperingGrid(spoil), method="fednova", min_replies=0.5)
+    assert outcome.records[0]["clients"] == [0, 1, 2]
+    assert "model average: head.weight is not finite with it" in outcome.records[0]["failures"]["3"]
+    with pytest.raises(Diverged, match=r"diverged in round 1: .* is not finite; client 3 moved it furthest"):
+        train("all", grid=TamperingGrid(spoil), method="fednova")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", "fedshift"])
+def test_divergence_is_a_sentence(train: Train, method: str) -> None:
+    with pytest.raises(Diverged, match=r"^diverged in round \d+: .*learning-rate may help\)$"):
+        train(method=method, learning_rate=1e4, rounds=4, momentum=0.99)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s["counts"].mul_(-1), "client 2: class counts are not between 0 and"),
+        (lambda s: s["counts"].fill_(2**62), "client 2: class counts are not between 0 and"),
+        (lambda s: s["counts"].add_(2**16), "client 2: class counts are those of "),
+        (lambda s: s.update(counts=s["counts"][:-1]), "client 2: class counts are not int64 of 10"),
+    ],
+)
+def test_a_class_prior_that_cannot_be(train: Train, change: Change, reason: str) -> None:
+    with pytest.raises(TooFewReplies, match=reason):
+        train(grid=TamperingGrid(changed("query", "2/upload/logit-shift", change)), method="fedshift")
+
+
+def invented(state: dict[str, torch.Tensor]) -> None:
+    """Replace a client's scores by those of a perfect model on another test set."""
+    state["confusion"] = torch.eye(10).long() * 1000
+    state["loss"], inside = torch.zeros(()).double(), torch.zeros(15).double()
+    inside[-1] = 10_000
+    state["calibration"] = torch.stack([inside, inside, inside])
+
+
+def test_an_invented_confusion_matrix(train: Train) -> None:
+    grid = TamperingGrid(changed("evaluate", "1/test/average", invented))
+    outcome = train(grid=grid, method="fedbn", min_replies=0.5)
+    assert "evaluation: the scores are over" in outcome.records[-1]["failures"]["1"]
+    assert outcome.records[-1]["models"]["average"]["balanced-accuracy"] < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s["calibration"][0, 3].add_(1), "other samples in their bins"),
+        (lambda s: s["calibration"][2].fill_(1e6), "surer than sure"),
+        (lambda s: s["loss"].fill_(1e300), "a loss that no probability gives"),
+        (lambda s: s["pairs"].fill_(7), "other pairs"),
+        (lambda s: s.update(confusion=s["confusion"].double()), "not those of 4 classes"),
+    ],
+)
+def test_scores_that_contradict_themselves(change: Change, reason: str) -> None:
+    logits_BC = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    scores = Scores.of_batch(logits_BC, torch.arange(40) % 4)
+    state = {name: tensor.clone() for name, tensor in scores.state().items()}
+    assert torch.equal(Scores.of(state, 4, torch.full((4,), 10)).confusion_CC, scores.confusion_CC)
+    change(state)
+    with pytest.raises(ValueError, match=reason):
+        Scores.of(state, 4)
+
+
+def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
+    """Where the server has no view of the data, as between hospitals: a later number is refused."""
+    settings = small(tmp_path)
+    strategy = Strategy(build("mlp-bn", (1, 8, 8), 10, 0), settings.assignment(), clients=2)
+    strategy.begin_round(1, strategy.shared)
+    steps = steps_of(50, settings.training)
+    metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "remembers": 0, "seconds": 0.0}
+    metrics["coefficient-sum"] = coefficient_sum(steps, settings.training.momentum)
+    assert checked_metrics(0, metrics, strategy.server) == 50
+    strategy.keep_examples([Update(0, strategy.shared, 50)])
+    strategy.begin_round(2, strategy.shared)
+    assert checked_metrics(0, metrics, strategy.server) == 50
+    with pytest.raises(Refused, match="num-examples is 60, and the client has 50"):
+        checked_metrics(0, {**metrics, "num-examples": 60}, strategy.server)

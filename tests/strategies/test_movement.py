@@ -1,0 +1,61 @@
+"""Norm and cosine of every update, against the textbook's lines."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from server_builders import server_of, state_of, updates_of
+
+from client_app.state import difference
+from strategies import movement
+from strategies.movement import movements
+from strategies.server import Update
+
+
+def steps_of(updates: list[Update]) -> torch.Tensor:
+    """Return (K, P) float64: every update's step over the parameters."""
+    server = server_of()
+    moves = [difference(update.shared, server.start) for update in updates]
+    return torch.stack([torch.cat([m[n].flatten() for n in sorted(server.parameters)]) for m in moves]).double()
+
+
+@pytest.mark.parametrize("chunk", [7, 2**16])
+def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(movement, "CHUNK", chunk)
+    updates = updates_of(1, 2, 3, 4)
+    steps_KP = steps_of(updates)
+    directions_KP = steps_KP / steps_KP.norm(dim=1, keepdim=True)
+    for place, moved in enumerate(movements(server_of(), updates)):
+        others_P = torch.cat([directions_KP[:place], directions_KP[place + 1 :]]).mean(0)
+        assert moved.client == place and moved.examples == updates[place].examples
+        assert moved.norm == pytest.approx(steps_KP[place].norm().item(), rel=1e-5)
+        assert moved.cosine == pytest.approx(
+            torch.cosine_similarity(directions_KP[place], others_P, 0).item(), abs=1e-5
+        )
+
+
+def test_a_larger_update_and_a_turned_one_stand_out() -> None:
+    """Honest clients that agree, one whose step is a thousand times theirs, and one that goes the other way."""
+    server = server_of()
+    honest = [Update(k, mixed(7, 20 + k), 10) for k in range(5)]
+    steps = difference(honest[0].shared, server.start)
+    scaled = {**honest[0].shared, **{name: server.start[name] + 1000 * step for name, step in steps.items()}}
+    turned = {**honest[0].shared, **{name: server.start[name] - step for name, step in steps.items()}}
+    updates = [*honest, replace(honest[0], client=5, shared=scaled), replace(honest[0], client=6, shared=turned)]
+    *friends, large, opposite = movements(server, updates)
+    assert large.norm > 900 * max(friend.norm for friend in friends)
+    assert opposite.cosine < -0.5 < 0.5 < min(friend.cosine for friend in friends)
+
+
+def mixed(common: int, own: int) -> dict[str, torch.Tensor]:
+    """Return a state that shares most of its step with every other one of `common`."""
+    shared, other = state_of(common), state_of(own)
+    return {n: t + 0.1 * other[n] if t.is_floating_point() else t for n, t in shared.items()}
+
+
+def test_nobody_to_compare_with_and_nothing_moved() -> None:
+    (alone,) = movements(server_of(), updates_of(1))
+    assert math.isnan(alone.cosine) and alone.norm > 0
+    still, moving = movements(server_of(), [Update(0, state_of(50), 1), *updates_of(1)])
+    assert still.norm == 0 and math.isnan(still.cosine) and math.isnan(moving.cosine)

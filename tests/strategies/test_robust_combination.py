@@ -1,0 +1,89 @@
+"""Median, trimmed mean and norm clipping: their equations, and what one hostile client can do to them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from server_builders import server_of, state_of, updates_of
+
+from client_app.state import difference, digest, norm
+from strategies.coordinate_median import CoordinateMedian
+from strategies.fedavg import FedAvg
+from strategies.norm_clipping import NormClipping
+from strategies.server import ServerMethod, Update
+from strategies.trimmed_mean import TrimmedMean
+
+ROBUST = [CoordinateMedian(), TrimmedMean(), NormClipping()]
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5, 8])
+def test_the_median_is_numpy_s(clients: int) -> None:
+    updates = updates_of(*range(clients))
+    combined, _ = CoordinateMedian().combine(server_of(), {}, updates)
+    for name, tensor in combined.items():
+        values = np.stack([update.shared[name].double().numpy() for update in updates])
+        if tensor.is_floating_point():
+            assert np.allclose(tensor.numpy(), np.median(values, 0), rtol=1e-6)
+        assert tensor.dtype == updates[0].shared[name].dtype
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "trimmed"), [(0.1, 5, 1), (0.2, 10, 2), (0.25, 8, 2), (0.4, 3, 1), (0.4, 2, 0)]
+)
+def test_the_trimmed_mean_by_hand(share: float, clients: int, trimmed: int) -> None:
+    updates = updates_of(*range(clients))
+    combined, _ = TrimmedMean(share).combine(server_of(), {}, updates)
+    values = np.sort(np.stack([update.shared["head.weight"].double().numpy() for update in updates]), 0)
+    expected = values[trimmed : clients - trimmed].mean(0)
+    assert np.allclose(combined["head.weight"].numpy(), expected, rtol=1e-6)
+
+
+def test_clipping_by_hand() -> None:
+    server, updates = server_of(), updates_of(1, 2, 3)
+    bound = 0.5 * min(norm(moved(update)) for update in updates)
+    combined, _ = NormClipping(bound).combine(server, {}, updates)
+    for name in server.parameters:
+        steps = [moved(update)[name] * bound / norm(moved(update)) * update.examples / 60 for update in updates]
+        torch.testing.assert_close(combined[name], server.start[name] + sum(steps), rtol=1e-5, atol=1e-6)
+
+
+def moved(update: Update) -> dict[str, torch.Tensor]:
+    """Return the update's step over the parameters."""
+    server = server_of()
+    return {name: step for name, step in difference(update.shared, server.start).items() if name in server.parameters}
+
+
+def test_a_bound_that_nobody_reaches_is_fedavg() -> None:
+    server, updates = server_of(), [Update(k, state_of(7), 10 * (k + 1)) for k in range(3)]  # buffers are alike, too
+    clipped, _ = NormClipping(1e6).combine(server, {}, updates)
+    assert digest([clipped]) == digest([FedAvg().combine(server, {}, updates)[0]])
+
+
+@pytest.mark.parametrize("method", ROBUST, ids=lambda method: method.name)
+def test_equal_models_are_that_model(method: ServerMethod) -> None:
+    updates = [Update(k, state_of(7), 10) for k in range(5)]
+    assert digest([method.combine(server_of(), {}, updates)[0]]) == digest([state_of(7)])
+
+
+@pytest.mark.parametrize("method", ROBUST, ids=lambda method: method.name)
+@pytest.mark.parametrize("factor", [1000.0, -1000.0, 1e9])
+def test_one_of_five_moves_them_little(method: ServerMethod, factor: float) -> None:
+    """With one update scaled the model stays within the honest ones' reach; the mean leaves it by far."""
+    server, updates = server_of(), updates_of(1, 2, 3, 4, 5)
+    start, last = server.start, updates[-1]
+    steps = {n: factor * s for n, s in difference(last.shared, start).items()}
+    hostile = [
+        *updates[:-1],
+        replace(last, shared={n: start[n] + steps[n] if n in steps else t for n, t in last.shared.items()}),
+    ]
+    reach = max(norm(difference(update.shared, start)) for update in updates)
+    assert norm(difference(method.combine(server, {}, hostile)[0], start)) <= 1.01 * reach
+    assert norm(difference(FedAvg().combine(server, {}, hostile)[0], start)) > 50 * reach
+
+
+@pytest.mark.parametrize("kind", [CoordinateMedian, TrimmedMean])
+def test_claimed_samples_do_not_count(kind: type[ServerMethod]) -> None:
+    server, updates = server_of(), updates_of(1, 2, 3)
+    boastful = [*updates[:-1], replace(updates[-1], examples=10**9)]
+    assert digest([kind().combine(server, {}, boastful)[0]]) == digest([kind().combine(server, {}, updates)[0]])
