@@ -12,7 +12,8 @@ from torch import Tensor
 
 from client_app.scores import Scores, measure_all
 from data import Samples
-from server_app.evaluation import metrics, of_clients, of_server
+from server_app.evaluation import measured as numbers_of
+from server_app.evaluation import of_clients, of_server
 
 
 def measured(logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None, batch_size: int = 512) -> Scores:
@@ -33,7 +34,7 @@ def test_a_subject_is_one_prediction_of_its_mean_probabilities_by_hand() -> None
         assert scores.loss.item() == pytest.approx(-math.log(0.6) - math.log(0.3) - math.log(1 - 1.3 / 3), abs=1e-12)
         assert scores.pairs.tolist() == [2, 1]  # .6 is above .4333, .3 is not
         assert scores.calibration.sum(1).tolist() == pytest.approx([3, 2, 0.6 + 0.7 + 1 - 1.3 / 3])
-    numbers = metrics(scores)
+    numbers = numbers_of(scores)
     assert numbers["accuracy"] == pytest.approx(2 / 3) and numbers["balanced-accuracy"] == pytest.approx(3 / 4)
     assert numbers["auroc"] == 0.5
 
@@ -70,7 +71,7 @@ def test_auroc_equals_scikit_learn_with_and_without_ties(seed: int, levels: int)
     score = (draws.integers(0, levels, 301) + labels) / 1024
     logits = torch.stack([torch.zeros(301, dtype=FLOAT), torch.from_numpy(score)], 1)
     scores = measured(logits, torch.from_numpy(labels), batch_size=50)
-    assert metrics(scores)["auroc"] == pytest.approx(roc_auc_score(labels, score), abs=1e-12)
+    assert numbers_of(scores)["auroc"] == pytest.approx(roc_auc_score(labels, score), abs=1e-12)
     assert scores.pairs[0] == labels.sum() * (1 - labels).sum()
     flipped = measured(logits.flip(1), 1 - torch.from_numpy(labels))
     assert torch.equal(flipped.pairs, scores.pairs)
@@ -85,13 +86,13 @@ def test_auroc_tells_certain_samples_apart() -> None:
 def test_auroc_of_one_class_is_nan_and_counts_nowhere(label: int) -> None:
     logits = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
     alone, both = measured(logits, torch.tensor([label, label])), measured(logits, torch.tensor([1, 0]))
-    assert math.isnan(metrics(alone)["auroc"])  # type: ignore[arg-type]
+    assert math.isnan(numbers_of(alone)["auroc"])
     found = of_clients({0: alone, 1: both}, torch.tensor([[1, 1], [1, 1]]), {})
     assert found["auroc"] == 1.0
-    assert found["client-auroc"]["mean"] == 1.0 == found["client-auroc"]["worst"]  # type: ignore[index, call-overload]
-    assert math.isnan(found["client-auroc"]["values"][0])  # type: ignore[index, call-overload]
+    assert found.spreads["client-auroc"].mean == 1.0 == found.spreads["client-auroc"].worst
+    assert math.isnan(found.spreads["client-auroc"].values[0])
     nobody = of_clients({0: alone}, torch.tensor([[1, 1]]), {})
-    assert math.isnan(nobody["auroc"])  # type: ignore[arg-type]
+    assert math.isnan(nobody["auroc"])
 
 
 def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
@@ -102,14 +103,14 @@ def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
     worse = measured(logits, torch.tensor([0, 1, 0]))
     found = of_clients({0: measured(logits, labels), 1: moved, 2: worse}, torch.ones(3, 2).long(), {})
     assert found["auroc"] == pytest.approx((2 + 2 + 1) / 6)
-    assert found["client-auroc"]["values"] == [1.0, 1.0, 0.5]  # type: ignore[index, call-overload]
+    assert found.spreads["client-auroc"].values == [1.0, 1.0, 0.5]
     both = torch.cat([logits, logits + torch.tensor([0, 10.0])])
-    assert metrics(measured(both, labels.repeat(2)))["auroc"] == roc_auc_score([0, 0, 1] * 2, both[:, 1]) < 1
+    assert numbers_of(measured(both, labels.repeat(2)))["auroc"] == roc_auc_score([0, 0, 1] * 2, both[:, 1]) < 1
 
 
 def test_more_classes_have_no_auroc() -> None:
     found = of_server(case().measured(), torch.ones(1, 5).long(), {})
-    assert "auroc" not in found and case().measured().pairs.tolist() == [0, 0]
+    assert "auroc" not in found.means and case().measured().pairs.tolist() == [0, 0]
 
 
 def test_groups_of_states_that_share_features_are_as_alone() -> None:

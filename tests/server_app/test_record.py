@@ -18,6 +18,7 @@ from fedskew.sites import site_names
 from server_app.methods import SERVER_METHODS
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
 from server_app.results import RunFolder
+from strategies.movement import Movement
 from strategies.server import Unit
 
 Train = Callable[..., Outcome]
@@ -38,6 +39,8 @@ FULL = RoundRecord(
     bytes_up=5,
     seconds=Seconds(1.0, 0.75, 0.5, 0.25, 2.0),
     workers=[{"process": 1, "device": "cpu"}],
+    strays=["node 7 sent '3/model', which it was not asked for"],
+    updates=[Movement(0, 1.5, -0.25, 40)],
     unseen=UnseenSite("usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5}), {}),
     line="round 3",
     metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
