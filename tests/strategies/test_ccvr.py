@@ -187,12 +187,12 @@ def test_classes_that_nobody_holds(server: Server) -> None:
         ({"counts": torch.tensor([5, 1])}, "counts is int64 of 2, not int64 of 3"),
         ({"means": torch.zeros(3, WIDTH)}, "means is float32"),
         ({"classes": torch.tensor([0, 3, 2])}, "not ascending"),
-        ({"classes": torch.tensor([0, 2, CLASSES])}, "not ascending numbers below 4"),
+        ({"classes": torch.tensor([0, 2, CLASSES])}, "not ascending numbers from 0 to 3"),
         ({"counts": torch.tensor([5, 0, 9])}, "not all positive"),
         ({"covariances": torch.arange(3.0 * WIDTH**2).reshape(3, WIDTH, WIDTH).double()}, "not symmetric"),
         ({"means": torch.full((3, WIDTH), torch.nan).double()}, "means is not finite"),
         ({"covariances": torch.full((3, WIDTH, WIDTH), torch.nan).double()}, "covariances is not finite"),
-        ({"more": torch.zeros(1)}, "more is not expected"),
+        ({"more": torch.zeros(1)}, "'more' is not expected"),
     ],
 )
 def test_wrong_answers_are_refused(server: Server, change: State, reason: str) -> None:

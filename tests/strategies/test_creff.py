@@ -344,7 +344,7 @@ def test_accepts(server: Server, good: State) -> None:
         ({}, "classes is missing"),
         ({"classes": torch.tensor([0])}, "gradients is missing"),
         ({"gradients": torch.zeros(0, CLASSES, WIDTH)}, "classes is missing"),
-        (upload(more=torch.zeros(1)), "more is not expected"),
+        (upload(more=torch.zeros(1)), "'more' is not expected"),
         (upload(gradients=torch.zeros(3, CLASSES, WIDTH)), "gradients is float32 of 3x5x12, not float32 of 2x5x12"),
         (upload(gradients=torch.zeros(2, CLASSES, WIDTH + 1)), "gradients is"),
         (upload(gradients=torch.zeros(2, CLASSES * WIDTH)), "gradients is"),
@@ -354,7 +354,7 @@ def test_accepts(server: Server, good: State) -> None:
         (upload(classes=torch.tensor([[0, 3]])), "classes is int64 of 1x2"),
         (upload((3, 0)), "not ascending"),
         (upload((3, 3)), "not ascending"),
-        (upload((3, CLASSES)), "below 5"),
+        (upload((3, CLASSES)), "from 0 to 4"),
         (upload((-1, 3)), "not ascending numbers"),
     ],
 )

@@ -17,7 +17,9 @@ def test_nothing_that_a_client_says_takes_more_than_a_line() -> None:
                 "2/model": ArrayRecord(),
                 "2/worker": ConfigRecord({"process": 3, "device": LONG, LONG: LONG}),
             }
-        )
+        ),
+        1,
+        {0, 1, 2},
     )
     exchange.refuse(2, f"model: {LONG} is not expected")
     assert sorted(exchange.failures) == [0, 1, 2]
@@ -27,7 +29,8 @@ def test_nothing_that_a_client_says_takes_more_than_a_line() -> None:
 
 def test_what_is_recorded_of_a_clients_process_is_bounded() -> None:
     exchange = Exchange([0])
-    exchange.sort(RecordDict({"0/worker": ConfigRecord({"process": 3, "device": LONG, LONG: LONG, "bytes": b"x"})}))
+    words = ConfigRecord({"process": 3, "device": LONG, LONG: LONG, "bytes": b"x"})
+    exchange.sort(RecordDict({"0/worker": words}), 1, {0})
     worker = exchange.answers[0].worker
     assert set(worker) == {"process", "device"} and worker["process"] == 3
     assert len(str(worker["device"])) < 5000
