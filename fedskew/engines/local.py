@@ -112,7 +112,8 @@ def fork_server(*preload: str) -> ForkServerContext:
     clear_leftovers()
     with held_back():
         forkserver.ensure_running()
-    own(Path(get_temp_dir()))
+    if multiprocessing.parent_process() is None:  # a worker uses the folder of its parent, which outlives it
+        own(Path(get_temp_dir()))
     return context
 
 

@@ -132,8 +132,16 @@ def _launcher(identity: str) -> psutil.Process | None:
 
 
 def own(folder: Path) -> None:
-    """Note in a temporary folder whose it is, so that it does not stay for ever when this process is killed."""
-    (folder / OWNER).write_text(f"{socket.gethostname()} {identity()}")
+    """Note in a temporary folder that this process made whose it is, so that it does not stay when this is killed."""
+    with contextlib.suppress(OSError):  # a folder without a note is only never deleted
+        (folder / OWNER).write_text(f"{machine()} {identity()}")
+
+
+def machine() -> str:
+    """Return what names this machine and, as containers may share a host's name and folders, its process ids."""
+    with contextlib.suppress(OSError):  # only Linux has it
+        return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').readlink()}"
+    return socket.gethostname()
 
 
 def clear_leftovers() -> None:
@@ -141,7 +149,7 @@ def clear_leftovers() -> None:
     for note in Path(tempfile.gettempdir()).glob(f"*/{OWNER}"):
         with contextlib.suppress(OSError, ValueError):
             host, name = note.read_text().split()
-            if host == socket.gethostname() and _launcher(name) is None and str(note.parent) not in homes():
+            if host == machine() and _launcher(name) is None and str(note.parent) not in homes():
                 shutil.rmtree(note.parent, ignore_errors=True)
 
 

@@ -1,16 +1,19 @@
 """Processes of a run: found by their mark, ended whatever they do, and claimed from a launcher that is dead."""
 
 import contextlib
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedskew.engines.local import fork_server
 from fedskew.engines.processes import (
     LAUNCHER,
     OWNER,
@@ -21,6 +24,7 @@ from fedskew.engines.processes import (
     claim,
     clear_leftovers,
     end,
+    identity,
     mark,
     marked,
     own,
@@ -190,6 +194,15 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
         clear_leftovers()
         user.kill()
     assert sorted(folder.name for folder in tmp_path.iterdir()) == sorted(folders.keys() - {"dead"})
+
+
+def test_a_worker_that_has_workers_leaves_the_folder_to_its_parent() -> None:
+    note = Path(get_temp_dir(), OWNER)
+    process = multiprocessing.get_context("forkserver").Process(target=fork_server)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert not note.exists() or note.read_text().endswith(f" {identity()}")
 
 
 def _dead() -> str:
