@@ -350,7 +350,6 @@ def subjects(root: Path) -> list[Subject]:
 
 def fuzz_all(examples: int) -> dict[str, Tally]:
     """Return what becomes of so many changed files, spread over the readers."""
-    logging.getLogger("fedskew").setLevel(logging.ERROR)  # the cache warns of each copy that it mends
     with tempfile.TemporaryDirectory() as root:
         (Path(root) / "genuine").mkdir()
         every = subjects(Path(root) / "genuine")
@@ -359,6 +358,7 @@ def fuzz_all(examples: int) -> dict[str, Tally]:
 
 
 if __name__ == "__main__":
+    logging.getLogger("fedskew").setLevel(logging.ERROR)  # the cache warns of each copy that it mends
     found = fuzz_all(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
     print(table(found))
     for tally in found.values():
