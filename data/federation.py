@@ -14,7 +14,7 @@ from data.datasets import Dataset, load
 from data.long_tail import long_tail
 from data.partition_file import Dealt, path_of, read, save
 from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
-from data.random_draws import balanced_counts, draw_of_each_class, generator
+from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.resolve import resolve
 from data.rules import SettingError, require
 from data.samples import Samples
@@ -153,8 +153,8 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     holdout, train = everything[:0], everything
     if per_class := settings.holdout_per_class:  # before anything else is drawn: the pool is still balanced
         wanted_C = np.full(data.num_classes, per_class, np.int64)
-        labels_N, domains_N = data.train_labels, data.train_domains
-        holdout = _draw(data, labels_N, domains_N, wanted_C, "holdout-per-class", per_class, seed)
+        pool, key = (data.train_labels, data.train_domains, data.domain_names), "holdout-per-class"
+        holdout = draw_of_each_domain(*pool, wanted_C, key, per_class, seed)
         train = np.setdiff1d(everything, holdout)
     domains_N = None if data.train_domains is None else data.train_domains[train]
     train = train[_subset(data, data.train_labels[train], domains_N, settings.train_images, "train-images", seed)]
@@ -250,30 +250,8 @@ def _subset(
     """Sorted indices of `number` samples (of each domain), equally many of each class; all of them if it is 0."""
     if number == 0:
         return np.arange(len(labels_N), dtype=np.int64)
-    return _draw(data, labels_N, domains_N, balanced_counts(number, data.num_classes), key, number, seed)
-
-
-def _draw(
-    data: Dataset,
-    labels_N: Indices,
-    domains_N: NDArray[np.int64] | None,
-    wanted_C: NDArray[np.int64],
-    key: str,
-    value: int,
-    seed: int,
-) -> Indices:
-    """Sorted indices of `wanted_C` samples of each class (of each domain), drawn for the setting `key` = `value`."""
-    if domains_N is None:
-        return draw_of_each_class(labels_N, wanted_C, generator(seed, key), key, value)
-    chosen = []
-    for domain, name in enumerate(data.domain_names):
-        of_domain = np.flatnonzero(domains_N == domain)
-        draws = generator(seed, f"{key} of {name}")
-        try:
-            chosen.append(of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value)])
-        except SettingError as error:
-            raise SettingError(key, value, f"domain {name}: {str(error).split(': ', 1)[1]}") from None
-    return np.sort(np.concatenate(chosen))
+    wanted_C = balanced_counts(number, data.num_classes)
+    return draw_of_each_domain(labels_N, domains_N, data.domain_names, wanted_C, key, number, seed)
 
 
 def _partition(settings: DataSettings, data: Dataset, train: Indices, seed: int) -> list[Indices]:

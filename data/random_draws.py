@@ -1,6 +1,7 @@
 """Random draws: one generator for each purpose, so that no draw depends on how much another one consumed."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,4 +34,31 @@ def draw_of_each_class(
         if len(of_class) < wanted:
             raise SettingError(key, value, f"needs {wanted} images of class {label}, which has {len(of_class)}")
         chosen.append(draws.permutation(of_class)[:wanted])
+    return np.sort(np.concatenate(chosen))
+
+
+def draw_of_each_domain(
+    labels_N: NDArray[np.int64],
+    domains_N: NDArray[np.int64] | None,
+    domain_names: Sequence[str],
+    wanted_C: NDArray[np.int64],
+    key: str,
+    value: object,
+    seed: int,
+) -> NDArray[np.int64]:
+    """Sorted indices of `wanted_C` samples of each class, from every domain where there are domains.
+
+    Raises:
+        SettingError: naming `key` and `value`, and the domain, where a class has fewer samples than wanted.
+    """
+    if domains_N is None:
+        return draw_of_each_class(labels_N, wanted_C, generator(seed, key), key, value)
+    chosen = []
+    for domain, name in enumerate(domain_names):
+        of_domain = np.flatnonzero(domains_N == domain)
+        draws = generator(seed, f"{key} of {name}")
+        try:
+            chosen.append(of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value)])
+        except SettingError as error:
+            raise SettingError(key, value, f"domain {name}: {str(error).split(': ', 1)[1]}") from None
     return np.sort(np.concatenate(chosen))

@@ -36,8 +36,8 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
 
     Replies count twice, as they are summed. Without `sizes` data and replies count nothing.
     """
-    model, shape = model_of(settings), shape_of(settings)
-    largest, every = output_bytes(settings.general.model, shape, classes_of(settings))
+    model, shape = model_of(settings), settings.data.shape
+    largest, every = output_bytes(settings.general.model, shape, settings.data.num_classes)
     evaluated = INFERENCE_BATCH[device_of(settings)]
     need = PROCESS + MODELS * size(model.state_dict())
     need += max(evaluated * ALIVE * largest, settings.training.batch_size * every)
@@ -71,7 +71,8 @@ def down_of(settings: RunSettings) -> int:
     with torch.device("meta"):
         server = server_of(settings)
         sent = [part.broadcast(server, part.initial_state(server)) for part in parts_of(settings)]
-    sums = upload_of((variant for variant in settings.variants if variant.question), server.model, classes_of(settings))
+    asked = (variant for variant in settings.variants if variant.question)
+    sums = upload_of(asked, server.model, settings.data.num_classes)
     return size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
 
 
@@ -111,16 +112,6 @@ def participants(settings: RunSettings) -> int:
     return max(1, int(settings.general.participation * settings.data.clients + 1e-9))
 
 
-def shape_of(settings: RunSettings) -> tuple[int, ...]:
-    """Return the shape of one input."""
-    return tuple(int(side) for side in settings.data.input_shape.split("x"))
-
-
-def classes_of(settings: RunSettings) -> int:
-    """Return the number of classes."""
-    return len(settings.data.classes.split(","))
-
-
 def device_of(settings: RunSettings) -> str:
     """Return where the run would compute; one that demands a GPU counts on the CPU where there is none."""
     return choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
@@ -143,7 +134,7 @@ def server_of(settings: RunSettings) -> Server:
 
 def model_of(settings: RunSettings) -> Classifier:
     """Return the run's model, for the sizes of its tensors."""
-    return cached_model(settings.general.model, shape_of(settings), classes_of(settings))
+    return cached_model(settings.general.model, settings.data.shape, settings.data.num_classes)
 
 
 @lru_cache(maxsize=16)

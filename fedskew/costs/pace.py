@@ -16,7 +16,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.process import repeat_to_the_bit
 from client_app.training import private_names, train_round
 from data import Samples
-from fedskew.costs.footprint import classes_of, device_of, model_of, participants, parts_of, shape_of
+from fedskew.costs.footprint import device_of, model_of, participants, parts_of
 from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.results import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
@@ -93,7 +93,7 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     """Return the pace by one training step, one batch of evaluation and a few steps of the head's training."""
     training, model, data = settings.training, model_of(settings), settings.data
     augmentation, device = data.augmentation, device_of(settings)
-    at = (settings.general.model, shape_of(settings), classes_of(settings))
+    at = (settings.general.model, data.shape, data.num_classes)
     rates = rates_of(*at, training.batch_size, training.precision, augmentation, device)
     sample, taking = rates.step / training.batch_size, participants(settings)
     samples, held = (round(statistics.fmean(counts)) for counts in (sizes.train, sizes.held))

@@ -63,11 +63,11 @@ ROWS = [
     Row(ControlVariates(), ControlVariates(option="I"), None, SKEWED, wrong=({"option": "III"},)),
     Row(
         ClassStatistics(),
-        ClassStatistics(min_class_samples=3),
+        ClassStatistics(min_class_samples=3, covariance="diagonal"),
         ClassStatistics(),
         SKEWED,
         changes_weights=False,
-        wrong=({"min_class_samples": 0},),
+        wrong=({"min_class_samples": 0}, {"covariance": "none"}),
         answers=True,
     ),
     Row(ClassWeights(), ClassWeights(), None, SKEWED),

@@ -124,10 +124,10 @@ def test_classes_per_round_bound_the_gradients() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"train_images": 500, "test_images": 100},
-        {"imbalance_factor": 10.0, "largest_class": 100},
-        {"imbalance_factor": 10.0},
+        {"alpha": 100.0},
+        {"alpha": 100.0, "train_images": 500, "test_images": 100},
+        {"alpha": 100.0, "imbalance_factor": 10.0, "largest_class": 100},
+        {"alpha": 100.0, "imbalance_factor": 10.0},
         {"holdout_per_class": 5, "partition": "iid"},
         {"partition": "pooled"},
     ],
@@ -135,7 +135,7 @@ def test_classes_per_round_bound_the_gradients() -> None:
 def test_sizes_of_missing_data_are_about_those_of_the_data(
     monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, Any]
 ) -> None:
-    data = resolve(DataSettings(**{"alpha": 100.0, **changes}))
+    data = resolve(DataSettings(**changes))
     real = sizes_of(data, 0)
     monkeypatch.setattr(sizes, "missing", lambda data: "gone")
     guessed = sizes_of(data, 0)

@@ -185,7 +185,7 @@ def two_classes(state: dict[str, torch.Tensor], told: dict[str, str]) -> None:
         (lambda state, told: told.update({"fedskew-format": "2"}), ["fedskew-format = '2'"]),
         (lambda state, told: told.clear(), ["fedskew-format = None"]),
         (lambda state, told: state.pop("head.bias"), ["head.bias is missing"]),
-        (lambda state, told: state.update({"tail": torch.ones(1)}), ["tail is not expected"]),
+        (lambda state, told: state.update({"tail": torch.ones(1)}), ["'tail' is not expected"]),
         (lambda state, told: state["head.bias"].fill_(float("nan")), ["head.bias is not finite"]),
         (lambda state, told: state["head.weight"].fill_(3e38), ["outputs are not finite"]),
     ],

@@ -50,7 +50,7 @@ REFUSED = {
         (name, companion): reason
         for companion, flag, reason in (
             ("fedshift", "corrects_prior", "correct it twice"),
-            ("iwds", "samples", "want to draw the samples"),
+            ("iwds", "draws_samples", "want to draw the samples"),
         )
         for name, method in METHODS.items()
         if name != companion and any(getattr(VARIANTS[variant], flag) for variant in method.variants)
@@ -165,7 +165,8 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
     settings = small(tmp_path, method="fedavgm", model="small-cnn", server_learning_rate=0.7)
     with LocalGrid(faithful=True) as grid:
         identify()
-        ours = Run(grid, settings, player(settings.assignment().to_json()).federation, None, print).strategy  # type: ignore[arg-type]
+        federation = player(settings.assignment().to_json()).federation
+        ours = Run(grid, settings, federation, None, print).strategy  # type: ignore[arg-type]
         theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
         theirs.current_arrays = pack(ours.shared)
         assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(0.7, 0.9)
@@ -175,7 +176,7 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
         for number in (1, 2, 3):
             (asked,) = ours.configure_train(number, arrays, ConfigRecord(), grid)
             mine, replies = RecordDict(), []
-            for client, examples in enumerate((3, 50, 7, 140)):
+            for client, examples in enumerate(federation.counts_KC.sum(1).tolist()):
                 state = {n: t + torch.randn(t.shape, generator=generator) for n, t in unpack(arrays).items()}
                 metrics = {"num-examples": examples}
                 mine[f"{client}/model"] = pack(state)

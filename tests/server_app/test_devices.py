@@ -43,7 +43,7 @@ def test_a_missing_gpu_is_told_before_anything_starts(
     command = ["run", *names, "--set", "rounds=1", "--results", tmp_path]
     told = "fedskew: device = 'cuda': no GPU is visible here: use device = cpu, or a machine with one\n"
     assert fedskew(*command, "--set", "device=cuda")[::2] == (2, told)
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert not list(tmp_path.iterdir())
     assert fedskew(*command, "--engine", "inprocess", "--set", "device=cpu")[0] == 0
     assert fedskew(*command, "--set", "device=cuda")[0] == 0, "finished runs need no GPU"
 

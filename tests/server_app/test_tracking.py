@@ -11,9 +11,9 @@ from command_line import FedSkew
 from in_process import PLACES, Outcome, killed, small
 from rich.console import Console
 
+from data import SettingError
 from fedskew.engines import execute
 from fedskew.sweep import run_all
-from server_app import settings as settings_module
 from server_app.results import RunFolder
 from server_app.settings import parse
 from server_app.tracking import Tracker, scalars
@@ -128,9 +128,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_module, "find_spec", lambda name: None)
-    with pytest.raises(
-        settings_module.SettingError, match=r"tensorboard = True: .*pip install 'fedskew\[tensorboard\]'"
-    ):
+    monkeypatch.setattr("server_app.run_settings.find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"tensorboard = True: .*pip install 'fedskew\[tensorboard\]'"):
         parse({"tensorboard": True})
     parse({})

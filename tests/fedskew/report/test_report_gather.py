@@ -10,6 +10,7 @@ from frozen import frozen, gathered
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.gather import Gathered, gather
+from server_app.results import line_of
 
 
 def again(one: Experiment, results: Path) -> Gathered:
@@ -110,7 +111,7 @@ def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     for record in records:
         del record["models"]["creff"], record["checksum"]
-    (run / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (run / "rounds.jsonl").write_text("".join(map(line_of, records)))
     found = again(one, tmp_path)
     assert any("no numbers of creff" in warning for warning in found.warnings)
     assert len(found.of("creff", "LDA 0.5")) == 2 and len(found.of("fedavg", "LDA 0.5")) == 3
