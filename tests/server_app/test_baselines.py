@@ -15,9 +15,10 @@ from client_app.client import Client, Report
 from client_app.memory import folder_of, recall
 from client_app.messages import pack, unpack
 from client_app.models import build
+from client_app.optimizer import coefficient_sum
 from client_app.player import Player, player
 from client_app.state import State, copy, digest
-from client_app.training import train_round
+from client_app.training import steps_of, train_round
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.engines.local import LocalGrid, identify
@@ -170,7 +171,7 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
         theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
         theirs.current_arrays = pack(ours.shared)
         assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(0.7, 0.9)
-        others = {"loss": 1.0, "steps": 1, "coefficient-sum": 1.0, "remembers": 0, "seconds": 0.0}
+        others = {"loss": 1.0, "remembers": 0, "seconds": 0.0}
         generator = torch.Generator().manual_seed(0)
         arrays = pack(ours.shared)
         for number in (1, 2, 3):
@@ -178,9 +179,10 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
             mine, replies = RecordDict(), []
             for client, examples in enumerate(federation.counts_KC.sum(1).tolist()):
                 state = {n: t + torch.randn(t.shape, generator=generator) for n, t in unpack(arrays).items()}
-                metrics = {"num-examples": examples}
+                metrics, steps = {"num-examples": examples}, steps_of(examples, settings.training)
+                work = {"steps": steps, "coefficient-sum": coefficient_sum(steps, settings.training.momentum)}
                 mine[f"{client}/model"] = pack(state)
-                mine[f"{client}/metrics"] = MetricRecord({**others, **metrics})
+                mine[f"{client}/metrics"] = MetricRecord({**others, **work, **metrics})
                 reply = RecordDict({"arrays": pack(state), "metrics": MetricRecord(metrics)})
                 replies.append(Message(reply, reply_to=asked))
             arrays, _ = ours.aggregate_train(number, [Message(mine, reply_to=asked)])
