@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo test fuzz slow lint newest bill config clean
+.PHONY: install demo test fuzz slow signals lint newest bill config clean
 
 install: $(VENV)/installed
 
@@ -35,6 +35,9 @@ fuzz: install  ## 10,000 changed files over every reader, and a table of what be
 
 slow: install
 	$(BIN)/python -m pytest -m slow
+
+signals: install  ## every signal at every moment on every engine and on a sweep; wants a quiet machine
+	$(BIN)/python -m pytest -m signals
 
 lint: install
 	$(BIN)/ruff check .

@@ -148,7 +148,7 @@ def test_a_signal_while_modules_load(
     ends(halting[0], number, group)
 
 
-@pytest.mark.slow
+@pytest.mark.signals
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_signal_at_every_moment(tmp_path: Path, halting: list[Command], engine: str, moment: str) -> None:
@@ -159,7 +159,7 @@ def test_a_signal_at_every_moment(tmp_path: Path, halting: list[Command], engine
     ends(halting[0], *pair)
 
 
-@pytest.mark.slow
+@pytest.mark.signals
 @pytest.mark.parametrize("engine", ["inprocess", "workers", "sweep"])
 def test_ctrl_c_again_and_again(tmp_path: Path, halting: list[Command], engine: str) -> None:
     halting.append(Command(tmp_path, ENGINES[engine], "round"))
