@@ -8,6 +8,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
 from client_app.messages import TensorRecord, handing_over, pack, size, unpack
 from client_app.models import build
+from fedskew.engines.local import identify
 
 STATES = {
     "float32": {"x": torch.randn(2, 3, 4)},
@@ -48,6 +49,7 @@ def test_packed_bytes_do_not_follow_the_tensor() -> None:
 
 @pytest.mark.parametrize("name", STATES)
 def test_handing_over_passes_the_tensors_themselves(name: str) -> None:
+    identify()  # a message asks flwr who sends it
     state = STATES[name]
     with handing_over():
         record = pack(state)

@@ -5,7 +5,7 @@ from files import fuzz_all
 from harness import BAD, Edit, Outcome, Subject, Tally, fuzz, judge, table
 from hypothesis import strategies as st
 
-EXAMPLES = 200
+EXAMPLES = 80
 
 
 def test_no_changed_file_is_more_than_refused_or_plausible() -> None:
