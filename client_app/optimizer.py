@@ -7,6 +7,7 @@ compiler, more than a second in every worker process; these lines do not.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -93,6 +94,7 @@ def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
     return [gradient * (largest / (norm + 1e-6)).clamp(max=1) for gradient in gradients]
 
 
+@lru_cache(maxsize=1024)
 def coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
     """Return ||a||_1 of FedNova (Wang et al. 2020): how far `steps` of unit gradients move a scalar, at rate 1.
 

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -216,7 +216,7 @@ class Run:
         numbers: dict[str, dict[str, ModelNumbers]] = {}
         if self.evaluated_by_clients:
             classes = self.federation.dataset.num_classes
-            by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, self.tested(tuple(sets)))
+            by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, self.tested)
             self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
             for kind, models in by_clients.items():
                 numbers[kind] = {
@@ -234,9 +234,12 @@ class Run:
         on_validation = numbers.get("validation", {})
         return {name: replace(test, validation=on_validation.get(name)) for name, test in numbers["test"].items()}
 
-    def tested(self, kinds: Sequence[str]) -> dict[str, dict[int, Tensor]]:
-        """Return by kind of test set and client what it is tested on, (C,)."""
-        clients = range(self.federation.clients)
+    @cached_property
+    def tested(self) -> dict[str, dict[int, Tensor]]:
+        """By kind of test set and client what it is tested on, (C,); counted once, as no round changes it."""
+        clients, kinds = range(self.federation.clients), ["test"]
+        if self.federation.dataset.val_labels is not None:
+            kinds.append("validation")
         return {kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients} for kind in kinds}
 
     def line(self, record: RoundRecord) -> str:
