@@ -8,9 +8,12 @@ from typing import TypeVar
 import torch
 from flwr.app import Array, ArrayRecord
 
+from client_app.blob import Unreadable, from_bytes, to_bytes
 from client_app.state import State
 
 Record = TypeVar("Record")
+STATE, FORM = "state", "safetensors"
+"""Name and form of the one array of a record that travels."""
 _in_one_process: ContextVar[bool] = ContextVar("in_one_process", default=False)
 
 
@@ -33,14 +36,34 @@ def handing_over() -> Iterator[None]:
 
 
 def pack(state: State) -> ArrayRecord:
-    """Return the state as a record for a message."""
+    """Return the state as a record for a message: one array, as flwr moves every array as several objects."""
+    if _in_one_process.get():
+        return TensorRecord(state)
+    blob = to_bytes(state)
+    return ArrayRecord({STATE: Array(dtype="uint8", shape=(len(blob),), stype=FORM, data=blob)})
+
+
+def unpack(record: object, most: int | None = None) -> dict[str, torch.Tensor]:
+    """Return the state in a record; its tensors are not to be changed in place.
+
+    Raises Unreadable for a record that `pack` has not made, or for one of more than `most` bytes.
+    """
+    if isinstance(record, TensorRecord):
+        return record.state
+    if not isinstance(record, ArrayRecord) or list(record) != [STATE] or record[STATE].stype != FORM:
+        raise Unreadable("the record is not one array of safetensors")
+    return from_bytes(record[STATE].data, most)
+
+
+def to_flower(state: State) -> ArrayRecord:
+    """Return the state as flwr's own strategies and loops expect it, an array a tensor."""
     if _in_one_process.get():
         return TensorRecord(state)
     return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in state.items()})
 
 
-def unpack(record: ArrayRecord) -> dict[str, torch.Tensor]:
-    """Return the state in a record; its tensors are not to be changed in place."""
+def from_flower(record: ArrayRecord) -> dict[str, torch.Tensor]:
+    """Undo `to_flower`."""
     if isinstance(record, TensorRecord):
         return record.state
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from client_app.memory import folder_of, recall
-from client_app.messages import pack
+from client_app.messages import to_flower
 from client_app.models import build
 from client_app.player import initial_seed
 from client_app.process import choose_device, repeat_to_the_bit
@@ -119,7 +119,7 @@ class Run:
         if ask_class_prior(self.strategy, self.grid):
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
-        self.strategy.start(self.grid, pack(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
+        self.strategy.start(self.grid, to_flower(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
         if rounds in self.folder.lost(rounds):  # trained earlier, and there is no checkpoint before it
             self.after_round(rounds, ArrayRecord())
         records = self.folder.rounds()

@@ -24,6 +24,9 @@ from strategies.round import Round, sorted_workers
 from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 
+HEADS = 2**16
+"""Bytes that the heads of a record may have at least."""
+
 
 class Rounds:
     """The rounds of a method made of its parts.
@@ -59,6 +62,7 @@ class Rounds:
         # a copy: `model` is a scratchpad that evaluation loads other weights into
         self.shared: State = copy({name: t for name, t in model.state_dict().items() if name not in private})
         self.expected = expected_of(self.shared)
+        self.largest = largest_record(model)
         self.server = Server(
             model=model,
             start=self.shared,
@@ -92,7 +96,7 @@ class Rounds:
 
     def request(self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
-        return Request(kind, task, states, self.assignment, self.memory_rounds)
+        return Request(kind, task, states, self.assignment, self.memory_rounds, self.largest)
 
     def training_request(self) -> Request:
         """Return what the round's clients are asked."""
@@ -205,3 +209,9 @@ class Rounds:
         if diverged and not updates:
             raise Diverged(self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}")
         return updates
+
+
+def largest_record(model: Classifier) -> int:
+    """Return the bytes that a record of a reply may have: of every class a model or features' covariance in float64."""
+    classes, width = model.head.weight.shape
+    return HEADS + 2 * (classes + 1) * (size(model.state_dict()) + 8 * width**2)

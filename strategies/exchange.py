@@ -68,6 +68,8 @@ class Request:
     assignment: str
     memory_rounds: Mapping[int, int]
     """By client, the round of the memory that counts."""
+    largest: int | None = None
+    """Bytes that a record of a reply may have."""
 
     @cached_property
     def records(self) -> dict[str, ArrayRecord]:
@@ -103,6 +105,8 @@ class Exchange:
     """Who was asked, and what came back so far."""
 
     asked: Sequence[int]
+    largest: int | None = None
+    """Bytes that a record may have."""
     answers: dict[int, Answer] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     error: str = ""
@@ -140,7 +144,7 @@ class Exchange:
                 self.refuse(client, str(error.get("reason", "no reason given")))
                 continue
             try:
-                self.answers[client] = read(parts)
+                self.answers[client] = read(parts, self.largest)
             except Exception as error:  # whatever a client sends must not end the server
                 self.refuse(client, f"unreadable reply: {type(error).__name__}: {error}")
 
@@ -179,8 +183,8 @@ class Exchange:
             )
 
 
-def read(parts: Mapping[str, object]) -> Answer:
-    """Return one client's records as an answer."""
+def read(parts: Mapping[str, object], largest: int | None) -> Answer:
+    """Return one client's records, each of at most so many bytes, as an answer."""
     states, numbers, words = {}, {}, {}
     for name, record in parts.items():
         if name == "metrics":
@@ -189,7 +193,7 @@ def read(parts: Mapping[str, object]) -> Answer:
             kept = {key: value for key, value in record.items() if key in ("process", "device", "visible-gpus")}
             words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
         else:
-            states[name] = unpack(record)  # type: ignore[arg-type]
+            states[name] = unpack(record, largest)
     return Answer(states, numbers, words)
 
 
@@ -221,7 +225,7 @@ def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
 
 def converse(grid: Grid, clients: Sequence[int], request: Request, settings: ExchangeSettings) -> Exchange:
     """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
-    exchange = Exchange(clients)
+    exchange = Exchange(clients, request.largest)
     before = len(clients) + 1
     while 0 < len(exchange.unanswered) < before:
         before = len(exchange.unanswered)

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from client_app.messages import pack, unpack
+from client_app.messages import from_flower, to_flower
 from strategies.base import Rounds
 from strategies.exchange import Dealt, Exchange, deal
 from strategies.questions import ask_class_prior, ask_finally
@@ -46,11 +46,11 @@ class Strategy(Rounds, FlowerStrategy):
         ask_class_prior(self, grid)
         arrays, result = initial_arrays, Result(arrays=initial_arrays)
         for server_round in range(self.round + 1, num_rounds + 1):
-            clients = self.begin_round(server_round, unpack(arrays))
+            clients = self.begin_round(server_round, from_flower(arrays))
             self.finish_round(self.ask(grid, clients, self.training_request()))
             if server_round == num_rounds:
                 ask_finally(self, grid)
-            arrays = result.arrays = pack(self.shared)
+            arrays = result.arrays = to_flower(self.shared)
             result.train_metrics_clientapp[server_round] = MetricRecord({"loss": self.last.loss})
             if evaluate_fn and (measured := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = measured
@@ -60,17 +60,17 @@ class Strategy(Rounds, FlowerStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the round's messages, one a node."""
-        clients = self.begin_round(server_round, unpack(arrays))
+        clients = self.begin_round(server_round, from_flower(arrays))
         self.dealt = deal(grid, clients, self.exchange_settings)
         return self.training_request().messages(self.dealt)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Return the new shared weights. Raises TooFewReplies when too few of the replies are good."""
-        exchange = Exchange(self.sample(server_round))
+        exchange = Exchange(self.sample(server_round), self.largest)
         exchange.receive(replies, self.dealt)
         exchange.close()
         self.finish_round(exchange)
-        return pack(self.shared), MetricRecord({"loss": self.last.loss})
+        return to_flower(self.shared), MetricRecord({"loss": self.last.loss})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

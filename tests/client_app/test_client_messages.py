@@ -3,10 +3,11 @@
 import pytest
 import torch
 from client_builders import same
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
-from client_app.messages import TensorRecord, handing_over, pack, size, unpack
+from client_app.blob import Unreadable
+from client_app.messages import STATE, TensorRecord, from_flower, handing_over, pack, size, to_flower, unpack
 from client_app.models import build
 from fedskew.engines.local import identify
 
@@ -15,12 +16,21 @@ STATES = {
     "float64": {"x": torch.randn(3, dtype=torch.float64)},
     "float16": {"x": torch.randn(3).half()},
     "int64": {"x": torch.tensor([2**62, -1])},
+    "bfloat16": {"x": torch.randn(3).bfloat16()},
+    "int32, int16, int8": {n: torch.tensor([-3, 7], dtype=getattr(torch, n)) for n in ("int32", "int16", "int8")},
+    "names of any kind": {
+        "b": torch.ones(3),
+        'a"\\ä\n': torch.zeros(1),
+        "": torch.ones(1),
+        "__metadata__": torch.ones(2),
+    },
     "uint8": {"x": torch.tensor([0, 255], dtype=torch.uint8)},
     "bool": {"x": torch.tensor([True, False])},
     "zero-dim": {"x": torch.tensor(3.5), "counter": torch.tensor(7)},
     "empty": {"x": torch.empty(0, 4, 4), "classes": torch.empty(0, dtype=torch.int64)},
     "transposed": {"x": torch.arange(6.0).reshape(2, 3).T},
     "special values": {"x": torch.tensor([float("inf"), float("-inf"), -0.0, 1e-45])},
+    "shared memory": {"x": (values := torch.arange(4.0)), "y": values, "z": values[1:]},
     "gradient": {"x": torch.ones(2, requires_grad=True)},
     "no tensors": {},
     "model": dict(build("mlp-bn", (1, 4, 4), 3, 0).state_dict()),
@@ -38,6 +48,30 @@ def test_bytes_and_back(name: str) -> None:
         assert {k: (t.dtype, t.shape) for k, t in back.items()} == {k: (t.dtype, t.shape) for k, t in state.items()}
         assert same(back, state)
         assert all(not tensor.requires_grad for tensor in back.values())
+
+
+def test_a_state_is_one_array_whose_tensors_are_aligned_when_read() -> None:
+    state = {"odd": torch.ones(3, dtype=torch.uint8), "weight": torch.randn(5, 3), "bias": torch.randn(1).double()}
+    record = pack(state)
+    assert len(record) == 1 and record[STATE].shape == (len(record[STATE].data),)
+    assert all(tensor.data_ptr() % 16 == 0 for tensor in unpack(record).values())
+
+
+def test_a_record_of_anything_else_is_refused() -> None:
+    array = Array(to_flower({"x": torch.ones(1)})["x"].numpy())
+    others = (ArrayRecord(), ArrayRecord({STATE: array}), ArrayRecord({"x": array, "y": array}), MetricRecord({"x": 1}))
+    for other in others:
+        with pytest.raises(Unreadable, match="not one array of safetensors"):
+            unpack(other)
+    with pytest.raises(Unreadable, match="bytes arrived, and at most 100 are expected"):
+        unpack(pack({"x": torch.ones(100)}), 100)
+
+
+def test_flowers_form_and_back() -> None:
+    state = STATES["model"]
+    assert list(record := to_flower(state)) == list(state) and same(from_flower(record), state)
+    with handing_over():
+        assert all(tensor is state[name] for name, tensor in from_flower(to_flower(state)).items())
 
 
 def test_packed_bytes_do_not_follow_the_tensor() -> None:

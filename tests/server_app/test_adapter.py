@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, drop, number_of, small
 
 from client_app.memory import folder_of
-from client_app.messages import pack, unpack
+from client_app.messages import from_flower, pack, to_flower, unpack
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.state import State, digest
@@ -237,7 +237,7 @@ def test_what_a_dead_node_reported_is_told(train: Train, monkeypatch: pytest.Mon
 
 def test_first_word_of_a_client_counts() -> None:
     exchange = Exchange([0, 1])
-    exchange.sort(RecordDict({"0/error": ConfigRecord({"reason": "first"}), "1/model": ArrayRecord()}), 1, {0, 1})
+    exchange.sort(RecordDict({"0/error": ConfigRecord({"reason": "first"}), "1/model": pack({})}), 1, {0, 1})
     exchange.sort(RecordDict({"0/model": ArrayRecord(), "1/error": ConfigRecord({"reason": "second"})}), 1, {0, 1})
     assert (exchange.failures, list(exchange.answers), exchange.unanswered) == ({0: "first"}, [1], [])
 
@@ -357,13 +357,15 @@ def test_start_is_a_drop_in(tmp_path: Path) -> None:
     strategy, measured = strategy_of(tmp_path, method="fedshift"), []
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        measured.append(digest([unpack(arrays)]))
+        measured.append(digest([from_flower(arrays)]))
         return MetricRecord({"round": server_round})
 
     with LocalGrid() as grid:
-        result = strategy.start(grid=grid, initial_arrays=pack(strategy.shared), num_rounds=2, evaluate_fn=evaluate)
+        result = strategy.start(
+            grid=grid, initial_arrays=to_flower(strategy.shared), num_rounds=2, evaluate_fn=evaluate
+        )
     assert isinstance(result, Result)
-    assert digest([unpack(result.arrays)]) == digest([strategy.shared]) == measured[-1] != measured[0]
+    assert digest([from_flower(result.arrays)]) == digest([strategy.shared]) == measured[-1] != measured[0]
     assert {number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()} == {
         1: {"round": 1},
         2: {"round": 2},
@@ -377,15 +379,15 @@ def test_flowers_own_calls_give_the_same_as_start(tmp_path: Path, method: str) -
     changes = {"method": method, "participation": 0.75}
     started, called = strategy_of(tmp_path / "a", **changes), strategy_of(tmp_path / "b", **changes)
     with LocalGrid() as grid:
-        started.start(grid, pack(started.shared), 3)
-        arrays = pack(called.shared)
+        started.start(grid, to_flower(started.shared), 3)
+        arrays = to_flower(called.shared)
         for server_round in (1, 2, 3):
             messages = list(called.configure_train(server_round, arrays, ConfigRecord(), grid))
             replies = list(grid.send_and_receive(messages))
             arrays, metrics = called.aggregate_train(server_round, replies)
         assert list(called.configure_evaluate(3, arrays, ConfigRecord(), grid)) == []
         assert called.aggregate_evaluate(3, []) is None  # type: ignore[func-returns-value]
-    assert digest([called.shared]) == digest([started.shared]) == digest([unpack(arrays)])
+    assert digest([called.shared]) == digest([started.shared]) == digest([from_flower(arrays)])
     assert called.last.loss == started.last.loss == metrics["loss"]
     for name, state in started.states.items():
         assert digest([called.states[name]]) == digest([state])
@@ -412,7 +414,7 @@ def test_fedavg_is_flowers_fedavg(tmp_path: Path) -> None:
         state = {n: t + torch.randn(t.shape, generator=generator) for n, t in strategy.shared.items()}
         updates[client] = (state, examples)
     with LocalGrid(faithful=True) as grid:
-        (asked,) = strategy.configure_train(1, pack(strategy.shared), ConfigRecord(), grid)
+        (asked,) = strategy.configure_train(1, to_flower(strategy.shared), ConfigRecord(), grid)
         identify()
         others = {"remembers": 0, "seconds": 0.0}
         ours, theirs = RecordDict(), []
@@ -424,11 +426,11 @@ def test_fedavg_is_flowers_fedavg(tmp_path: Path) -> None:
             norm = coefficient_sum(steps, strategy.server.training.momentum)
             done = {"loss": float(client), "steps": steps, "coefficient-sum": norm}
             ours[f"{client}/metrics"] = MetricRecord({**others, **done, "num-examples": examples})
-            reply = RecordDict({"arrays": pack(state), "metrics": MetricRecord({"num-examples": examples})})
+            reply = RecordDict({"arrays": to_flower(state), "metrics": MetricRecord({"num-examples": examples})})
             theirs.append(Message(reply, reply_to=asked))
         arrays, _ = strategy.aggregate_train(1, [Message(ours, reply_to=asked)])
         flowers, _ = FlowerFedAvg().aggregate_train(1, theirs)
     assert flowers is not None
     assert strategy.last.loss == pytest.approx((50 * 1 + 7 * 2 + 140 * 3) / 200)  # weighted by samples
-    for name, tensor in unpack(flowers).items():
-        torch.testing.assert_close(unpack(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
+    for name, tensor in from_flower(flowers).items():
+        torch.testing.assert_close(from_flower(arrays)[name], tensor, rtol=1e-6, atol=1e-6)

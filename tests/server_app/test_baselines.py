@@ -13,7 +13,7 @@ from in_process import Outcome, TamperingGrid, losses, small
 
 from client_app.client import Client, Report
 from client_app.memory import folder_of, recall
-from client_app.messages import pack, unpack
+from client_app.messages import from_flower, pack, to_flower, unpack
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.player import Player, player
@@ -169,27 +169,27 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
         federation = player(settings.assignment().to_json()).federation
         ours = Run(grid, settings, federation, None, print).strategy  # type: ignore[arg-type]
         theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
-        theirs.current_arrays = pack(ours.shared)
+        theirs.current_arrays = to_flower(ours.shared)
         assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(0.7, 0.9)
         others = {"loss": 1.0, "remembers": 0, "seconds": 0.0}
         generator = torch.Generator().manual_seed(0)
-        arrays = pack(ours.shared)
+        arrays = to_flower(ours.shared)
         for number in (1, 2, 3):
             (asked,) = ours.configure_train(number, arrays, ConfigRecord(), grid)
             mine, replies = RecordDict(), []
             for client, examples in enumerate(federation.counts_KC.sum(1).tolist()):
-                state = {n: t + torch.randn(t.shape, generator=generator) for n, t in unpack(arrays).items()}
+                state = {n: t + torch.randn(t.shape, generator=generator) for n, t in from_flower(arrays).items()}
                 metrics, steps = {"num-examples": examples}, steps_of(examples, settings.training)
                 work = {"steps": steps, "coefficient-sum": coefficient_sum(steps, settings.training.momentum)}
                 mine[f"{client}/model"] = pack(state)
                 mine[f"{client}/metrics"] = MetricRecord({**others, **work, **metrics})
-                reply = RecordDict({"arrays": pack(state), "metrics": MetricRecord(metrics)})
+                reply = RecordDict({"arrays": to_flower(state), "metrics": MetricRecord(metrics)})
                 replies.append(Message(reply, reply_to=asked))
             arrays, _ = ours.aggregate_train(number, [Message(mine, reply_to=asked)])
             flowers, _ = theirs.aggregate_train(number, replies)
             assert flowers is not None
-            for name, tensor in unpack(flowers).items():
-                torch.testing.assert_close(unpack(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
+            for name, tensor in from_flower(flowers).items():
+                torch.testing.assert_close(from_flower(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
 
 
 def test_forms_of_the_momentum_differ(train: Train) -> None:

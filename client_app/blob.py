@@ -1,0 +1,121 @@
+"""A state as one piece of bytes in the safetensors format, and back, whoever wrote them.
+
+In a blob the tensors follow each other without a gap, in the order of its head, which is the state's. A reader looks at
+the whole head before it builds anything, and what it builds takes no more bytes than arrived.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_app.state import State
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+"""The format's names of the types that a state may have."""
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+HEAD = 8
+"""Bytes that say how long the head is."""
+LONGEST_HEAD, MOST_SIDES, LARGEST = 2**22, 16, 2**62
+"""Bytes of a head, dimensions of a tensor, and values that its shape may speak of."""
+
+
+class Unreadable(ValueError):
+    """Bytes that are no state; the message says why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in a blob, and what it is."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    """The first byte, counted from the blob's."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the tensor takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def to_bytes(state: State) -> bytes:
+    """Return the state as a blob."""
+    head, parts, end = dict[str, Any](), list[memoryview](), 0
+    for name, tensor in state.items():
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        begin, end = end, end + values.nbytes
+        head[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        parts.append(values.data)
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(HEAD, "little"), text, *parts])
+
+
+def from_bytes(blob: bytes, most: int | None = None) -> dict[str, Tensor]:
+    """Return the state in a blob of at most `most` bytes, if that is given.
+
+    Its tensors share no memory with the blob: there they lie at any byte, and a matrix product's last bits depend on
+    that. Raises Unreadable.
+    """
+    if most is not None and len(blob) > most:
+        raise Unreadable(f"{len(blob)} bytes arrived, and at most {most} are expected")
+    state = {}
+    for place in places_of(blob):
+        state[place.name] = tensor = torch.empty(place.shape, dtype=place.dtype)
+        values = np.frombuffer(blob, np.uint8, place.bytes, place.begin)
+        tensor.reshape(-1).view(torch.uint8).numpy()[:] = values
+    return state
+
+
+def places_of(blob: bytes) -> list[Place]:
+    """Return a blob's tensors, each right behind the one before. Raises Unreadable for a head that says otherwise."""
+    length = int.from_bytes(blob[:HEAD], "little")
+    if len(blob) < HEAD or length > min(LONGEST_HEAD, len(blob) - HEAD):
+        raise Unreadable(f"a head of {length} bytes, and {len(blob)} bytes arrived")
+    try:
+        head = json.loads(blob[HEAD : HEAD + length].decode(), object_pairs_hook=named_once)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"the head is no JSON object of tensors: {str(error)[:200]}") from None
+    if not isinstance(head, dict):
+        raise Unreadable("the head is no JSON object of tensors")
+    start = end = HEAD + length
+    places = []
+    for name, entry in head.items():
+        places.append(place := place_of(name, entry, end))
+        end += place.bytes
+        if entry["data_offsets"] != [place.begin - start, end - start]:
+            raise Unreadable(f"{name[:80]!a} has other bytes than follow the tensor before it")
+    if end != len(blob):
+        raise Unreadable(f"the head is of {end} bytes, and {len(blob)} arrived")
+    return places
+
+
+def place_of(name: str, entry: Any, begin: int) -> Place:
+    """Return what a head's entry says of a tensor that begins at a byte. Raises Unreadable."""
+    where = f"{name[:80]!a}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise Unreadable(f"{where} has not dtype, shape and data_offsets alone")
+    dtype, shape = entry["dtype"], entry["shape"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise Unreadable(f"{where} is of type {str(dtype)[:20]!a}, not one of {', '.join(DTYPES)}")
+    whole = isinstance(shape, list) and len(shape) <= MOST_SIDES and all(type(side) is int for side in shape)
+    if not whole or min(shape, default=0) < 0 or math.prod(max(1, side) for side in shape) > LARGEST:
+        raise Unreadable(f"{where} is of shape {str(shape)[:80]!a}, which no tensor has")
+    return Place(name, DTYPES[dtype], tuple(shape), begin)
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dict. Raises ValueError for a name that comes twice."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        raise ValueError("a name comes twice")
+    return entries
