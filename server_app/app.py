@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -32,13 +32,14 @@ from server_app.settings import parse
 from server_app.tracking import Tracker, tracker_of
 from server_app.unseen_site import study
 from strategies.flower import Strategy
-from strategies.movement import noteworthy
 from strategies.outcome import AVERAGE, Diverged
 from strategies.questions import ask_class_prior, ask_question
 from strategies.scoring import evaluate_on_clients
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
+NAMED = 10
+"""Clients that a round's line names as left out."""
 Tell = Callable[[str], None]
 
 
@@ -131,7 +132,7 @@ class Run:
             "rounds": rounds,
             "models": summarize(records),
             **({} if unseen is None else {"unseen": to_json(unseen)}),
-            "failures": sum(len(record.failures) for record in records),
+            "failures": sum(record.failed for record in records),
             "hash": self.hashes(),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
@@ -192,12 +193,12 @@ class Run:
             seconds=Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap()),
             workers=[dict(worker) for worker in last.workers],
             strays=last.strays,
-            updates=noteworthy(last.movements),
+            updates=last.movements,
             unseen=unseen,
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record = replace(record, line=self.line(record) + hint)
+        record = replace(record.shortened(), line=self.line(record) + hint)
         self.folder.add_round(record)
         self.tracker.round(record)
         self.save()
@@ -248,7 +249,9 @@ class Run:
         for name, numbers in record.models.items():
             words.append(f"{row_name(self.settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
         if record.failures:
-            words.append(f"left out: {', '.join(f'client {client}' for client in record.failures)}")
+            more = len(record.failures) - NAMED
+            names = [f"client {client}" for client in islice(record.failures, NAMED)] + [f"{more} more"] * (more > 0)
+            words.append(f"left out: {', '.join(names)}")
         return "  ".join(words)
 
     def hashes(self) -> dict[str, str | None]:

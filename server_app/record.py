@@ -1,14 +1,19 @@
-"""A round's record, a line of rounds.jsonl: its fields and their place in JSON."""
+"""A round's record, a line of rounds.jsonl: its fields and their place in JSON.
+
+A record tells of up to MOST clients one by one. Of more it has counts, the ends and quantiles of what is spread over
+them, and the clients that stand out: a round of 100,000 clients is a line of some kilobytes.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import islice
 from typing import Any
 
-from strategies.movement import Movement
+from strategies.movement import MOST, Movement, median_norm, noteworthy
 
-FORMAT = 2
-"""Records without a format are of format 1, which has the same fields."""
+FORMAT = 3
+"""Records without a format are of format 1. Those of 1 and 2 tell of all clients one by one, however many there are."""
 BY_CLASS = "-by-class"
 """How the name of a number by class ends; `X-few` of `X-by-class` is its mean over a shot group."""
 
@@ -22,7 +27,14 @@ class Spread:
     worst_decile: float = math.nan
     """Of the lowest tenth the mean, at least of one."""
     values: Sequence[float] = ()
-    """By client."""
+    """By client; of more than MOST clients as many quantiles in ascending order, the first the lowest value."""
+
+    def shortened(self) -> "Spread":
+        """Return the same with quantiles, where there are too many values."""
+        if len(self.values) <= MOST:
+            return self
+        known = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
+        return replace(self, values=[known[place * (len(known) - 1) // (MOST - 1)] for place in range(MOST)])
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,11 @@ class ModelNumbers:
     def __getitem__(self, name: str) -> float:
         """Return one of the means; NaN where it was not measured."""
         return self.means.get(name, math.nan)
+
+    def shortened(self) -> "ModelNumbers":
+        """Return the same with shortened spreads."""
+        spreads = {name: spread.shortened() for name, spread in self.spreads.items()}
+        return replace(self, spreads=spreads, validation=self.validation and self.validation.shortened())
 
     @staticmethod
     def of(numbers: Mapping[str, Any]) -> "ModelNumbers":
@@ -63,7 +80,7 @@ class Nearest:
     client: int
     domain: str
     distances: Mapping[int, float]
-    """By client."""
+    """By client; of more than MOST clients those that are nearest."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,14 @@ class UnseenSite:
     nearest: Nearest | None = None
     unavailable: Mapping[str, str] | None = None
     """Why there is nothing of some ways."""
+
+    def shortened(self) -> "UnseenSite":
+        """Return the same with at most MOST clients of each kind."""
+        nearest = self.nearest
+        if nearest is not None:
+            by_distance = sorted(nearest.distances.items(), key=lambda entry: entry[1])
+            nearest = replace(nearest, distances=dict(sorted(by_distance[:MOST])))
+        return replace(self, answered=self.answered[:MOST], refused=self.refused[:MOST], nearest=nearest)
 
 
 @dataclass(frozen=True)
@@ -109,23 +134,44 @@ class RoundRecord:
     loss: float = math.nan
     """Mean training loss of the clients, in nats."""
     clients: Sequence[int] = ()
-    """Clients whose updates were used."""
+    """Clients whose updates were used; of more than MOST the first."""
+    used: int = 0
+    """How many there were of these."""
     failures: Mapping[int, str] = field(default_factory=dict)
-    """Client -> why its update, its answer or its evaluation is missing."""
+    """Client -> why its update, its answer or its evaluation is missing; of more than MOST the first."""
+    failed: int = 0
+    """How many there were of these."""
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: Seconds = Seconds()
     workers: Sequence[Mapping[str, Any]] = ()
-    """The processes that played the clients: process id, device, visible GPUs."""
+    """The processes that played the clients, of more than MOST the first: process id, device, visible GPUs."""
     strays: Sequence[str] = ()
     """What nodes sent that they were not asked for."""
     updates: Sequence[Movement] = ()
-    """How the clients moved the model; of very many clients those that stand out most."""
+    """How the clients moved the model; of more than MOST those that stand out most."""
+    median_norm: float = math.nan
+    """The median norm of all updates."""
     unseen: UnseenSite | None = None
     line: str = ""
     """What the run said of the round."""
     metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """What the run's methods tell of the round, in JSON beside the other fields."""
+
+    def shortened(self) -> "RoundRecord":
+        """Return the record of a round that tells of every client as one that tells of at most MOST."""
+        return replace(
+            self,
+            models={name: numbers.shortened() for name, numbers in self.models.items()},
+            clients=self.clients[:MOST],
+            used=len(self.clients),
+            failures=dict(islice(self.failures.items(), MOST)),
+            failed=len(self.failures),
+            workers=self.workers[:MOST],
+            updates=noteworthy(self.updates),
+            median_norm=median_norm(self.updates),
+            unseen=self.unseen and self.unseen.shortened(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a line of rounds.jsonl holds it."""
@@ -136,20 +182,23 @@ class RoundRecord:
         """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
         rest = {name: part for name, part in record.items() if name != "format"}
         seconds, unseen = arguments(rest.pop("seconds")), rest.pop("unseen", None)
+        updates = [Movement(**arguments(update)) for update in rest.pop("updates", ())]
+        failures = {int(client): reason for client, reason in rest.pop("failures").items()}
         stated = {name: rest.pop(name.replace("_", "-")) for name in PLAIN if name.replace("_", "-") in rest}
         return RoundRecord(
             models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
             loss=number(rest.pop("loss", None)),
-            failures={int(client): reason for client, reason in rest.pop("failures").items()},
+            failures=failures,
             seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
-            updates=[Movement(**arguments(update)) for update in rest.pop("updates", ())],
+            updates=updates,
+            median_norm=number(rest.pop("median-norm", median_norm(updates))),
             unseen=None if unseen is None else unseen_site(unseen),
             metrics={name: number(value) for name, value in rest.items()},
-            **stated,
+            **{"used": len(stated.get("clients", ())), "failed": len(failures), **stated},
         )
 
 
-PLAIN = ("round", "evaluated_by", "clients", "bytes_down", "bytes_up", "workers", "strays", "line")
+PLAIN = ("round", "evaluated_by", "clients", "used", "failed", "bytes_down", "bytes_up", "workers", "strays", "line")
 """The fields that JSON holds as they are."""
 FLAT = {ModelNumbers: ("means", "spreads"), RoundRecord: ("metrics",)}
 """The fields whose entries stand in JSON beside the other fields."""

@@ -70,8 +70,8 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
     for model, numbers in record.models.items():
         yield from ((f"{name}/{model}", value) for name, value in finite_numbers(to_json(numbers)))
     rest = replace(record, models={}, failures={}).to_json()
+    rest["failures"] = rest.pop("failed")
     yield from ((f"run/{name}", value) for name, value in finite_numbers(rest) if name not in ("format", "round"))
-    yield "run/failures", len(record.failures)
 
 
 def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -11,8 +11,8 @@ from client_app.state import State
 from strategies.server import Server, Update
 
 FAR, MOST = 5.0, 100
-"""Times the median of the round's norms from which an update stands out; updates that a round's record holds at most.
-"""
+"""Times the median of the round's norms from which an update stands out; clients that a round's record tells of one by
+one, at most."""
 CHUNK = 2**16
 """Coordinates at a time: the updates' parts then stay in the processor's cache for all that is asked of them."""
 
@@ -67,15 +67,15 @@ def median_norm(movements: Sequence[Movement]) -> float:
     return norms[len(norms) // 2] if norms else 0.0
 
 
-def standing_out(movements: Sequence[Movement]) -> dict[int, str]:
+def standing_out(movements: Sequence[Movement], median: float) -> dict[int, str]:
     """Return why clients stand out from the others of their round, in words, by client.
 
-    By a norm of more than FAR times the median, or a direction against the others'. Both have innocent reasons, such as
-    a client with classes that nobody else holds: it is for a person to look at.
+    By a norm of more than FAR times the median of all of them, or a direction against the others'. Both have innocent
+    reasons, such as a client with classes that nobody else holds: it is for a person to look at.
     """
-    limit, reasons = FAR * median_norm(movements), dict[int, str]()
+    reasons: dict[int, str] = {}
     for movement in movements:
-        if movement.norm > limit:
+        if movement.norm > FAR * median:
             reasons[movement.client] = "far"
         elif movement.cosine < 0:
             reasons[movement.client] = "against the others"
@@ -86,7 +86,6 @@ def noteworthy(movements: Sequence[Movement]) -> Sequence[Movement]:
     """Return all movements, or of more than MOST those furthest out: half by norm, half by direction."""
     if len(movements) <= MOST:
         return movements
-    by_norm = sorted(movements, key=lambda movement: -movement.norm)[: MOST // 2]
-    rest = [movement for movement in movements if movement not in by_norm]
-    by_cosine = sorted(rest, key=lambda movement: movement.cosine)[: MOST // 2]
-    return sorted((*by_norm, *by_cosine), key=lambda movement: movement.client)
+    by_norm = sorted(movements, key=lambda movement: -movement.norm)
+    by_cosine = sorted(by_norm[MOST // 2 :], key=lambda movement: (math.isnan(movement.cosine), movement.cosine))
+    return sorted((*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda movement: movement.client)

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,10 +198,11 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
             warnings.append(f"{run.name}: the records of rounds {rounds} are lost; curves, bests and means lack them.")
         elif run.state not in ("missing", "finished"):
             warnings.append(f"Unfinished and left out: {run.name}, {run.state}.")
-    failed = {run.name: int(run.summary.get("failures", 0)) for run in runs if run.summary}
-    for name, failures in failed.items():
-        if failures:
-            warnings.append(f"{name}: {failures} times a client failed in a round and was left out of it.")
+    for run in runs:
+        if run.summary and (failures := int(run.summary.get("failures", 0))):
+            named = Counter(client for record in run.records for client in record.failures).most_common()
+            who = listed(f"client {client} ({times})" for client, times in named)
+            warnings.append(f"{run.name}: {failures} times a client failed in a round and was left out of it: {who}.")
     return warnings
 
 

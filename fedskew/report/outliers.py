@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedskew.report.gather import Gathered, RunRecords
 from fedskew.report.table import Table, TableCell, plain
 from server_app.record import RoundRecord
-from strategies.movement import Movement, median_norm, standing_out
+from strategies.movement import Movement, standing_out
 
 
 class Part(NamedTuple):
@@ -41,7 +41,7 @@ def outlier_tables(gathered: Gathered) -> list[Table]:
 def parts_of(records: Sequence[RoundRecord]) -> Iterator[Part]:
     """Yield every update of every round."""
     for record in records:
-        reasons, median = standing_out(record.updates), median_norm(record.updates) or math.inf
+        reasons, median = standing_out(record.updates, record.median_norm), record.median_norm or math.inf
         yield from (Part(reasons.get(update.client, ""), update, update.norm / median) for update in record.updates)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Outcome
+from flwr.app import Message, RecordDict
+from in_process import Outcome, TamperingGrid, drop
 
 from data import DataError
 from data.sources.catalog import domain_names, members
@@ -34,13 +35,16 @@ FULL = RoundRecord(
     evaluated_by="clients",
     loss=0.5,
     clients=[0, 2],
+    used=2,
     failures={1: "no reply"},
+    failed=1,
     bytes_down=7,
     bytes_up=5,
     seconds=Seconds(1.0, 0.75, 0.5, 0.25, 2.0),
     workers=[{"process": 1, "device": "cpu"}],
     strays=["node 7 sent '3/model', which it was not asked for"],
     updates=[Movement(0, 1.5, -0.25, 40)],
+    median_norm=1.5,
     unseen=UnseenSite("usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5}), {}),
     line="round 3",
     metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
@@ -49,10 +53,66 @@ FULL = RoundRecord(
 
 def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
-    assert RoundRecord.of(written) == FULL and written["format"] == 2
+    assert RoundRecord.of(written) == FULL and written["format"] == 3 and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
     assert written["matching-loss"] == 0.25 and written["unseen"]["nearest"]["distances"] == {"0": 0.5}
     assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
+
+
+def test_a_record_of_very_many_clients_is_short() -> None:
+    many = 100_000
+    spread = Spread(0.5, 0.0, 0.05, [(7 * k % many) / many for k in range(many - 1)] + [math.nan])
+    whole = RoundRecord(
+        1,
+        {"average": ModelNumbers({"loss": 0.5}, [0.5], {"local-accuracy": spread, "client-accuracy": spread})},
+        clients=list(range(many)),
+        failures=dict.fromkeys(range(many), "no reply"),
+        workers=[{"process": k, "device": "cpu"} for k in range(many)],
+        updates=[Movement(k, 0.1 + (k % 977) / 3e4, math.nan if k % 3 else k / many, 40) for k in range(many)],
+        unseen=UnseenSite(
+            "usps",
+            9,
+            {},
+            list(range(many)),
+            list(range(many)),
+            3,
+            4,
+            Nearest(5, "mnist", dict.fromkeys(range(many), 0.5)),
+        ),
+    )
+    short = whole.shortened()
+    assert len(json.dumps(short.to_json())) < 20_000
+    assert (short.used, short.failed, short.clients[:2], list(short.failures)[:2]) == (many, many, [0, 1], [0, 1])
+    numbers = short.models["average"].spreads["local-accuracy"]
+    assert (numbers.mean, numbers.worst, numbers.worst_decile) == (0.5, 0.0, 0.05), "as of all clients"
+    assert (
+        numbers.values[0] == 0 and numbers.values[-1] > 0.99 and numbers.values[50] == pytest.approx(0.505, abs=0.001)
+    )
+    assert max(update.norm for update in short.updates) == max(update.norm for update in whole.updates)
+    assert min(update.cosine for update in short.updates) == 0.0 and len(short.updates) == 100
+    assert short.median_norm == pytest.approx(0.1 + 488 / 3e4, abs=1e-3), "of all, not of those that stand out"
+
+
+def test_a_run_of_many_clients(train: Train) -> None:
+    def lose(asked: Message, records: RecordDict) -> None:
+        for client in range(12):
+            drop(records, client)
+
+    outcome = train(
+        grid=TamperingGrid(lose),
+        clients=112,
+        alpha=100.0,
+        train_images=336,
+        local_epochs=1,
+        min_samples=1,
+        min_replies=0.5,
+        rounds=1,
+    )
+    (record,) = outcome.folder.rounds()
+    assert (record.used, len(record.clients), record.failed, len(record.failures)) == (100, 100, 12, 12)
+    assert outcome.summary["failures"] == 12 and len(record.updates) == 100
+    assert len(record.models["average"].spreads["local-accuracy"].values) == 100
+    assert record.line.endswith("client 9, 2 more") and len(outcome.folder.rounds_file.read_text()) < 20_000
 
 
 def test_what_is_no_number_is_null() -> None:
@@ -67,13 +127,14 @@ def test_what_is_no_number_is_null() -> None:
 
 def test_records_of_format_1_are_read_and_those_of_a_later_version_refused(train: Train, tmp_path: Path) -> None:
     written = train(method="creff").records[0]
-    earlier = {name: part for name, part in written.items() if name != "format"} | {"seconds": {"round": 1.0}}
+    later = ("format", "used", "failed", "median-norm")
+    earlier = {name: part for name, part in written.items() if name not in later} | {"seconds": {"round": 1.0}}
     folder = RunFolder(tmp_path)
     folder.rounds_file.write_text(json.dumps(earlier))
     (record,) = folder.rounds()
     assert record.to_json() | {"seconds": {}, "workers": []} == {**written, "seconds": {}, "workers": []}
-    folder.rounds_file.write_text(json.dumps({**written, "seconds": {}, "format": 3}))
-    with pytest.raises(DataError, match=r"rounds.jsonl: has format 3, not 2: a later version wrote it"):
+    folder.rounds_file.write_text(json.dumps({**written, "seconds": {}, "format": 4}))
+    with pytest.raises(DataError, match=r"rounds.jsonl: has format 4, not 3: a later version wrote it"):
         folder.rounds()
 
 
