@@ -23,7 +23,7 @@ class Job:
     settings: RunSettings
     label: str
     """What the user calls it: method, column, seed."""
-    memory: int = 0
+    memory_bytes: int = 0
     """Bytes that it is expected to need."""
     work: float = 0.0
     """How long it takes beside other runs of the same data, in no unit."""
@@ -75,7 +75,7 @@ def emptiest(slots: Sequence[str], held: Sequence[str | None]) -> str | None:
 
 def largest(jobs: Sequence[Job]) -> int:
     """Return the bytes of the job that needs most."""
-    return max((job.memory for job in jobs), default=0)
+    return max((job.memory_bytes for job in jobs), default=0)
 
 
 def visible_gpus() -> dict[str, int]:

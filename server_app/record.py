@@ -192,7 +192,7 @@ class RoundRecord:
             seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
             updates=updates,
             median_norm=number(rest.pop("median-norm", median_norm(updates))),
-            unseen=None if unseen is None else unseen_site(unseen),
+            unseen=None if unseen is None else unseen_of(unseen),
             metrics={name: number(value) for name, value in rest.items()},
             **{"used": len(stated.get("clients", ())), "failed": len(failures), **stated},
         )
@@ -228,7 +228,7 @@ def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("-", "_"): number(value) for name, value in parts.items()}
 
 
-def unseen_site(parts: Mapping[str, Any]) -> UnseenSite:
+def unseen_of(parts: Mapping[str, Any]) -> UnseenSite:
     """Return the study of a record, or of a summary."""
     stated = {name.replace("-", "_"): part for name, part in parts.items()}
     models = {

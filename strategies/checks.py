@@ -103,9 +103,9 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
         raise Refused(f"num-examples is {examples}, and the client has {known}")
     if steps != (due := steps_of(examples, server.training)):
         raise Refused(f"steps is {steps}, and {examples} samples make {due}")
-    made = coefficient_sum(steps, server.training.momentum, server.pull * server.training.rate(server.round))
-    if not math.isclose(metrics["coefficient-sum"], made, rel_tol=1e-6):
-        raise Refused(f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {made:g}")
+    due_sum = coefficient_sum(steps, server.training.momentum, server.pull * server.training.rate(server.round))
+    if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):
+        raise Refused(f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}")
     return examples
 
 

@@ -28,7 +28,7 @@ def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         finally:
             for number, handler in before.items():  # the command keeps its own until its process ends
                 signal.signal(number, handler)
-        told = capsys.readouterr()
-        return status, told.out, told.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run

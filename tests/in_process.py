@@ -125,13 +125,12 @@ def small(results: Path, **changes: Any) -> RunSettings:
     return parse({**SMALL, **needed, "results": str(results), **stated})
 
 
-def made(results: Path, **entry: Any) -> list[Cell]:
+def cells_of(results: Path, **entry: Any) -> list[Cell]:
     """Return the cells of a small experiment on digits."""
     settings = {key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"}
     entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
     entry["settings"] = {**settings, **entry.get("settings", {})}
-    one = fedskew.experiments.experiments.experiment("one", entry)
-    return plan(one)
+    return plan(fedskew.experiments.experiments.experiment("one", entry))
 
 
 def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:

@@ -96,6 +96,49 @@ def test_the_house_stays_small() -> None:
     assert lines("fedskew/*") <= 6300
 
 
+def identifiers(file: Path) -> set[str]:
+    """Return every name that a file gives to something: variables, parameters, attributes, functions, classes."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.arg | ast.keyword):
+            names.add(node.arg or "")
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+    return names
+
+
+def test_identifiers_are_plain_nouns() -> None:
+    """What a thing is, not how it came about; `grid` is Flower's word for the nodes, ours for many runs is `sweep`."""
+    folders = (*ORDER, "tests", "benchmarks", "docs")
+    for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        assert not identifiers(file) & {"told", "one", "found", "made", "each", "own"}, file
+
+
+def test_a_name_is_defined_once() -> None:
+    once = {
+        "Run",
+        "Cell",
+        "plan",
+        "compose",
+        "conduct",
+        "samples",
+        "unseen_site",
+        "effective_prior",
+        "tables",
+        "memory",
+    }
+    trees = [ast.parse((ROOT / file).read_text()) for file in FILES]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    defined = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in once]
+    assert len(defined) == len(set(defined)) >= 4, defined
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_and_no_class_is_long(file: str) -> None:
     text = (ROOT / file).read_text()

@@ -24,9 +24,9 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
     head and whose head has `classes` outputs and a bias.
     """
-    model = _made(name, _found(name), shape, classes)
-    made = type(model).__name__
-    require(isinstance(model, Classifier), "model", name, f"must return a client_app.models.Classifier, not {made}")
+    model = _model(name, _function(name), shape, classes)
+    kind = type(model).__name__
+    require(isinstance(model, Classifier), "model", name, f"must return a client_app.models.Classifier, not {kind}")
     head = model.head
     require(isinstance(head, torch.nn.Linear), "model", name, "its head must be a torch.nn.Linear")
     require(head.bias is not None, "model", name, "its head must have a bias")
@@ -49,13 +49,13 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
 def source_hash(name: str) -> str:
     """Return a hash of the module's file, or nothing where there is no such file; the run's id follows it."""
     try:
-        found = importlib.util.find_spec(name.partition(":")[0])
-        return hashlib.sha256(Path(str(found and found.origin)).read_bytes()).hexdigest()
+        spec = importlib.util.find_spec(name.partition(":")[0])
+        return hashlib.sha256(Path(str(spec and spec.origin)).read_bytes()).hexdigest()
     except (ImportError, ValueError, OSError):  # whoever builds the model says what is wrong
         return ""
 
 
-def _found(name: str) -> Callable[..., Classifier]:
+def _function(name: str) -> Callable[..., Classifier]:
     module_name, _, function_name = name.partition(":")
     require(bool(module_name and function_name), "model", name, "must be MODULE:FUNCTION")
     try:
@@ -65,11 +65,11 @@ def _found(name: str) -> Callable[..., Classifier]:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise SettingError("model", name, f"{module_name} has no function {function_name}")
-    found: Callable[..., Classifier] = function
-    return found
+    checked: Callable[..., Classifier] = function
+    return checked
 
 
-def _made(name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int) -> Classifier:
+def _model(name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int) -> Classifier:
     try:
         return function(shape, classes)
     except Exception as error:

@@ -88,6 +88,6 @@ def window_correlations(series: NDArray[np.generic], width: int, stride: int) ->
     norms = np.sqrt((centered**2).sum(axis=2, keepdims=True))
     unit = np.divide(centered, norms, out=np.zeros_like(centered), where=norms > 1e-12)
     upper = np.triu_indices(series.shape[1], k=1)
-    correlations = np.stack([(one @ one.T)[upper] for one in unit])
+    correlations = np.stack([(window @ window.T)[upper] for window in unit])
     fisher_z: NDArray[np.float32] = np.arctanh(np.clip(correlations, -1 + 1e-6, 1 - 1e-6)).astype(np.float32)
     return fisher_z

@@ -119,8 +119,8 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
 
 def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
     """Size in bytes and time of change in nanoseconds of each array's file."""
-    found = {name: (folder / f"{name}.npy").stat() for name in names}
-    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in found.items()}
+    files = {name: (folder / f"{name}.npy").stat() for name in names}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in files.items()}
 
 
 def checksum(described: Mapping[str, object]) -> str:

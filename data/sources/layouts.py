@@ -93,9 +93,9 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     folder, domain = root / "DomainNet", name.removeprefix("domainnet-")
     number = {name: label for label, name in enumerate(KNOWN[name].class_names)}
     if not (folder / f"{domain}_train.txt").is_file():
-        found = [(f"{domain}/{c}/{file.name}", k) for c, k in number.items() if (folder / domain / c).is_dir()
+        files = [(f"{domain}/{c}/{file.name}", k) for c, k in number.items() if (folder / domain / c).is_dir()
                  for file in visible(folder / domain / c)]  # fmt: skip
-        return _halved(_split(folder, found, "train", shape, settings))
+        return _halved(_split(folder, files, "train", shape, settings))
     splits = []
     for key in ("train", "test"):
         lines = [line.split()[0] for line in (folder / f"{domain}_{key}.txt").read_text().splitlines() if line.strip()]
@@ -131,16 +131,16 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
 
 def _split(
     folder: Path,
-    found: list[tuple[str, int]],
+    files: list[tuple[str, int]],
     key: str,
     shape: tuple[int, ...],
     settings: DataSettings,
     central: bool = False,
 ) -> Split:
-    if not found:
+    if not files:
         raise DataError(f"{folder}: no image of a class that is asked for in {key}")
-    images = ImageFiles.of(folder, [file for file, _ in found], shape, settings.max_image_pixels, central)
-    return Split(images, np.array([label for _, label in found], np.int64), str(folder), key)
+    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings.max_image_pixels, central)
+    return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
 
 
 def _halved(everything: Split) -> Raw:

@@ -29,9 +29,9 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
         return [root / f"{name}.npz"]
     layouts = [patterns for patterns in (known.files, known.nilearn_files) if patterns]
     for patterns in layouts:
-        found = [sorted(root.glob(pattern)) for pattern in patterns]
-        if all(found):
-            return [path for paths in found for path in paths]
+        paths_of_patterns = [sorted(root.glob(pattern)) for pattern in patterns]
+        if all(paths_of_patterns):
+            return [path for paths in paths_of_patterns for path in paths]
     if settings.download and known.downloaded_by:
         return []
     way = "set download = true to get it" if known.downloaded_by else f"torchvision cannot download it: {known.how}"

@@ -94,12 +94,12 @@ def read_split(
     Raises:
         DataError: a class folder is none of `class_names`, or there is no image.
     """
-    found = [path.name for path in visible(folder) if path.is_dir()]
-    unknown = [name for name in found if name not in class_names]
+    present = [path.name for path in visible(folder) if path.is_dir()]
+    unknown = [name for name in present if name not in class_names]
     if unknown:
         raise DataError(
             f"{folder}: class folders {', '.join(unknown)} are none of the setting classes; "
-            f"found {', '.join(found)}; classes = {', '.join(class_names)}"
+            f"found {', '.join(present)}; classes = {', '.join(class_names)}"
         )
     files = [
         (str(file.relative_to(folder)), label)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedskew.experiments.plan import Cell
 from fedskew.numbers import percent
-from server_app.record import ModelNumbers, unseen_site
+from server_app.record import ModelNumbers, unseen_of
 from server_app.run_settings import RunSettings
 from server_app.selection import selected
 
@@ -106,7 +106,7 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
         summary = summaries.get(settings.run_id, {})
         if "unseen" not in summary:
             continue
-        unseen = unseen_site(summary["unseen"])
+        unseen = unseen_of(summary["unseen"])
         for deployed, ways in unseen.models.items():
             cells = (unseen.domain, summary["rows"][deployed], str(settings.general.seed))
             if cells in shown:

@@ -72,8 +72,8 @@ def run(
         out.print(table if fits(table, out) else results_table(shown, by_class=False))
         if any("unseen" in summary for summary in done.values()):
             out.print(unseen_table(planned, done))
-        for one in planned:
-            out.print(str(one.folder), style="dim")
+        for config in planned:
+            out.print(str(config.folder), style="dim")
     if failed:
         complain(f"{len(failed)} of {len(planned)} runs failed", FAILED)
         for name, reason in failed.items():

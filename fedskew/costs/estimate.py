@@ -34,7 +34,7 @@ class Cost:
     """Bytes from the server to clients."""
     up: float
     """Bytes from clients to the server."""
-    memory: float
+    memory_bytes: float
     """Bytes."""
 
 
@@ -63,7 +63,7 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
         disk=disk_of(settings),
         down=left * taking * down_of(settings) + (left > 0) * questions * clients * size(server_of(settings).start),
         up=left * taking * up + (left > 0) * clients * answers,
-        memory=memory_of(settings, sizes),
+        memory_bytes=memory_of(settings, sizes),
     )
 
 

@@ -122,7 +122,7 @@ def as_table(forecast: Forecast) -> Table:
             left = str(rounds_left(entry.settings))
             table.add_row(entry.label, rounds, left, "cannot fit" if entry.refused else "?", *["?"] * 4)
             continue
-        counts = (cost.memory, cost.disk, cost.up, cost.down)
+        counts = (cost.memory_bytes, cost.disk, cost.up, cost.down)
         table.add_row(entry.label, rounds, str(cost.left), duration(cost.seconds), *map(in_bytes, counts))
     return table
 

@@ -34,13 +34,13 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
     None where even that is not known. Raises what `federate` raises.
     """
     if not missing(replace(data, download=False)):
-        made = federate(data, seed)
+        federation = federate(data, seed)
         return Sizes(
-            train=tuple(len(indices) for indices in made.train_indices),
-            held=tuple((made.counts_KC > 0).sum(1).tolist()),
-            test=len(made.global_test),
-            own_tests=made.test_indices is not None,
-            holdout=len(made.holdout_indices),
+            train=tuple(len(indices) for indices in federation.train_indices),
+            held=tuple((federation.counts_KC > 0).sum(1).tolist()),
+            test=len(federation.global_test),
+            own_tests=federation.test_indices is not None,
+            holdout=len(federation.holdout_indices),
         )
     names, classes = members(data.dataset), data.num_classes
     if not all(name in KNOWN and all(KNOWN[name].sizes) for name in names):
@@ -55,12 +55,12 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
         train = int(long_tail_counts(largest, data.imbalance_factor, classes).sum())
     if data.test_images:
         test = data.test_images * len(names)
-    each = int(train * data.domain_percent / 100 / data.clients)
+    per_client = int(train * data.domain_percent / 100 / data.clients)
     if data.parts_per_domain:
-        each = train // (10 * len(names))
+        per_client = train // (10 * len(names))
     return Sizes(
-        train=(each,) * data.clients,
-        held=(min(classes, each),) * data.clients,
+        train=(per_client,) * data.clients,
+        held=(min(classes, per_client),) * data.clients,
         test=test,
         own_tests=data.partition == "domains",
         holdout=holdout,

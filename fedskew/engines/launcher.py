@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import tomli_w
 
-from fedskew.engines.processes import alive, claim, clear_leftovers, end, mark, marked, own
+from fedskew.engines.processes import alive, claim, clear_leftovers, end, mark, marked, note_owner
 from fedskew.interrupt import one_interrupt
 
 DEFAULTS = {  # the user's environment goes before them
@@ -79,7 +79,7 @@ def launch(
     federation = federation_words(nodes, federation_config)
     clear_leftovers()
     with one_interrupt(), tempfile.TemporaryDirectory(prefix="fedskew-", ignore_cleanup_errors=True) as temporary:
-        own(Path(temporary))
+        note_owner(Path(temporary))
         settings = Path(temporary, "run.toml")
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
         flower = _Flower(Path(temporary), folder)
@@ -108,11 +108,11 @@ class _Flower:
 
     def start(self, command: str, *words: str, output: Path, errors: bool = True) -> subprocess.Popen[bytes]:
         """Start a command that appends what it prints to the file `output`. Raises LaunchFailed when it is missing."""
-        if (found := shutil.which(command, path=self.path)) is None:
+        if (path := shutil.which(command, path=self.path)) is None:
             raise LaunchFailed(f"no {command} beside {sys.executable} or on PATH: `pip install 'flwr[simulation]'`")
         with output.open("ab") as file:
             process = subprocess.Popen(
-                [found, *words],
+                [path, *words],
                 cwd=self.home / "empty",
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

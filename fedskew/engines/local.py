@@ -24,7 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.messages import handing_over
 from data.text import printable
-from fedskew.engines.processes import clear_leftovers, own
+from fedskew.engines.processes import clear_leftovers, note_owner
 from fedskew.interrupt import held_back
 
 log = logging.getLogger("fedskew")
@@ -113,7 +113,7 @@ def fork_server(*preload: str) -> ForkServerContext:
     with held_back():
         forkserver.ensure_running()
     if multiprocessing.parent_process() is None:  # a worker uses the folder of its parent, which outlives it
-        own(Path(get_temp_dir()))
+        note_owner(Path(get_temp_dir()))
     return context
 
 

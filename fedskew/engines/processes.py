@@ -43,7 +43,7 @@ def marked(folder: Path) -> list[psutil.Process]:
     """
     wanted = str(folder.resolve())
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
-    found: list[psutil.Process] = []
+    members: list[psutil.Process] = []
     children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
     for pid in psutil.pids():  # not process_iter: its cache hides a new process under a used-up id
         if pid in spared:
@@ -53,10 +53,10 @@ def marked(folder: Path) -> list[psutil.Process]:
             children[process.ppid()].append(process)
             environment = process.environ()
             if environment.get(RUN) == wanted and LAUNCHER in environment:
-                found.append(process)
-    for process in found:  # grows while it is walked
-        found += [child for child in children[process.pid] if child not in found]
-    return [process for process in found if alive(process)]
+                members.append(process)
+    for process in members:  # grows while it is walked
+        members += [child for child in children[process.pid] if child not in members]
+    return [process for process in members if alive(process)]
 
 
 def alive(process: psutil.Process) -> bool:
@@ -131,7 +131,7 @@ def _launcher(identity: str) -> psutil.Process | None:
     return None
 
 
-def own(folder: Path) -> None:
+def note_owner(folder: Path) -> None:
     """Note in a temporary folder that this process made whose it is, so that it does not stay when this is killed."""
     with contextlib.suppress(OSError):  # a folder without a note is only never deleted
         (folder / OWNER).write_text(f"{machine()} {identity()}")
@@ -155,8 +155,8 @@ def clear_leftovers() -> None:
 
 def homes() -> set[str]:
     """Return flwr's home folders of all processes."""
-    found = set()
+    folders = set()
     for pid in psutil.pids():
         with contextlib.suppress(*_UNREADABLE):
-            found.add(psutil.Process(pid).environ().get("FLWR_HOME", ""))
-    return found
+            folders.add(psutil.Process(pid).environ().get("FLWR_HOME", ""))
+    return folders

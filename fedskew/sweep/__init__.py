@@ -118,7 +118,7 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
             continue
         refuse_what_cannot_fit(job.settings, sizes)
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
-        ready.append(replace(job, memory=memory_of(job.settings, sizes), work=work))
+        ready.append(replace(job, memory_bytes=memory_of(job.settings, sizes), work=work))
     lost = (job.settings for job in jobs if job.settings.data in reasons)
     return ready, {settings.run_id: Outcome(reason=reasons[settings.data]) for settings in lost}
 

@@ -79,7 +79,7 @@ class Queue:
     def run(self) -> dict[str, Outcome]:
         """Conduct everything."""
         while self.waiting or self.busy:
-            while self.waiting and len(self.busy) < self.shares.jobs and room(self.waiting[0].memory, self.busy):
+            while self.waiting and len(self.busy) < self.shares.jobs and room(self.waiting[0].memory_bytes, self.busy):
                 self.begin(self.waiting.popleft())
             ready = wait([worker.connection for worker in self.busy], INTERVAL)
             for worker in self.busy:
@@ -147,5 +147,5 @@ def room(need: int, busy: Sequence[Worker]) -> bool:
     """Return whether a run that needs `need` bytes may begin: its memory is free, or it would be the only run."""
     if not busy:
         return True
-    promised = sum(max(0, worker.job.memory - worker.memory()) for worker in busy if worker.job is not None)
+    promised = sum(max(0, worker.job.memory_bytes - worker.memory_bytes()) for worker in busy if worker.job is not None)
     return psutil.virtual_memory().available - promised >= need

@@ -55,7 +55,7 @@ class Worker:
             killed = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
             return "died", f"its process ended {killed}" + "; out of memory?" * (code == -signal.SIGKILL)
 
-    def memory(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the bytes that are the process's own."""
         with contextlib.suppress(psutil.Error):
             return int(psutil.Process(self.process.pid).memory_full_info().uss)

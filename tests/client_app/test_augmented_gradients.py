@@ -78,17 +78,17 @@ def test_exactly_the_classes_held_are_sent(least: int, classes: list[int]) -> No
 def test_a_class_with_one_sample_reveals_its_feature_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row over bias is the feature, its scale included; with augmentation a mean over the operations drawn."""
 
-    def told(variant: AugmentedGradients) -> Tensor:
+    def revealed(variant: AugmentedGradients) -> Tensor:
         gradient_CE = upload_of(client_with_head(), variant)["gradients"][-1]
         return gradient_CE[3, :-1] / gradient_CE[3, -1]
 
-    several = told(AugmentedGradients())
+    several = revealed(AugmentedGradients())
     monkeypatch.setattr(module, "siamese", unchanged)
     client = client_with_head()
     with torch.no_grad():
         feature_D = client.model.eval().features(client.samples.inputs_N[-1:])[0]  # type: ignore[index]
     assert feature_D.abs().max() > 0.1
-    torch.testing.assert_close(told(AugmentedGradients()), feature_D, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(revealed(AugmentedGradients()), feature_D, rtol=1e-4, atol=1e-5)
     assert F.cosine_similarity(several, feature_D, dim=0) > 0.7
     assert 3 not in upload_of(client_with_head(), AugmentedGradients(min_class_samples=2))["classes"]
 

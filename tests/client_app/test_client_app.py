@@ -196,7 +196,7 @@ def test_evaluation_measures_every_deployed_model_with_private_tensors(grid: Loc
     records = ask(grid, "evaluate", assignment, [0, 1], [1, 0], models=models, round=1)
     assert records.keys() == {f"{k}/test/{name}" for k in (0, 1) for name in ("average", "creff")}
     scores = {name: Scores.of(unpack(record), 10) for name, record in records.items()}
-    assert all(found.confusion_CC.sum() == 50 for found in scores.values())
+    assert all(measured.confusion_CC.sum() == 50 for measured in scores.values())
     # both have the same test set here; client 1 was never trained and keeps the initial batch norm
     assert not torch.equal(scores["0/test/average"].loss, scores["1/test/average"].loss)
     assert not torch.equal(scores["0/test/average"].loss, scores["0/test/creff"].loss)

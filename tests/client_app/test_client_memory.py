@@ -90,7 +90,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, m
     monkeypatch.setattr(tensor_files, "save_file", half_written)
     with pytest.raises(OSError, match="no space left"):
         write_atomically(path, {"x": torch.zeros(2)})
-    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     with safe_open(path, "pt") as file:
         assert file.get_tensor("x").tolist() == [1, 1]
         assert file.metadata()["why"] == "first"
@@ -144,20 +144,20 @@ def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) ->
     for folder in folders:
         remember(folder, 1, kept(1.0))
         remember(folder, 2, kept(2.0))
-    own = file_of(folders[0], 2)
+    right = file_of(folders[0], 2)
     for other, words in (
         (file_of(folders[1], 2), "its client is 'client-00002', not 'client-00001'"),
         (file_of(folders[0], 1), "its round is '1', not '2'"),
         (file_of(folders[2], 2), "its run is 'b', not 'a'"),
     ):
-        own.write_bytes(other.read_bytes())
+        right.write_bytes(other.read_bytes())
         with pytest.raises(Damaged, match=words):
             recall(folders[0], 2)
-    write_atomically(own, {"private/x": torch.ones(1)}, {"kind": "checkpoint"})
+    write_atomically(right, {"private/x": torch.ones(1)}, {"kind": "checkpoint"})
     with pytest.raises(Damaged, match="its kind is 'checkpoint', not 'memory'"):
         recall(folders[0], 2)
-    write_atomically(own, {"private/x": torch.ones(1)})  # as earlier versions wrote it
+    write_atomically(right, {"private/x": torch.ones(1)})  # as earlier versions wrote it
     assert recall(folders[0], 2)["private"]["x"].item() == 1
-    save_file({"private/x": torch.ones(1)}, own, {"kind": "memory"})
+    save_file({"private/x": torch.ones(1)}, right, {"kind": "memory"})
     with pytest.raises(Damaged, match="its checksum is missing"):
         recall(folders[0], 2)

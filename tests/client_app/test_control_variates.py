@@ -26,12 +26,12 @@ def drawn(like: State, seed: int, scale: float = 0.1) -> dict[str, Tensor]:
     return {name: scale * torch.randn(t.shape, generator=generator, dtype=t.dtype) for name, t in like.items()}
 
 
-def linear_client(own: bool = True) -> Client:
+def linear_client(with_variate: bool = True) -> Client:
     """Return a client in float64 with controls c and c_i that are not zero."""
     inputs_N = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=FLOAT)
     client = client_of(linear_model(3, 4), inputs_N, labels_of((9, 6, 4, 1)))
     controls = drawn(client.start, 2)
-    return replace(client, broadcast={NAME: controls}, memory={NAME: drawn(client.start, 3)} if own else {})
+    return replace(client, broadcast={NAME: controls}, memory={NAME: drawn(client.start, 3)} if with_variate else {})
 
 
 def gradient_at(client: Client, state: State) -> dict[str, Tensor]:
@@ -46,12 +46,12 @@ def gradient_at(client: Client, state: State) -> dict[str, Tensor]:
 def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: float) -> None:
     """Six full batches by hand: c_i+ = sum_j a_j g_j / ||a||_1, whatever c and c_i are."""
     client = linear_client()
-    start, controls, own = copy(client.start), client.broadcast[NAME], client.memory[NAME]
+    start, controls, variate = copy(client.start), client.broadcast[NAME], client.memory[NAME]
     weights, velocity, gradients = copy(start), {name: torch.zeros_like(t) for name, t in start.items()}, []
     for _ in range(FULL.local_steps):
         gradients.append(gradient_at(client, weights))
         for name in weights:
-            step = gradients[-1][name] + controls[name] - own[name] + mu * (weights[name] - start[name])
+            step = gradients[-1][name] + controls[name] - variate[name] + mu * (weights[name] - start[name])
             velocity[name] = momentum * velocity[name] + step
             weights[name] = weights[name] - FULL.learning_rate * velocity[name]
     # a_j: how far a unit gradient in step j alone moves a scalar, at rate 1
@@ -63,13 +63,13 @@ def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: flo
         torch.testing.assert_close(report.shared[name], weights[name], rtol=0, atol=1e-12)
         expected = sum(a_j * g[name] for a_j, g in zip(a, gradients, strict=True)) / sum(a)
         torch.testing.assert_close(report.memory[NAME][name], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(report.uploads[NAME][name], expected - own[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(report.uploads[NAME][name], expected - variate[name], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_options_agree_on_one_full_batch(own: bool) -> None:
+@pytest.mark.parametrize("with_variate", [True, False])
+def test_options_agree_on_one_full_batch(with_variate: bool) -> None:
     reports = [
-        train_round(linear_client(own), [ControlVariates(option)], replace(FULL, local_steps=1))
+        train_round(linear_client(with_variate), [ControlVariates(option)], replace(FULL, local_steps=1))
         for option in ("I", "II")
     ]
     for part in ("uploads", "memory"):

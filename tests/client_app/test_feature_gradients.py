@@ -90,7 +90,7 @@ def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
     for round in range(1, 9):
         clients = [replace(client_with_head(round=round), seed=round) for _ in range(3)]
         every = gradients_of(clients[0], FeatureGradients(), settings)
-        some, again = (gradients_of(one, FeatureGradients(classes_per_round=2), settings) for one in clients[1:])
+        some, again = (gradients_of(client, FeatureGradients(classes_per_round=2), settings) for client in clients[1:])
         assert same(some, again)
         rows = [every["classes"].tolist().index(label) for label in some["classes"].tolist()]
         assert len(rows) == 2 and rows == sorted(rows)

@@ -87,10 +87,10 @@ def test_auroc_of_one_class_is_nan_and_counts_nowhere(label: int) -> None:
     logits = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
     alone, both = measured(logits, torch.tensor([label, label])), measured(logits, torch.tensor([1, 0]))
     assert math.isnan(numbers_of(alone)["auroc"])
-    found = of_clients({0: alone, 1: both}, torch.tensor([[1, 1], [1, 1]]), {})
-    assert found["auroc"] == 1.0
-    assert found.spreads["client-auroc"].mean == 1.0 == found.spreads["client-auroc"].worst
-    assert math.isnan(found.spreads["client-auroc"].values[0])
+    actual = of_clients({0: alone, 1: both}, torch.tensor([[1, 1], [1, 1]]), {})
+    assert actual["auroc"] == 1.0
+    assert actual.spreads["client-auroc"].mean == 1.0 == actual.spreads["client-auroc"].worst
+    assert math.isnan(actual.spreads["client-auroc"].values[0])
     nobody = of_clients({0: alone}, torch.tensor([[1, 1]]), {})
     assert math.isnan(nobody["auroc"])
 
@@ -101,16 +101,16 @@ def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
     logits = torch.tensor([[0, 1.0], [0, 2.0], [0, 3.0]])
     moved = measured(logits + torch.tensor([0, 10.0]), labels)
     worse = measured(logits, torch.tensor([0, 1, 0]))
-    found = of_clients({0: measured(logits, labels), 1: moved, 2: worse}, torch.ones(3, 2).long(), {})
-    assert found["auroc"] == pytest.approx((2 + 2 + 1) / 6)
-    assert found.spreads["client-auroc"].values == [1.0, 1.0, 0.5]
+    actual = of_clients({0: measured(logits, labels), 1: moved, 2: worse}, torch.ones(3, 2).long(), {})
+    assert actual["auroc"] == pytest.approx((2 + 2 + 1) / 6)
+    assert actual.spreads["client-auroc"].values == [1.0, 1.0, 0.5]
     both = torch.cat([logits, logits + torch.tensor([0, 10.0])])
     assert numbers_of(measured(both, labels.repeat(2)))["auroc"] == roc_auc_score([0, 0, 1] * 2, both[:, 1]) < 1
 
 
 def test_more_classes_have_no_auroc() -> None:
-    found = of_server(case().measured(), torch.ones(1, 5).long(), {})
-    assert "auroc" not in found.means and case().measured().pairs.tolist() == [0, 0]
+    actual = of_server(case().measured(), torch.ones(1, 5).long(), {})
+    assert "auroc" not in actual.means and case().measured().pairs.tolist() == [0, 0]
 
 
 def test_groups_of_states_that_share_features_are_as_alone() -> None:

@@ -190,7 +190,7 @@ def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: li
 def test_a_batch_limit_ends_every_epoch_early(limit: int, steps: int) -> None:
     client = small_client((9, 8, 5))
     settings = TrainingSettings(local_epochs=2, batch_size=8)
-    every, some = (list(batches(client, replace(settings, batch_limit=each))) for each in (0, limit))
+    every, some = (list(batches(client, replace(settings, batch_limit=most))) for most in (0, limit))
     assert len(some) == steps
     assert [part.tolist() for part in some[: steps // 2]] == [part.tolist() for part in every[: steps // 2]]
     assert [part.tolist() for part in some[steps // 2 :]] == [part.tolist() for part in every[3 : 3 + steps // 2]]
@@ -355,10 +355,10 @@ def test_two_gradients_that_share_memory_are_corrected_once(mu: float) -> None:
     class TwoBiases(Classifier):
         def __init__(self) -> None:
             super().__init__(nn.Flatten(), nn.Linear(2, 2, bias=False))
-            self.one, self.two = nn.Parameter(torch.zeros(4, 2)), nn.Parameter(torch.ones(4, 2))
+            self.first, self.second = nn.Parameter(torch.zeros(4, 2)), nn.Parameter(torch.ones(4, 2))
 
         def forward(self, inputs_B: Tensor) -> Tensor:
-            return super().forward(inputs_B) + (self.one + self.two)
+            return super().forward(inputs_B) + (self.first + self.second)
 
     inputs_N, labels_N = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
     client = client_of(TwoBiases(), inputs_N, labels_N, 2)
@@ -367,7 +367,7 @@ def test_two_gradients_that_share_memory_are_corrected_once(mu: float) -> None:
     order = next(iter(batches(client, TrainingSettings())))
     settings = TrainingSettings(local_steps=1, learning_rate=1.0, weight_decay=0.1)
     report = train_round(client, [Proximal(mu)], settings)
-    for name, start in (("one", 0.0), ("two", 1.0)):
+    for name, start in (("first", 0.0), ("second", 1.0)):
         expected = start - (gradient[order] + mu + 0.1 * start)
         assert torch.allclose(report.shared[name].double(), expected, atol=1e-6), name
 

@@ -15,21 +15,21 @@ from data.sources.catalog import ALIASES
 
 def test_a_window_is_the_upper_triangle_of_fisher_s_z():
     series = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
-    found = window_correlations(series, 32, 3)
-    assert found.shape == ((50 - 32) // 3 + 1, 15) and found.dtype == np.float32
-    for window in range(len(found)):
+    actual = window_correlations(series, 32, 3)
+    assert actual.shape == ((50 - 32) // 3 + 1, 15) and actual.dtype == np.float32
+    for window in range(len(actual)):
         correlation = np.corrcoef(series[3 * window : 3 * window + 32].astype(np.float64), rowvar=False)
         expected = [np.arctanh(correlation[i, j]) for i in range(6) for j in range(i + 1, 6)]
-        assert np.allclose(found[window], expected, atol=1e-5)
+        assert np.allclose(actual[window], expected, atol=1e-5)
 
 
 def test_constant_and_equal_regions_stay_finite():
     series = np.random.default_rng(0).normal(size=(40, 3))
     series[:, 1] = series[:, 0]
     series[:, 2] = 7.0
-    found = window_correlations(series, 32, 1)
-    assert np.isfinite(found).all()
-    assert np.allclose(found, np.tile([np.arctanh(1 - 1e-6), 0, 0], (9, 1)), atol=1e-3)
+    actual = window_correlations(series, 32, 1)
+    assert np.isfinite(actual).all()
+    assert np.allclose(actual, np.tile([np.arctanh(1 - 1e-6), 0, 0], (9, 1)), atol=1e-3)
 
 
 def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
@@ -65,22 +65,22 @@ def test_sites_are_domains_and_no_two_share_a_subject(tmp_path):
     data = load(settings)
     assert data.domain_names == ALIASES["abide"] == ("abide-nyu", "abide-um-1", "abide-usm", "abide-ucla-1")
     assert (data.class_names, data.shape, data.mean, data.std) == (("control", "autism"), (10,), (0.0,), (1.0,))
-    made = federate(settings, 0)
-    seen = [set(made.test(client).groups_N.tolist()) for client in range(4)]
+    federation = federate(settings, 0)
+    seen = [set(federation.test(client).groups_N.tolist()) for client in range(4)]
     assert [len(part) for part in seen] == [2, 3, 3, 3]  # a fifth, the larger parts first
     assert len(set().union(*seen)) == sum(map(len, seen))
     for client in range(4):
-        groups, labels = made.test(client).groups_N.numpy(), made.test(client).labels_N.numpy()
+        groups, labels = federation.test(client).groups_N.numpy(), federation.test(client).labels_N.numpy()
         assert len(groups) == len(labels)
         assert all(len(set(labels[groups == subject])) == 1 for subject in seen[client]), "one label a subject"
     other = load(DataSettings("abide", str(tmp_path), input_shape="10", test_fold=1))
     assert other.content != data.content
-    whole = made.test()
+    whole = federation.test()
     assert set(whole.groups_N.tolist()) == set().union(*seen) and len(whole.groups_N) == len(whole)
     assert whole.only(torch.tensor([5, 0])).groups_N.tolist() == whole.groups_N[[5, 0]].tolist()
     left_out = federate(replace(settings, unseen_domain="abide-usm"), 0).unseen_test()
-    assert left_out.groups_N.tolist() == made.test(2).groups_N.tolist()
-    assert made.train(0).groups_N is None and federate(DataSettings(), 0).test().groups_N is None
+    assert left_out.groups_N.tolist() == federation.test(2).groups_N.tolist()
+    assert federation.train(0).groups_N is None and federate(DataSettings(), 0).test().groups_N is None
 
 
 def test_the_full_set_s_width():

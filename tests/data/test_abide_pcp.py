@@ -34,7 +34,7 @@ def test_equal_to_the_npz_file_of_the_same_subjects(tmp_path):
     from_npz = load(settings(tmp_path))
     other = tmp_path / "other"
     series = write_pcp(other / "ABIDE_pcp")
-    np.savez(tmp_path / "abide" / "NYU.npz", ts=np.concatenate(series), length=[len(one) for one in series],
+    np.savez(tmp_path / "abide" / "NYU.npz", ts=np.concatenate(series), length=[len(scan) for scan in series],
              label=[1, 0] * 5)  # fmt: skip
     raw = windows_of(read_site(tmp_path / "abide" / "NYU.npz", DataSettings()), 32, 1, 0)
     data = load(settings(other))
@@ -68,8 +68,8 @@ def changed(tmp_path: Path, change: str) -> None:
     elif change == "other regions":
         file.write_text("\n".join(line.rsplit("\t", 1)[0] for line in file.read_text().splitlines()))
     elif change == "nobody":
-        for one in folder.glob("cpac/*/*.1D"):
-            np.savetxt(one, np.ones((40, 5)))
+        for scan in folder.glob("cpac/*/*.1D"):
+            np.savetxt(scan, np.ones((40, 5)))
     elif change == "columns":
         csv.write_text("SUB_ID,DX_GROUP\n1,1\n")
 

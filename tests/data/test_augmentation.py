@@ -31,9 +31,9 @@ def test_a_crop_is_a_shift_by_up_to_four_pixels():
     shifts = set()
     for before, after in zip(IMAGES, cropped, strict=True):
         padded = torch.nn.functional.pad(before, (4, 4, 4, 4))
-        found = [(y, x) for y in range(9) for x in range(9) if torch.equal(padded[:, y : y + 32, x : x + 28], after)]
-        assert len(found) == 1
-        shifts |= set(found)
+        matching = [(y, x) for y in range(9) for x in range(9) if torch.equal(padded[:, y : y + 32, x : x + 28], after)]
+        assert len(matching) == 1
+        shifts |= set(matching)
     assert {0, 8} <= {y for y, _ in shifts} and {0, 8} <= {x for _, x in shifts}
 
 
@@ -100,17 +100,17 @@ def test_color_jitter_is_torchvision_s_for_the_same_factors():
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_only_a_training_step_sees_augmented_images(name):
-    plain, made = federate(DataSettings(), 0), federate(DataSettings(augmentation=name), 0)
+    plain, augmented = federate(DataSettings(), 0), federate(DataSettings(augmentation=name), 0)
     indices = torch.arange(20)
-    assert made.hash == plain.hash
-    assert torch.equal(made.train(0).batch(indices), plain.train(0).batch(indices))
-    assert torch.equal(made.test().batch(indices, draws()), plain.test().batch(indices)), "never a test image"
-    changed = made.train(0).batch(indices, draws())
+    assert augmented.hash == plain.hash
+    assert torch.equal(augmented.train(0).batch(indices), plain.train(0).batch(indices))
+    assert torch.equal(augmented.test().batch(indices, draws()), plain.test().batch(indices)), "never a test image"
+    changed = augmented.train(0).batch(indices, draws())
     assert torch.equal(changed, plain.train(0).batch(indices)) == (name == "none")
 
 
 def test_cutout_comes_after_normalization():
-    made = federate(DataSettings(augmentation="crop-flip-cutout"), 0)
-    samples = replace(made.train(0), inputs_N=torch.full((20, 1, 32, 32), 255, dtype=torch.uint8))
+    federation = federate(DataSettings(augmentation="crop-flip-cutout"), 0)
+    samples = replace(federation.train(0), inputs_N=torch.full((20, 1, 32, 32), 255, dtype=torch.uint8))
     values = samples.batch(torch.arange(20), draws()).unique().tolist()
     assert values == [-1.0, 0.0, 1.0]  # black padding, the hole, white

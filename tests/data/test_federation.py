@@ -44,18 +44,18 @@ def domains(tmp_path):
     ids=["lda", "iid", "llt", "long tail", "feddf", "literal llt"],
 )
 def test_invariants(settings):
-    made = federate(settings, 3)
-    held = np.concatenate(made.train_indices)
-    assert len(np.unique(held)) == len(held) == made.counts_KC.sum()
-    assert [len(part) for part in made.train_indices] == made.counts_KC.sum(axis=1).tolist()
-    assert made.counts_KC.shape == (made.clients, 10)
-    assert all((np.diff(part) > 0).all() for part in made.train_indices)
-    assert made.test_indices is None
+    federation = federate(settings, 3)
+    held = np.concatenate(federation.train_indices)
+    assert len(np.unique(held)) == len(held) == federation.counts_KC.sum()
+    assert [len(part) for part in federation.train_indices] == federation.counts_KC.sum(axis=1).tolist()
+    assert federation.counts_KC.shape == (federation.clients, 10)
+    assert all((np.diff(part) > 0).all() for part in federation.train_indices)
+    assert federation.test_indices is None
     federate.cache_clear()
     again, other = federate(settings, 3), federate(settings, 4)
-    assert again is not made
-    assert again.hash == made.hash != other.hash
-    assert re.fullmatch("[0-9a-f]{64}", made.hash)
+    assert again is not federation
+    assert again.hash == federation.hash != other.hash
+    assert re.fullmatch("[0-9a-f]{64}", federation.hash)
 
 
 def test_federations_are_kept():
@@ -82,9 +82,9 @@ def test_draws_for_two_purposes_do_not_depend_on_each_other():
 
 
 def test_subsets_are_balanced():
-    made = federate(DataSettings(train_images=103, test_images=21, partition="iid"), 0)
-    assert made.counts_KC.sum(axis=0).tolist() == [11, 11, 11, 10, 10, 10, 10, 10, 10, 10]
-    test = made.dataset.test_labels[made.global_test]
+    federation = federate(DataSettings(train_images=103, test_images=21, partition="iid"), 0)
+    assert federation.counts_KC.sum(axis=0).tolist() == [11, 11, 11, 10, 10, 10, 10, 10, 10, 10]
+    test = federation.dataset.test_labels[federation.global_test]
     assert np.bincount(test).tolist() == [3] + [2] * 9
     assert balanced_counts(743, 10).tolist() == [75, 75, 75] + [74] * 7
 
@@ -98,9 +98,11 @@ def test_subsets_that_cannot_be_drawn():
 
 
 def test_long_tail_before_the_partition():
-    made = federate(DataSettings(imbalance_factor=10, largest_class=100, min_samples=5), 0)
-    assert made.counts_KC.sum(axis=0).tolist() == [100, 77, 59, 46, 35, 27, 21, 16, 12, 10]
-    assert np.bincount(made.dataset.test_labels[made.global_test]).tolist() == [36] * 10  # the test set stays balanced
+    federation = federate(DataSettings(imbalance_factor=10, largest_class=100, min_samples=5), 0)
+    assert federation.counts_KC.sum(axis=0).tolist() == [100, 77, 59, 46, 35, 27, 21, 16, 12, 10]
+    assert (
+        np.bincount(federation.dataset.test_labels[federation.global_test]).tolist() == [36] * 10
+    )  # the test set stays balanced
 
 
 def test_a_client_without_an_image_is_refused():
@@ -109,19 +111,19 @@ def test_a_client_without_an_image_is_refused():
 
 
 def test_domains_are_clients(domains):
-    made = federate(domains, 0)
-    assert made.counts_KC.tolist() == [[9] * 10, [9, 8] + [7] * 8]
+    federation = federate(domains, 0)
+    assert federation.counts_KC.tolist() == [[9] * 10, [9, 8] + [7] * 8]
     for client in range(2):
-        assert (made.dataset.train_domains[made.train_indices[client]] == client).all()
-        assert (made.dataset.test_domains[made.test_indices[client]] == client).all()
-        assert len(made.test(client)) == 40
-    assert len(made.test()) == 80
+        assert (federation.dataset.train_domains[federation.train_indices[client]] == client).all()
+        assert (federation.dataset.test_domains[federation.test_indices[client]] == client).all()
+        assert len(federation.test(client)) == 40
+    assert len(federation.test()) == 80
 
 
 def test_domains_are_drawn_class_balanced(domains):
-    made = federate(replace(domains, train_images=72, test_images=20), 0)
-    assert made.counts_KC.tolist() == [[8, 8] + [7] * 8] * 2
-    assert len(made.test(1)) == 20
+    federation = federate(replace(domains, train_images=72, test_images=20), 0)
+    assert federation.counts_KC.tolist() == [[8, 8] + [7] * 8] * 2
+    assert len(federation.test(1)) == 20
     message = "train-images = 75: domain mnist-m: needs 8 images of class 2, which has 7"
     with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
         federate(replace(domains, train_images=75), 0)
@@ -129,22 +131,22 @@ def test_domains_are_drawn_class_balanced(domains):
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_part_of_a_domain_is_a_client(domains, parts):
-    made = federate(replace(domains, parts_per_domain=parts), 0)
-    assert made.clients == 2 * parts and made.domains == (0, 1) * parts
-    assert [len(part) for part in made.train_indices] == [9, 7] * parts
-    for client in range(made.clients):
+    federation = federate(replace(domains, parts_per_domain=parts), 0)
+    assert federation.clients == 2 * parts and federation.domains == (0, 1) * parts
+    assert [len(part) for part in federation.train_indices] == [9, 7] * parts
+    for client in range(federation.clients):
         domain = client % 2
-        assert (made.dataset.train_domains[made.train_indices[client]] == domain).all()
-        assert (made.dataset.test_domains[made.test_indices[client]] == domain).all()
-        assert len(made.test(client)) == 40, "every part is tested on all of its domain"
+        assert (federation.dataset.train_domains[federation.train_indices[client]] == domain).all()
+        assert (federation.dataset.test_domains[federation.test_indices[client]] == domain).all()
+        assert len(federation.test(client)) == 40, "every part is tested on all of its domain"
     message = "clients = 5: must be 0 or 4, one client a part of a domain of dataset = 'domains:mnist,mnist-m'"
     with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
         federate(replace(domains, parts_per_domain=2, clients=5), 0)
 
 
 def test_percent_of_each_domain(domains):
-    made = federate(replace(domains, domain_percent=50.0), 0)
-    assert made.clients == 2 and made.counts_KC.sum(axis=1).tolist() == [45, 36]
+    federation = federate(replace(domains, domain_percent=50.0), 0)
+    assert federation.clients == 2 and federation.counts_KC.sum(axis=1).tolist() == [45, 36]
     with pytest.raises(SettingError, match=r"domain-percent = 25.0: must be a multiple of 10"):
         replace(domains, domain_percent=25.0)
     with pytest.raises(SettingError, match=r"domain-percent = 50.0: contradicts parts-per-domain"):
@@ -153,36 +155,36 @@ def test_percent_of_each_domain(domains):
 
 def test_pooled_is_one_client_with_everything(domains):
     for settings, total in ((DataSettings(partition="pooled"), 1437), (replace(domains, partition="pooled"), 163)):
-        made = federate(settings, 0)
-        assert made.clients == 1 and made.domains is None and made.test_indices is None
-        assert np.array_equal(made.train_indices[0], np.arange(total))
-        assert made.test(0) is made.test()
+        federation = federate(settings, 0)
+        assert federation.clients == 1 and federation.domains is None and federation.test_indices is None
+        assert np.array_equal(federation.train_indices[0], np.arange(total))
+        assert federation.test(0) is federation.test()
     with pytest.raises(SettingError, match=r"^clients = 2: must be 0 or 1: partition pooled is one client$"):
         federate(DataSettings(partition="pooled", clients=2), 0)
 
 
 def test_samples_are_those_of_the_client_and_normalized():
-    made = federate(DataSettings(mean="0.25", std="0.5"), 0)
-    samples, indices = made.train(2), made.train_indices[2]
+    federation = federate(DataSettings(mean="0.25", std="0.5"), 0)
+    samples, indices = federation.train(2), federation.train_indices[2]
     assert len(samples) == len(indices)
-    assert np.array_equal(samples.inputs_N.numpy(), made.dataset.train_inputs[indices])
-    assert np.array_equal(samples.labels_N.numpy(), made.dataset.train_labels[indices])
+    assert np.array_equal(samples.inputs_N.numpy(), federation.dataset.train_inputs[indices])
+    assert np.array_equal(samples.labels_N.numpy(), federation.dataset.train_labels[indices])
     assert samples.inputs_N.dtype == torch.uint8
     assert samples.inputs_N.is_contiguous()
     batch = samples.batch(torch.tensor([3, 0]))
     expected = (samples.inputs_N[[3, 0]].numpy() / 255 - 0.25) / 0.5
     assert batch.dtype == torch.float32
     assert torch.allclose(batch, torch.from_numpy(expected).float(), atol=1e-6)
-    assert made.train(2) is samples
+    assert federation.train(2) is samples
 
 
 def test_channels_are_normalized_each_by_its_own(domains):
-    made = federate(replace(domains, mean="0.1,0.2,0.3", std="1,2,4"), 0)
-    samples = made.test(1)
+    federation = federate(replace(domains, mean="0.1,0.2,0.3", std="1,2,4"), 0)
+    samples = federation.test(1)
     pixels = samples.inputs_N[:1].numpy() / 255
     for channel, (mean, std) in enumerate([(0.1, 1), (0.2, 2), (0.3, 4)]):
-        found = samples.batch(torch.tensor([0]))[:, channel]
-        assert np.allclose(found, (pixels[:, channel] - mean) / std, atol=1e-6)
+        normalized = samples.batch(torch.tensor([0]))[:, channel]
+        assert np.allclose(normalized, (pixels[:, channel] - mean) / std, atol=1e-6)
 
 
 def test_vectors_are_normalized_unscaled(tmp_path):
@@ -191,26 +193,26 @@ def test_vectors_are_normalized_unscaled(tmp_path):
     np.savez(tmp_path / "v.npz", train_images=vectors, train_labels=labels, test_images=vectors, test_labels=labels)
     settings = DataSettings(f"npz:{tmp_path}/v.npz", classes="2", input_shape="3", clients=2, partition="iid")
     assert torch.equal(federate(settings, 0).test().batch(torch.arange(40)), torch.from_numpy(vectors))
-    made = federate(replace(settings, mean="1,2,3", std="2"), 0)
+    federation = federate(replace(settings, mean="1,2,3", std="2"), 0)
     expected = (vectors - np.array([1, 2, 3])) / 2
-    assert np.allclose(made.test().batch(torch.arange(40)), expected, atol=1e-6)
+    assert np.allclose(federation.test().batch(torch.arange(40)), expected, atol=1e-6)
 
 
 def test_without_domains_every_client_is_tested_on_the_global_test_set():
-    made = federate(DataSettings(), 0)
-    assert made.test(3) is made.test()
-    assert len(made.test()) == 360
+    federation = federate(DataSettings(), 0)
+    assert federation.test(3) is federation.test()
+    assert len(federation.test()) == 360
 
 
 def test_only_some_clients_samples_are_kept(monkeypatch):
     monkeypatch.setattr(federation, "KEPT", 2)
-    made = federate(DataSettings(), 1)
-    first = made.train(0)
-    made.train(1)
-    assert made.train(0) is first
-    made.train(2)
-    made.train(3)
-    assert made.train(0) is not first
+    whole = federate(DataSettings(), 1)
+    first = whole.train(0)
+    whole.train(1)
+    assert whole.train(0) is first
+    whole.train(2)
+    whole.train(3)
+    assert whole.train(0) is not first
 
 
 # ---- the server's hold-out ------------------------------------------------------------------------------------------
@@ -227,19 +229,21 @@ def test_only_some_clients_samples_are_kept(monkeypatch):
     ids=["all", "subset", "long tail", "llt"],
 )
 def test_holdout_is_balanced_and_at_no_client(settings):
-    made = federate(replace(settings, holdout_per_class=7), 3)
-    assert np.bincount(made.dataset.train_labels[made.holdout_indices]).tolist() == [7] * 10
-    held = np.concatenate(made.train_indices)
-    assert not np.intersect1d(held, made.holdout_indices).size and len(np.unique(held)) == len(held)
-    samples = made.holdout()
+    federation = federate(replace(settings, holdout_per_class=7), 3)
+    assert np.bincount(federation.dataset.train_labels[federation.holdout_indices]).tolist() == [7] * 10
+    held = np.concatenate(federation.train_indices)
+    assert not np.intersect1d(held, federation.holdout_indices).size and len(np.unique(held)) == len(held)
+    samples = federation.holdout()
     assert samples is not None and len(samples) == 70
-    assert np.array_equal(samples.inputs_N.numpy(), made.dataset.train_inputs[made.holdout_indices])
+    assert np.array_equal(samples.inputs_N.numpy(), federation.dataset.train_inputs[federation.holdout_indices])
     of_one_class = samples.only((samples.labels_N == 4).nonzero().flatten())
     assert of_one_class.labels_N.tolist() == [4] * 7
     assert torch.equal(of_one_class.batch(torch.arange(7)), samples.batch(torch.arange(70))[samples.labels_N == 4])
     # the hold-out does not depend on what is drawn after it
-    assert np.array_equal(federate(DataSettings(holdout_per_class=7), 3).holdout_indices, made.holdout_indices)
-    assert not np.array_equal(federate(DataSettings(holdout_per_class=7), 4).holdout_indices, made.holdout_indices)
+    assert np.array_equal(federate(DataSettings(holdout_per_class=7), 3).holdout_indices, federation.holdout_indices)
+    assert not np.array_equal(
+        federate(DataSettings(holdout_per_class=7), 4).holdout_indices, federation.holdout_indices
+    )
 
 
 def test_the_long_tail_is_cut_after_the_holdout():
@@ -249,14 +253,16 @@ def test_the_long_tail_is_cut_after_the_holdout():
 
 
 def test_no_holdout_changes_nothing():
-    made = federate(DataSettings(holdout_per_class=0), 0)
-    assert made is federate(DataSettings(), 0) and made.holdout() is None
-    assert made.hash != federate(DataSettings(holdout_per_class=1), 0).hash
+    federation = federate(DataSettings(holdout_per_class=0), 0)
+    assert federation is federate(DataSettings(), 0) and federation.holdout() is None
+    assert federation.hash != federate(DataSettings(holdout_per_class=1), 0).hash
 
 
 def test_holdout_of_domains(domains):
-    made = federate(replace(domains, holdout_per_class=2), 0)
-    labels, of_domain = (getattr(made.dataset, f"train_{kind}")[made.holdout_indices] for kind in ("labels", "domains"))
+    federation = federate(replace(domains, holdout_per_class=2), 0)
+    labels, of_domain = (
+        getattr(federation.dataset, f"train_{kind}")[federation.holdout_indices] for kind in ("labels", "domains")
+    )
     assert np.bincount(10 * of_domain + labels).tolist() == [2] * 20
     with pytest.raises(SettingError, match=r"holdout-per-class = 8: domain mnist-m: needs 8 images of class 2"):
         federate(replace(domains, holdout_per_class=8), 0)

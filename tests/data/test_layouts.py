@@ -230,19 +230,19 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
             listed[key].append(f"{file} {label}\n")
         (folder / f"ImageNet_LT_{key}.txt").write_text("".join(listed[key]))
     settings = DataSettings("imagenet-lt", str(tmp_path), partition="iid", clients=3, input_shape="3x28x28")
-    made = federate(settings, 0)
-    data = made.dataset
+    federation = federate(settings, 0)
+    data = federation.dataset
     assert isinstance(data.train_inputs, ImageFiles) and data.num_classes == 1000
     assert data.train_labels.tolist() == [0, 400, 800] * 4 and len(data.val_labels) == 2
-    samples = made.train(1)
+    samples = federation.train(1)
     (folder / "train/n00000000/n00000000_0.JPEG").unlink()
     for client in range(3):
-        there = [place for place, index in enumerate(made.train_indices[client]) if index != 0]
-        batch = made.train(client).batch(torch.tensor(there[::-1]))
+        there = [place for place, index in enumerate(federation.train_indices[client]) if index != 0]
+        batch = federation.train(client).batch(torch.tensor(there[::-1]))
         assert batch.shape == (len(there), 3, 28, 28) and batch.dtype == torch.float32
-        if 0 in made.train_indices[client]:
+        if 0 in federation.train_indices[client]:
             with pytest.raises(DataError, match=r"n00000000_0.JPEG: cannot be read as an image"):
-                made.train(client).batch(torch.tensor([0]))
+                federation.train(client).batch(torch.tensor([0]))
     (folder / "train" / "n00000001").rename(folder / "elsewhere")
     (folder / "ImageNet_LT_train.txt").write_text("".join(listed["train"][1:]))
     with pytest.raises(DataError, match=r"n00000001_1.JPEG: is not there, and ImageNet_LT_train.txt names it$"):
@@ -252,7 +252,7 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
     assert torch.equal(samples.only(index).batch(torch.tensor([0])), samples.batch(index))
     assert isinstance(samples.only(index).inputs_N, ImageFiles) and len(samples.only(index)) == 1
     shown = (samples.batch(index)[0] * samples.std + samples.mean) * 255
-    path = data.train_inputs.path(int(made.train_indices[1][1]))
+    path = data.train_inputs.path(int(federation.train_indices[1][1]))
     from PIL import Image
     from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 

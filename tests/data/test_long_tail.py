@@ -19,9 +19,9 @@ from data.long_tail import long_tail, long_tail_counts
     ],
 )
 def test_cifar10(factor, counts, total):
-    found = long_tail_counts(5000, factor, 10)
-    assert found.tolist() == counts
-    assert found.sum() == total
+    actual = long_tail_counts(5000, factor, 10)
+    assert actual.tolist() == counts
+    assert actual.sum() == total
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,15 @@ def test_cifar10(factor, counts, total):
     ],
 )
 def test_cifar100(factor, first, last, total):
-    found = long_tail_counts(500, factor, 100)
-    assert (found[:5].tolist(), found[-5:].tolist(), found.sum()) == (first, last, total)
-    assert (np.diff(found) <= 0).all()
+    actual = long_tail_counts(500, factor, 100)
+    assert (actual[:5].tolist(), actual[-5:].tolist(), actual.sum()) == (first, last, total)
+    assert (np.diff(actual) <= 0).all()
 
 
 def test_fashion_mnist_shrunk():
-    found = long_tail_counts(1200, 100, 10)
-    assert found.tolist() == [1200, 719, 431, 258, 154, 92, 55, 33, 20, 12]
-    assert found.sum() == 2974
+    actual = long_tail_counts(1200, 100, 10)
+    assert actual.tolist() == [1200, 719, 431, 258, 154, 92, 55, 33, 20, 12]
+    assert actual.sum() == 2974
 
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [60, 50, 40, 55]))
@@ -58,8 +58,8 @@ def test_factor_one_leaves_everything():
 @pytest.mark.parametrize(("largest", "first"), [(0, 40), (60, 60), (30, 30)])
 def test_the_largest_class_is_the_smallest_available_unless_set(largest, first):
     chosen = draw(8.0, largest)
-    found = np.bincount(LABELS[chosen])
-    assert found.tolist() == [first, first // 2, first // 4, int(first / 8)]
+    actual = np.bincount(LABELS[chosen])
+    assert actual.tolist() == [first, first // 2, first // 4, int(first / 8)]
     assert np.array_equal(chosen, np.unique(chosen))
 
 

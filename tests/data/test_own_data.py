@@ -13,14 +13,14 @@ from data.sources.images import bring_to
 def arrays(**changed):
     """Ten grey training and five test images of two classes."""
     pixels = np.random.default_rng(0)
-    made = {
+    members = {
         "train_images": pixels.integers(0, 256, (10, 6, 5), np.uint8),
         "train_labels": np.arange(10) % 2,
         "test_images": pixels.integers(0, 256, (5, 6, 5), np.uint8),
         "test_labels": np.arange(5) % 2,
     }
-    made.update(changed)
-    return {key: value for key, value in made.items() if value is not None}
+    members.update(changed)
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def npz(tmp_path, shape="1x6x5", classes="2", **changed):
@@ -237,10 +237,10 @@ def test_what_would_fit_a_folder(tmp_path):
 
 
 def test_own_data_as_domains(tmp_path):
-    own = folder(tmp_path)
+    site = folder(tmp_path)
     path = tmp_path / "own.npz"
     np.savez(path, **arrays())
-    settings = DataSettings(f"domains:{own.dataset},npz:{path}", classes="cat,dog", input_shape="3x4x4")
+    settings = DataSettings(f"domains:{site.dataset},npz:{path}", classes="cat,dog", input_shape="3x4x4")
     data = load(settings)
     assert data.domain_names == ("pets", "own")
     assert data.train_domains.tolist() == [0] * 3 + [1] * 10
@@ -252,8 +252,8 @@ def test_own_data_as_domains(tmp_path):
 def test_resizing_is_pils(size):
     smooth = np.add.outer(np.arange(28) * 4, np.arange(28) * 4).astype(np.uint8)
     expected = np.asarray(Image.fromarray(smooth).resize(size[::-1], Image.Resampling.BILINEAR))
-    found = bring_to(smooth[None], (1, *size))[0, 0]
-    assert np.abs(found.astype(int) - expected).max() <= 1
+    actual = bring_to(smooth[None], (1, *size))[0, 0]
+    assert np.abs(actual.astype(int) - expected).max() <= 1
 
 
 def test_luma_is_pils():

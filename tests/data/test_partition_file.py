@@ -15,29 +15,29 @@ LONG_TAILED = DataSettings(imbalance_factor=10, largest_class=100, min_samples=5
 
 
 def test_what_is_loaded_is_what_was_saved(tmp_path):
-    made = federate(LONG_TAILED, 3)
-    save_partition(made, tmp_path / "dealt.json")
+    federation = federate(LONG_TAILED, 3)
+    save_partition(federation, tmp_path / "dealt.json")
     for seed in (3, 4):
         loaded = federate(DataSettings(partition_file=str(tmp_path / "dealt.json")), seed)
-        assert loaded.hash == made.hash, "the file decides, not the seed"
-        assert np.array_equal(loaded.counts_KC, made.counts_KC) and loaded.clients == 4
-        assert np.array_equal(loaded.global_test, made.global_test)
+        assert loaded.hash == federation.hash, "the file decides, not the seed"
+        assert np.array_equal(loaded.counts_KC, federation.counts_KC) and loaded.clients == 4
+        assert np.array_equal(loaded.global_test, federation.global_test)
 
 
 def test_the_hold_out_stays_at_the_server(tmp_path):
-    made, file = federate(replace(LONG_TAILED, holdout_per_class=5), 3), tmp_path / "dealt.json"
-    save_partition(made, file)
+    federation, file = federate(replace(LONG_TAILED, holdout_per_class=5), 3), tmp_path / "dealt.json"
+    save_partition(federation, file)
     loaded = federate(DataSettings(partition_file=str(file), holdout_per_class=5), 0)
-    assert loaded.hash == made.hash and len(loaded.holdout()) == 50
-    assert np.array_equal(loaded.holdout_indices, made.holdout_indices)
+    assert loaded.hash == federation.hash and len(loaded.holdout()) == 50
+    assert np.array_equal(loaded.holdout_indices, federation.holdout_indices)
     for other in (0, 4):
         with pytest.raises(
             SettingError, match=rf"^holdout-per-class = {other}: must be the partition file's: .* 5, 5 "
         ):
             federate(DataSettings(partition_file=str(file), holdout_per_class=other), 0)
-    told = json.loads(file.read_text())
-    del told["checksum"]  # as in a file written by hand
-    file.write_text(json.dumps({**told, "holdout": told["train"][0][:1]}))
+    output = json.loads(file.read_text())
+    del output["checksum"]  # as in a file written by hand
+    file.write_text(json.dumps({**output, "holdout": output["train"][0][:1]}))
     with pytest.raises(DataError, match="no sample be at two clients"):
         federate(DataSettings(partition_file=str(file)), 0)
 
@@ -48,12 +48,12 @@ def test_domains_stay_with_their_clients(tmp_path):
         arrays = {"train_images": pixels, "train_labels": labels, "test_images": pixels, "test_labels": labels}
         np.savez(tmp_path / f"{name}.npz", **arrays)
     settings = DataSettings("domains:mnist,usps", str(tmp_path), parts_per_domain=3, holdout_per_class=1)
-    made = federate(settings, 0)
-    assert len(made.holdout()) == 2 * 10, "of every domain"
-    save_partition(made, tmp_path / "dealt.json")
+    federation = federate(settings, 0)
+    assert len(federation.holdout()) == 2 * 10, "of every domain"
+    save_partition(federation, tmp_path / "dealt.json")
     loaded = federate(replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0)
-    assert (loaded.hash, loaded.domains) == (made.hash, (0, 1) * 3)
-    assert all(np.array_equal(a, b) for a, b in zip(loaded.test_indices, made.test_indices, strict=True))
+    assert (loaded.hash, loaded.domains) == (federation.hash, (0, 1) * 3)
+    assert all(np.array_equal(a, b) for a, b in zip(loaded.test_indices, federation.test_indices, strict=True))
     with pytest.raises(SettingError, match=r"^unseen-domain = 'usps': cannot be told by a partition file$"):
         save_partition(federate(replace(settings, unseen_domain="usps"), 0), tmp_path / "other.json")
 
@@ -116,14 +116,14 @@ def test_a_file_that_is_no_partition_is_one_sentence(tmp_path, change, rule):
 
 def test_a_changed_digit_is_noticed_and_a_file_without_a_checksum_is_taken(tmp_path):
     file = tmp_path / "dealt.json"
-    save_partition(made := federate(LONG_TAILED, 3), file)
+    save_partition(federation := federate(LONG_TAILED, 3), file)
     content = json.loads(file.read_text())
     content["train"][0].remove(min(content["train"][0]))
     file.write_text(json.dumps(content))
     with pytest.raises(DataError, match="is not as it was written: its checksum is another"):
         federate(DataSettings(partition_file=str(file)), 0)
-    save_partition(made, file)
+    save_partition(federation, file)
     content = json.loads(file.read_text())
     del content["checksum"]
     file.write_text(json.dumps(content))
-    assert federate(DataSettings(partition_file=str(file)), 0).hash == made.hash
+    assert federate(DataSettings(partition_file=str(file)), 0).hash == federation.hash

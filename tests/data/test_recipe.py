@@ -48,8 +48,8 @@ def test_the_split_is_that_of_fedbn_s_code(digits):
 
 
 def test_ten_parts_of_the_recipe(digits):
-    made = federate(replace(digits, recipe="fedbn", parts_per_domain=10), 0)
-    assert made.clients == 20 and made.counts_KC.sum(axis=1).tolist() == [8] * 20
+    federation = federate(replace(digits, recipe="fedbn", parts_per_domain=10), 0)
+    assert federation.clients == 20 and federation.counts_KC.sum(axis=1).tolist() == [8] * 20
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ def test_one_draw_for_the_whole_batch(shape):
         changed = siamese(images, draws(seed))
         assert changed.shape == images.shape and changed.dtype == images.dtype and torch.isfinite(changed).all()
         assert torch.equal(changed, siamese(images, draws(seed)))
-        for one, alone in zip(changed, images.split(1), strict=True):
-            assert torch.allclose(one, siamese(alone, draws(seed))[0], atol=1e-6)
+        for image, alone in zip(changed, images.split(1), strict=True):
+            assert torch.allclose(image, siamese(alone, draws(seed))[0], atol=1e-6)
         results.append(changed)
     assert torch.equal(torch.random.get_rng_state(), state), "the global generator moved"
     assert shape[-1] == 1 or len({tuple(result.flatten().tolist()) for result in results}) > 15

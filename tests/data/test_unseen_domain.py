@@ -27,39 +27,41 @@ def domains(tmp_path):
 )  # fmt: skip
 def test_the_other_domains_are_what_they_were(domains, name, changes):
     whole = federate(replace(domains, **changes), 3)
-    made = federate(replace(domains, unseen_domain=name, **changes), 3)
+    federation = federate(replace(domains, unseen_domain=name, **changes), 3)
     index = NAMES.index(name)
     kept = [client for client, domain in enumerate(whole.domains) if domain != index]
-    assert made.clients == len(kept) and made.domains == tuple(whole.domains[client] for client in kept)
+    assert federation.clients == len(kept) and federation.domains == tuple(whole.domains[client] for client in kept)
     for client, before in enumerate(kept):
-        assert np.array_equal(made.train_indices[client], whole.train_indices[before])
-        assert np.array_equal(made.test_indices[client], whole.test_indices[before])
-    assert not (made.dataset.train_domains[made.holdout_indices] == index).any()
-    assert len(made.holdout_indices) * 3 == len(whole.holdout_indices) * 2
-    assert not (made.dataset.test_domains[made.global_test] == index).any()
-    assert np.array_equal(np.sort([*made.global_test, *made.unseen.test]), whole.global_test)
-    assert (made.dataset.train_domains[made.unseen.train] == index).all()
-    assert (made.dataset.test_domains[made.unseen.test] == index).all()
-    assert not set(made.unseen.train) & set(np.concatenate([*made.train_indices, made.holdout_indices]))
-    assert len(made.unseen.train) == (150 if "train_images" in changes else 200)
-    assert (made.unseen.name, made.unseen.index) == (name, index) and whole.unseen is None
-    assert made.hash != whole.hash
+        assert np.array_equal(federation.train_indices[client], whole.train_indices[before])
+        assert np.array_equal(federation.test_indices[client], whole.test_indices[before])
+    assert not (federation.dataset.train_domains[federation.holdout_indices] == index).any()
+    assert len(federation.holdout_indices) * 3 == len(whole.holdout_indices) * 2
+    assert not (federation.dataset.test_domains[federation.global_test] == index).any()
+    assert np.array_equal(np.sort([*federation.global_test, *federation.unseen.test]), whole.global_test)
+    assert (federation.dataset.train_domains[federation.unseen.train] == index).all()
+    assert (federation.dataset.test_domains[federation.unseen.test] == index).all()
+    assert not set(federation.unseen.train) & set(
+        np.concatenate([*federation.train_indices, federation.holdout_indices])
+    )
+    assert len(federation.unseen.train) == (150 if "train_images" in changes else 200)
+    assert (federation.unseen.name, federation.unseen.index) == (name, index) and whole.unseen is None
+    assert federation.hash != whole.hash
 
 
 def test_the_inputs_come_without_labels(domains):
-    made = federate(replace(domains, unseen_domain="usps", train_images=50), 0)
-    inputs, test = made.unseen_inputs(), made.unseen_test()
+    federation = federate(replace(domains, unseen_domain="usps", train_images=50), 0)
+    inputs, test = federation.unseen_inputs(), federation.unseen_test()
     assert inputs.labels_N.tolist() == [-1] * 50 and inputs.augmentation == "none"
-    assert inputs.inputs_N.numpy().tobytes() == made.dataset.train_inputs[made.unseen.train].tobytes()
-    assert test.labels_N.tolist() == made.dataset.test_labels[made.unseen.test].tolist()
+    assert inputs.inputs_N.numpy().tobytes() == federation.dataset.train_inputs[federation.unseen.train].tobytes()
+    assert test.labels_N.tolist() == federation.dataset.test_labels[federation.unseen.test].tolist()
 
 
 def test_a_domain_of_ones_own_goes_by_its_files_name(tmp_path):
     for seed, name in enumerate(("a", "b")):
         write_domain(tmp_path, name, (8, 8), [4] * 10, seed)
     dataset = f"domains:npz:{tmp_path}/a.npz,npz:{tmp_path}/b.npz"
-    made = federate(DataSettings(dataset, classes="10", input_shape="1x8x8", unseen_domain="a"), 0)
-    assert made.domains == (1,) and made.unseen.name == "a"
+    federation = federate(DataSettings(dataset, classes="10", input_shape="1x8x8", unseen_domain="a"), 0)
+    assert federation.domains == (1,) and federation.unseen.name == "a"
 
 
 def test_one_image_has_no_variance(tmp_path, domains):

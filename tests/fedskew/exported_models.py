@@ -26,10 +26,10 @@ DIGITS: dict[str, Any] = {
 
 def trained(settings: dict[str, Any], results: Path) -> tuple[RunSettings, RunFolder]:
     """Run settings in this process."""
-    one = parse({**settings, "results": str(results)})
+    config = parse({**settings, "results": str(results)})
     with LocalGrid() as grid:
-        run(grid, one, lambda line: None)
-    return one, RunFolder(one.folder)
+        run(grid, config, lambda line: None)
+    return config, RunFolder(config.folder)
 
 
 def trained_on_digits(results: Path, method: str = "creff", **more: Any) -> tuple[RunSettings, RunFolder]:
@@ -49,8 +49,8 @@ def trained_on_domains(root: Path, method: str = "fedbn", **more: Any) -> tuple[
             **{f"{key}_labels": labels[part] for key, part in parts.items()},
         )
     names = ",".join(f"npz:{root / name}.npz" for name in ("bright", "dark"))
-    own = {"dataset": f"domains:{names}", "classes": "4", "input-shape": "1x8x8", "model": "mlp-bn", "rounds": 2}
-    return trained({**own, "method": method, "device": "cpu", **more}, root / "results")
+    domains = {"dataset": f"domains:{names}", "classes": "4", "input-shape": "1x8x8", "model": "mlp-bn", "rounds": 2}
+    return trained({**domains, "method": method, "device": "cpu", **more}, root / "results")
 
 
 def exported(folder: RunFolder, output: Path, model: str = "", **more: Any) -> Path:
@@ -59,10 +59,13 @@ def exported(folder: RunFolder, output: Path, model: str = "", **more: Any) -> P
     return output
 
 
-def write_test_set(one: RunSettings, file: Path) -> Path:
+def write_test_set(config: RunSettings, file: Path) -> Path:
     """Write the run's global test set as images and labels."""
-    made = federate(one.data, one.general.seed)
-    images, labels = made.dataset.test_inputs[made.global_test], made.dataset.test_labels[made.global_test]
+    federation = federate(config.data, config.general.seed)
+    images, labels = (
+        federation.dataset.test_inputs[federation.global_test],
+        federation.dataset.test_labels[federation.global_test],
+    )
     np.savez(file, images=np.asarray(images)[:, 0], labels=labels)
     return file
 

@@ -16,30 +16,30 @@ QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
 
 
 def test_a_run_prints_rounds_table_and_folder(tmp_path: Path, fedskew: FedSkew) -> None:
-    status, told, _ = fedskew("run", *QUICK, "--set", "method=creff", "--results", tmp_path)
+    status, output, _ = fedskew("run", *QUICK, "--set", "method=creff", "--results", tmp_path)
     assert status == 0
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     for words in ("round   1/2", "round   2/2", "fedavg", "creff", "balanced", str(folder)):
-        assert words in told
+        assert words in output
     left = {file.name for file in folder.iterdir()}
     assert {"settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"} <= left
 
 
 def test_json_is_all_that_stdout_gets(tmp_path: Path, fedskew: FedSkew) -> None:
-    status, told, _ = fedskew("run", *QUICK, "--json", "--results", tmp_path, "--seed", "3")
+    status, output, _ = fedskew("run", *QUICK, "--json", "--results", tmp_path, "--seed", "3")
     assert status == 0
-    summary = json.loads(told)
+    summary = json.loads(output)
     assert summary["rounds"] == 2
     assert "seed3" in summary["run"]
 
 
 def test_a_finished_run_is_not_repeated_unless_asked(tmp_path: Path, fedskew: FedSkew) -> None:
-    told = []
+    skipped = []
     for more in ([], [], ["--fresh"]):
         status, words, _ = fedskew("run", *QUICK, "--results", tmp_path, *more)
         assert status == 0
-        told.append("finished earlier" in words)
-    assert told == [False, True, False]
+        skipped.append("finished earlier" in words)
+    assert skipped == [False, True, False]
 
 
 @pytest.fixture
@@ -87,23 +87,23 @@ def test_bad_input_is_one_sentence_and_exit_status_2(
     """Also for Ray: what is wrong is said before Ray starts."""
     monkeypatch.chdir(own_data)
     pairs = [word for setting in settings for word in ("--set", setting)]
-    status, _, told = fedskew("run", "--engine", engine, *pairs)
+    status, _, errors = fedskew("run", "--engine", engine, *pairs)
     assert status == 2
-    assert told.count("\n") == 1
-    assert told.startswith("fedskew: ")
+    assert errors.count("\n") == 1
+    assert errors.startswith("fedskew: ")
     for word in words:
-        assert word in told
+        assert word in errors
 
 
 def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSkew) -> None:
     for more in ([], ["--dry-run"]):
-        status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--jobs", "2", *more)
-        assert status == 2 and told == "fedskew: --jobs = 2: is for named experiments\n"
+        status, _, errors = fedskew("run", *QUICK, "--results", tmp_path, "--jobs", "2", *more)
+        assert status == 2 and errors == "fedskew: --jobs = 2: is for named experiments\n"
 
 
 @pytest.mark.parametrize("names", [[], ["demo"]])
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["--set", "seed=1.5"], "fedskew: seed = 1.5: must be an integer\n"),
         (["--set", "seed=x"], "fedskew: seed = 'x': must be an integer\n"),
@@ -115,23 +115,23 @@ def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSk
     ],
 )
 def test_options_out_of_range_are_refused(
-    fedskew: FedSkew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: list[str], told: str
+    fedskew: FedSkew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where --results "" would be
     status, _, errors = fedskew("run", *names, *words)
-    assert status == 2 and told in errors
+    assert status == 2 and sentence in errors
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_fails_says_why_and_exits_with_1(tmp_path: Path, fedskew: FedSkew) -> None:
-    status, _, told = fedskew("run", *QUICK, "--results", tmp_path, "--set", "learning-rate=1e30")
-    assert status == 1 and "not finite" in told
+    status, _, errors = fedskew("run", *QUICK, "--results", tmp_path, "--set", "learning-rate=1e30")
+    assert status == 1 and "not finite" in errors
 
 
 @pytest.mark.parametrize("topic", ["methods", "settings", "models", "experiments"])
 def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
-    (as_json, told, _), (as_table, table, _) = fedskew("list", topic, "--json"), fedskew("list", topic)
-    rows = json.loads(told)
+    (as_json, output, _), (as_table, table, _) = fedskew("list", topic, "--json"), fedskew("list", topic)
+    rows = json.loads(output)
     assert as_json == as_table == 0 and rows
     for row in rows:
         assert all(value != "" or key == "default" for key, value in row.items())
@@ -158,9 +158,9 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: 
         time.sleep(0.02)
     children = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(signal.SIGINT)
-    told = running.communicate(timeout=30)[1]
+    errors = running.communicate(timeout=30)[1]
     assert running.returncode == 130
-    assert "interrupted" in told
+    assert "interrupted" in errors
     assert not psutil.wait_procs(children, timeout=5)[1]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "resuming after round" in finished.stderr

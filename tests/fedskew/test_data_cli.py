@@ -15,8 +15,8 @@ from fedskew.cli.class_matrix import draw
 
 def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew: FedSkew) -> None:
     np.savez(tmp_path / "usps.npz", train_images=[0])
-    status, told, _ = fedskew("data", "list", "--data-root", tmp_path, "--json")
-    rows = {row["dataset"]: row for row in json.loads(told)}
+    status, output, _ = fedskew("data", "list", "--data-root", tmp_path, "--json")
+    rows = {row["dataset"]: row for row in json.loads(output)}
     assert status == 0 and list(rows) == [*KNOWN, *ALIASES]
     assert {name for name, row in rows.items() if row["there"]} == {
         "digits", "digits-plain", "digits-faint", "digits-blurred", "digits-noisy", "digits-scanners", "usps",
@@ -26,36 +26,36 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew
     assert rows["cinic10"]["what"].startswith("unpack CINIC-10.tar.gz")
     assert rows["digits-five"]["what"].endswith("missing mnist, svhn, synthdigits, mnist-m")
     assert all(row["what"] for row in rows.values())
-    status, told, _ = fedskew("data", "list")
-    assert status == 0 and all(name in told for name in rows)
+    status, output, _ = fedskew("data", "list")
+    assert status == 0 and all(name in output for name in rows)
 
 
 def test_show_is_the_matrix_of_the_federation(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("--set", "partition=llt", "--set", "alpha=0.9", "--set", "seed=3")
-    made = federate(DataSettings(partition="llt", alpha=0.9), 3)
-    status, told, _ = fedskew("data", "show", *words, "--png", tmp_path / "matrix.png")
-    assert status == 0 and made.hash in told
-    rows = [line.split() for line in told.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
-    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == made.counts_KC.tolist()
+    federation = federate(DataSettings(partition="llt", alpha=0.9), 3)
+    status, output, _ = fedskew("data", "show", *words, "--png", tmp_path / "matrix.png")
+    assert status == 0 and federation.hash in output
+    rows = [line.split() for line in output.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == federation.counts_KC.tolist()
     monkeypatch.setenv("COLUMNS", "40")
-    told = fedskew("data", "show", *words)[1]
-    rows = [line.split() for line in told.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
-    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == made.counts_KC.tolist(), "no number is cut"
+    output = fedskew("data", "show", *words)[1]
+    rows = [line.split() for line in output.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == federation.counts_KC.tolist(), "no number is cut"
     with Image.open(tmp_path / "matrix.png") as picture:
         assert picture.size[0] > 10 * 24 and picture.size[1] > 10 * 20
-    status, told, _ = fedskew("data", "show", *words, "--json")
-    assert json.loads(told)["counts"] == made.counts_KC.tolist()
+    status, output, _ = fedskew("data", "show", *words, "--json")
+    assert json.loads(output)["counts"] == federation.counts_KC.tolist()
 
 
 def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:
     file = tmp_path / "dealt.json"
     assert fedskew("data", "save-partition", file, "--set", "clients=3", "--set", "seed=7")[0] == 0
-    status, told, _ = fedskew("data", "show", "--set", f"partition-file={file}", "--json")
-    made = federate(DataSettings(clients=3), 7)
-    assert status == 0 and json.loads(told)["hash"] == made.hash
-    assert json.loads(told)["counts"] == made.counts_KC.tolist()
+    status, output, _ = fedskew("data", "show", "--set", f"partition-file={file}", "--json")
+    federation = federate(DataSettings(clients=3), 7)
+    assert status == 0 and json.loads(output)["hash"] == federation.hash
+    assert json.loads(output)["counts"] == federation.counts_KC.tolist()
 
 
 def test_the_picture_is_darker_where_there_are_more_samples() -> None:
@@ -78,8 +78,8 @@ def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:
     images = np.zeros((300, 4, 4), np.uint8)
     np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     words = [f"dataset=npz:{tmp_path}/own.npz", "classes=30", "input-shape=1x4x4", "partition=iid", "clients=3"]
-    status, told, _ = fedskew("data", "show", *(word for one in words for word in ("--set", one)))
-    assert status == 0 and "largest" in told and "100" in told
+    status, output, _ = fedskew("data", "show", *(word for pair in words for word in ("--set", pair)))
+    assert status == 0 and "largest" in output and "100" in output
 
 
 @pytest.mark.parametrize("kind", ["npz", "folder"])
@@ -94,11 +94,11 @@ def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: 
             for index, label in enumerate(labels[:120]):
                 (path / split / ("cat", "dog")[label]).mkdir(parents=True, exist_ok=True)
                 Image.fromarray(images[index]).save(path / split / ("cat", "dog")[label] / f"{index}.png")
-    status, told, _ = fedskew("data", "check", path)
-    assert status == 0 and "will work" in told
+    status, output, _ = fedskew("data", "check", path)
+    assert status == 0 and "will work" in output
     stated = "'classes=2'" if kind == "npz" else "'classes=cat,dog'"
-    assert f"fedskew run --set 'dataset={kind}:{path}' --set {stated} --set 'input-shape=1x6x5'" in told
-    assert ("100" if kind == "npz" else "60") in told
+    assert f"fedskew run --set 'dataset={kind}:{path}' --set {stated} --set 'input-shape=1x6x5'" in output
+    assert ("100" if kind == "npz" else "60") in output
 
 
 def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:
@@ -122,7 +122,7 @@ def test_check_says_what_is_wrong(tmp_path: Path, fedskew: FedSkew) -> None:
         ("empty", "must hold train/CLASS/* and test/CLASS/*"),
         ("text.txt", "cannot be read as an npz file"),
     ):
-        status, _, told = fedskew("data", "check", tmp_path / name)
-        assert (status, told.count("\n")) == (2, 1) and words in told
-    status, told, _ = fedskew("data", "check", tmp_path / "few.npz")
-    assert status == 0 and "With the default partition it will not: min-samples = 10" in told
+        status, _, errors = fedskew("data", "check", tmp_path / name)
+        assert (status, errors.count("\n")) == (2, 1) and words in errors
+    status, errors, _ = fedskew("data", "check", tmp_path / "few.npz")
+    assert status == 0 and "With the default partition it will not: min-samples = 10" in errors

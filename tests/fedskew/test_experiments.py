@@ -21,7 +21,7 @@ from server_app.methods import METHODS
 DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()
 
 
-def made(**entry: Any) -> Experiment:
+def built(**entry: Any) -> Experiment:
     """Return an experiment of two digits rounds."""
     return experiment("one", {"title": "", "settings": {"rounds": 2}, "methods": ["fedavg"], **entry})
 
@@ -31,19 +31,19 @@ def trained(cells: list[Cell]) -> dict[str, str]:
     return {cell.row: cell.run.general.method for cell in cells}
 
 
-@pytest.mark.parametrize("one", load_experiments().values(), ids=lambda one: one.name)
-def test_every_grid_point_of_every_shipped_experiment_parses(one: Experiment, tmp_path: Path) -> None:
-    cells = plan(one, {"results": str(tmp_path), "data-root": str(tmp_path)})
+@pytest.mark.parametrize("entry", load_experiments().values(), ids=lambda item: item.name)
+def test_every_grid_point_of_every_shipped_experiment_parses(entry: Experiment, tmp_path: Path) -> None:
+    cells = plan(entry, {"results": str(tmp_path), "data-root": str(tmp_path)})
     assert len({(cell.row, cell.column, cell.seed) for cell in cells}) == len(cells)
-    assert len(cells) == len(one.rows) * len(one.columns) * len(one.seeds)
+    assert len(cells) == len(entry.rows) * len(entry.columns) * len(entry.seeds)
     assert len(runs(cells)) <= len(cells)
 
 
-@pytest.mark.parametrize("one", load_experiments().values(), ids=lambda one: one.name)
-def test_rows_are_compared_on_the_same_data_clients_and_model(one: Experiment) -> None:
+@pytest.mark.parametrize("entry", load_experiments().values(), ids=lambda item: item.name)
+def test_rows_are_compared_on_the_same_data_clients_and_model(entry: Experiment) -> None:
     """No shipped experiment has rows that are about data, model, participation or rounds: columns are."""
     compared: dict[tuple[str, int], Cell] = {}
-    for cell in plan(one):
+    for cell in plan(entry):
         first = compared.setdefault((cell.column, cell.seed), cell).run
         assert cell.run.data == first.data, cell.row
         for key in ("seed", "model", "participation", "rounds"):
@@ -71,7 +71,7 @@ def test_rows_are_compared_on_the_same_data_clients_and_model(one: Experiment) -
 )
 def test_what_an_experiment_cannot_mean_is_refused(entry: Mapping[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        made(**entry)
+        built(**entry)
 
 
 def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_a_file_of_experiments_is_read_strictly(
     """Each of them is one sentence and exit status 2."""
     (tmp_path / "experiments.yaml").write_text(text)
     monkeypatch.setattr(experiments, "FILE", tmp_path / "experiments.yaml")
-    status, _, told = fedskew("run", "one", "--dry-run")
-    assert (status, told.count("\n")) == (2, 1)
-    assert re.search(words, told), told
+    status, _, errors = fedskew("run", "one", "--dry-run")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert re.search(words, errors), errors
 
 
 def test_a_file_of_experiments_that_is_none_is_one_sentence(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_a_suite_stands_for_its_experiments_once_each() -> None:
     suite = load_suites()["quick"]
-    assert [one.name for one in find_all(["quick"])] == list(suite.experiments)
+    assert [entry.name for entry in find_all(["quick"])] == list(suite.experiments)
     again = find_all(["abide", "quick", suite.experiments[0], "abide"])
-    assert [one.name for one in again] == ["abide", *suite.experiments]
+    assert [entry.name for entry in again] == ["abide", *suite.experiments]
     assert listed().keys() == load_experiments().keys() | load_suites().keys()
 
 
@@ -180,13 +180,13 @@ def test_a_suite_is_no_experiment(tmp_path: Path) -> None:
 
 def test_quick_is_at_most_twelve_claims_in_three_seeds_or_more() -> None:
     quick = find_all(["quick"])
-    assert sum(len(one.claims) for one in quick) <= 12
-    assert all(one.seeds[:3] == (0, 1, 2) for one in quick)
+    assert sum(len(entry.claims) for entry in quick) <= 12
+    assert all(entry.seeds[:3] == (0, 1, 2) for entry in quick)
 
 
 def ids(name: str) -> set[str]:
     """Return the ids of an experiment's runs."""
-    return {run.run_id for one in find_all([name]) for run in runs(plan(one))}
+    return {run.run_id for entry in find_all([name]) for run in runs(plan(entry))}
 
 
 @pytest.mark.parametrize(
@@ -203,36 +203,36 @@ def test_tables_of_the_same_runs_train_them_once(part: str, whole: str) -> None:
 
 def test_rounds_that_no_paper_states_are_assumed() -> None:
     """CReFF's paper and IWDS's poster name none; the latter's Figures 1 and 3 are about the first round."""
-    for name, one in load_experiments().items():
+    for name, entry in load_experiments().items():
         if name.startswith(("creff-", "iwds-")) and name not in ("iwds-figure1", "iwds-figure3"):
-            assert "rounds" in one.assumed and "rounds" not in one.settings, name
+            assert "rounds" in entry.assumed and "rounds" not in entry.settings, name
 
 
 def test_the_classifier_is_claimed_to_help_more_than_every_other_component() -> None:
-    one = load_experiments()["creff-figure2"]
-    assert [claim.than for claim in one.claims if claim.better == "classifier"] == [
-        row.label for row in one.rows if row.method == "real-blocks"
+    entry = load_experiments()["creff-figure2"]
+    assert [claim.than for claim in entry.claims if claim.better == "classifier"] == [
+        row.label for row in entry.rows if row.method == "real-blocks"
     ]
 
 
 def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() -> None:
-    one = load_experiments()["fedshift-table2"]
-    rounds = [settings["rounds"] for settings in one.columns.values()]
-    assert list(one.cells[one.reaches]) == rounds and one.selection == "best-test"
-    assert "all its rounds in the paper" in one.notes[one.reaches]
+    entry = load_experiments()["fedshift-table2"]
+    rounds = [settings["rounds"] for settings in entry.columns.values()]
+    assert list(entry.cells[entry.reaches]) == rounds and entry.selection == "best-test"
+    assert "all its rounds in the paper" in entry.notes[entry.reaches]
 
 
 def test_scaffold_is_below_fedavg_and_fedprox_after_one_epoch() -> None:
     """The worst of the four; FedShift's own claim makes it three."""
-    one = load_experiments()["fedshift-table3"]
-    below = {claim.better for claim in one.claims if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))}
-    assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in one.rows} - {"scaffold"}
+    entry = load_experiments()["fedshift-table3"]
+    below = {claim.better for claim in entry.claims if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))}
+    assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in entry.rows} - {"scaffold"}
 
 
 def test_the_assumed_settings_are_in_force_in_some_run() -> None:
-    for one in load_experiments().values():
-        cells = plan(one)
-        assert all(values_of(key, cells) for key in one.assumed), one.name
+    for entry in load_experiments().values():
+        cells = plan(entry)
+        assert all(values_of(key, cells) for key in entry.assumed), entry.name
 
 
 def test_quick_takes_as_long_as_the_readme_says() -> None:
@@ -243,11 +243,11 @@ def test_quick_takes_as_long_as_the_readme_says() -> None:
 
 def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| (\d+) \|[^|]*\|[^|]*\|$", DOCUMENTATION, re.M)
-    told = {name: int(number) for name, number in rows}
-    assert told == {name: len(ids(name)) for name in listed()}
+    documented = {name: int(number) for name, number in rows}
+    assert documented == {name: len(ids(name)) for name in listed()}
     for name, title in listed().items():
         if number := re.search(r"(\d+) runs", title):
-            assert int(number[1]) == told[name]
+            assert int(number[1]) == documented[name]
 
 
 def test_the_example_of_the_documentation_is_an_experiment() -> None:
@@ -257,20 +257,20 @@ def test_the_example_of_the_documentation_is_an_experiment() -> None:
 
 
 def test_assumed_settings_are_in_force_below_what_is_stated() -> None:
-    one = made(assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"])
-    first, second = (cell.run.flat() for cell in plan(one, {"batch-size": 16}))
+    entry = built(assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"])
+    first, second = (cell.run.flat() for cell in plan(entry, {"batch-size": 16}))
     assert (first["rounds"], first["batch-size"]) == (2, 16)
     assert second["creff.head-steps"] == 2
 
 
 def test_a_column_may_show_another_number_of_the_same_run() -> None:
-    one = made(columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"})
-    assert [one.metric_of(column) for column in one.columns] == ["accuracy", "few-recall"]
-    assert len(runs(plan(one))) == 1
+    entry = built(columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"})
+    assert [entry.metric_of(column) for column in entry.columns] == ["accuracy", "few-recall"]
+    assert len(runs(plan(entry))) == 1
 
 
 def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
-    cells = plan(made(methods=["fedavg", "creff", "fedprox"], columns={"a": {"alpha": 0.1}, "b": {"alpha": 0.2}}))
+    cells = plan(built(methods=["fedavg", "creff", "fedprox"], columns={"a": {"alpha": 0.1}, "b": {"alpha": 0.2}}))
     assert selected(cells) == cells
     (part,) = selected(cells, ["fedavg"], ["b"])
     assert (part.row, part.column, part.run.general.method) == ("fedavg", "b", "creff")
@@ -282,7 +282,7 @@ def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
 
 
 def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
-    cells = plan(made(methods=["fedavg", "creff", "ccvr", "tau-norm", "fedshift", "fedshift+creff", "fednova"]))
+    cells = plan(built(methods=["fedavg", "creff", "ccvr", "tau-norm", "fedshift", "fedshift+creff", "fednova"]))
     shared = "creff+ccvr+tau-norm"
     assert trained(cells) == {
         **dict.fromkeys(["fedavg", "creff", "ccvr", "tau-norm"], shared),
@@ -296,7 +296,7 @@ def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
 
 
 def test_rows_of_one_method_with_other_settings_are_other_runs() -> None:
-    cells = plan(made(methods=["fedavg", {"m = 1": {"method": "creff", "creff.features-per-class": 1}}, "creff"]))
+    cells = plan(built(methods=["fedavg", {"m = 1": {"method": "creff", "creff.features-per-class": 1}}, "creff"]))
     assert [cell.deployed for cell in cells] == ["average", "creff", "creff"]
     first, second, third = (cell.run for cell in cells)
     assert first.run_id == second.run_id != third.run_id
@@ -305,16 +305,16 @@ def test_rows_of_one_method_with_other_settings_are_other_runs() -> None:
 
 
 def test_settings_of_a_section_count_for_the_methods_that_use_it() -> None:
-    one = made(
+    entry = built(
         methods=["fedavg", "fedprox", "fedshift+fedprox"],
         settings={"proximal.mu": 0.1},
         columns={"E 2": {"local-epochs": 2}},
     )
-    fedavg, fedprox, both = (cell.run.flat() for cell in plan(one))
+    fedavg, fedprox, both = (cell.run.flat() for cell in plan(entry))
     assert "proximal.mu" not in fedavg
     assert fedprox["proximal.mu"] == both["proximal.mu"] == 0.1
     assert fedavg["local-epochs"] == 2
-    assert plan(one, {"proximal.mu": 0.3})[1].run.flat()["proximal.mu"] == 0.3
+    assert plan(entry, {"proximal.mu": 0.3})[1].run.flat()["proximal.mu"] == 0.3
 
 
 @pytest.mark.parametrize(
@@ -327,19 +327,19 @@ def test_settings_of_a_section_count_for_the_methods_that_use_it() -> None:
 )
 def test_a_section_that_no_row_uses_is_refused(entry: Mapping[str, Any]) -> None:
     with pytest.raises(SettingError, match=r"creff.steps.*has no effect"):
-        plan(made(**entry))
+        plan(built(**entry))
 
 
 def test_overrides_win_and_cannot_name_the_method() -> None:
-    one = made(methods=[{"slow": {"method": "fedavg", "rounds": 9}}], seeds=[0, 1])
-    assert [(cell.seed, cell.run.general.rounds) for cell in plan(one, {"rounds": 3})] == [(0, 3), (1, 3)]
-    assert [cell.run.general.seed for cell in plan(one, {"seed": 5})] == [5]
+    entry = built(methods=[{"slow": {"method": "fedavg", "rounds": 9}}], seeds=[0, 1])
+    assert [(cell.seed, cell.run.general.rounds) for cell in plan(entry, {"rounds": 3})] == [(0, 3), (1, 3)]
+    assert [cell.run.general.seed for cell in plan(entry, {"seed": 5})] == [5]
     with pytest.raises(SettingError, match="names its methods itself"):
-        plan(one, {"method": "creff"})
+        plan(entry, {"method": "creff"})
 
 
 def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
-    riders = {name for name in METHODS if split(made(methods=[name]).rows[0])[1]}
+    riders = {name for name in METHODS if split(built(methods=[name]).rows[0])[1]}
     assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"}
     assert not any(map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal")))
 
@@ -351,7 +351,7 @@ def test_a_hook_that_nobody_has_called_harmless_counts_as_training(monkeypatch: 
     assert passive("class-statistics")
     monkeypatch.setattr(VARIANTS["class-statistics"], "label_noise", lambda self, labels_B: 0, raising=False)
     assert not passive("class-statistics")
-    assert not split(made(methods=["ccvr"]).rows[0])[1]
+    assert not split(built(methods=["ccvr"]).rows[0])[1]
 
 
 def test_what_is_called_harmless_is_there() -> None:
@@ -360,4 +360,4 @@ def test_what_is_called_harmless_is_there() -> None:
 
 def test_two_deployed_models_are_two_rows() -> None:
     with pytest.raises(SettingError, match="a row of its own"):
-        plan(made(methods=["creff+ccvr"]))
+        plan(built(methods=["creff+ccvr"]))

@@ -45,9 +45,9 @@ def test_the_model_file_is_the_deployed_state_and_says_what_it_is(creff: RunFold
         assert all(torch.equal(tensor, deployed[wanted][name]) for name, tensor in state.items())
         build("small-cnn", (1, 8, 8), 10, 0).load_state_dict(state)
         with safe_open(folder / "model.safetensors", "pt") as file:
-            told = file.metadata()
-        assert told.pop("checksum")
-        assert told == {
+            metadata = file.metadata()
+        assert metadata.pop("checksum")
+        assert metadata == {
             "format": "pt", "fedskew-format": "1", "kind": "model", "run": creff.path.name, "method": "creff",
             "model": wanted, "round": "2", "architecture": "small-cnn", "classes": "0,1,2,3,4,5,6,7,8,9",
             "input-shape": "1x8x8", "mean": "0.5", "std": "0.5", "crop": "none",
@@ -139,7 +139,7 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "sentence"),
     [
         (
             lambda run: cut(run.checkpoint_file),
@@ -159,20 +159,20 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
     ids=["checkpoint cut", "checkpoint lost", "memory cut", "memory lost", "records are a folder"],
 )
 def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
-    fedbn: RunFolder, tmp_path: Path, harm: Callable[[RunFolder], object], told: str, fedskew: FedSkew
+    fedbn: RunFolder, tmp_path: Path, harm: Callable[[RunFolder], object], sentence: str, fedskew: FedSkew
 ) -> None:
     run = copied(fedbn, tmp_path)
     harm(run)
     status, out, errors = fedskew("export", run.path, "--output", tmp_path / "model")
     assert status == 2 and out == "" and errors.count("\n") == 1
-    assert re.search(told, errors.removeprefix("fedskew: ").rstrip())
+    assert re.search(sentence, errors.removeprefix("fedskew: ").rstrip())
     assert not (tmp_path / "model").exists()
 
 
 def settings_told(folder: RunFolder, **samples: object) -> None:
     """Change what settings.json tells of the clients, as by hand."""
-    told = folder.origin()
-    folder.settings_file.write_text(json.dumps({**told, "samples": {**told["samples"], **samples}}))
+    origin = folder.origin()
+    folder.settings_file.write_text(json.dumps({**origin, "samples": {**origin["samples"], **samples}}))
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/b", "a\nb", "a\0b"])
@@ -190,8 +190,10 @@ def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path:
     settings_told(run, clients=["0 bright"])
     with pytest.raises(DataError, match=r"settings.json: samples: must list every client and its samples"):
         export(TrainedRun(run), tmp_path / "model")
-    told = run.origin()
-    run.settings_file.write_text(json.dumps({**told, "settings": {**told["settings"], "rounds": "2", "model": None}}))
+    origin = run.origin()
+    run.settings_file.write_text(
+        json.dumps({**origin, "settings": {**origin["settings"], "rounds": "2", "model": None}})
+    )
     with pytest.raises(DataError, match=r"settings: model, rounds: is missing or of another type"):
         TrainedRun(run)
 
@@ -311,8 +313,8 @@ def test_onnx_gives_the_models_outputs(
         session = runtime.InferenceSession(folder.path / file, providers=["CPUExecutionProvider"])
         for count in (1, 5):
             pixels = np.random.default_rng(count).integers(0, 256, (count, 1, 8, 8)).astype(np.uint8)
-            (found,) = session.run(["logits"], {"pixels": pixels.astype(np.float32) / 255})
-            assert np.abs(found - logits(folder, site, pixels).numpy()).max() < 1e-5
+            (outputs,) = session.run(["logits"], {"pixels": pixels.astype(np.float32) / 255})
+            assert np.abs(outputs - logits(folder, site, pixels).numpy()).max() < 1e-5
 
 
 @pytest.fixture

@@ -212,6 +212,6 @@ def test_a_process_started_while_signals_are_held_back_gets_none_and_this_one_ge
     with pytest.raises(KeyboardInterrupt), one_interrupt():
         with held_back():
             os.kill(os.getpid(), signal.SIGTERM)
-            told = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+            process = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
         pytest.fail("the signal was lost")
-    assert all(str(number.value) in told.stdout for number in SIGNALS)
+    assert all(str(number.value) in process.stdout for number in SIGNALS)

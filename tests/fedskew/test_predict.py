@@ -28,10 +28,10 @@ from server_app.results import RunFolder
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a CReFF run's exports `average` and `creff`, its test set `test.npz` and its folder's path."""
     root = tmp_path_factory.mktemp("digits")
-    one, folder = trained_on_digits(root / "results")
+    config, folder = trained_on_digits(root / "results")
     for model in ("average", "creff"):
         exported(folder, root / model, model)
-    write_test_set(one, root / "test.npz")
+    write_test_set(config, root / "test.npz")
     (root / "run.txt").write_text(str(folder.path))
     return root
 
@@ -55,15 +55,15 @@ def last_round(root: Path) -> dict[str, dict[str, object]]:
 
 @pytest.mark.parametrize("model", ["average", "creff"])
 def test_the_runs_numbers_come_back(digits: Path, fedskew: FedSkew, model: str) -> None:
-    status, told, _ = fedskew("predict", digits / model, digits / "test.npz", "--json")
-    found, recorded = json.loads(told), last_round(digits)[model]
-    assert status == 0 and len(found["predictions"]) == 360
+    status, output, _ = fedskew("predict", digits / model, digits / "test.npz", "--json")
+    answer, recorded = json.loads(output), last_round(digits)[model]
+    assert status == 0 and len(answer["predictions"]) == 360
     for key in ("accuracy", "balanced-accuracy", "macro-f1", "recall"):
-        assert found["metrics"][key] == recorded[key]
-    assert found["metrics"]["loss"] == pytest.approx(recorded["loss"], rel=1e-12)  # a sum, here in another order
-    right = sum(one["prediction"] == one["label"] for one in found["predictions"])
+        assert answer["metrics"][key] == recorded[key]
+    assert answer["metrics"]["loss"] == pytest.approx(recorded["loss"], rel=1e-12)  # a sum, here in another order
+    right = sum(prediction["prediction"] == prediction["label"] for prediction in answer["predictions"])
     assert right / 360 == pytest.approx(recorded["accuracy"], abs=1e-12)
-    assert all(0.1 <= one["probability"] <= 1 for one in found["predictions"])
+    assert all(0.1 <= prediction["probability"] <= 1 for prediction in answer["predictions"])
 
 
 def test_each_sites_numbers_come_back(domains: Path, fedskew: FedSkew) -> None:
@@ -78,12 +78,12 @@ def test_a_local_batch_norm_model_without_a_site_says_what_there_is(
     domains: Path, digits: Path, fedskew: FedSkew
 ) -> None:
     for words in ((), ("--site", "elsewhere")):
-        status, _, told = fedskew("predict", domains / "model", domains / "inputs-dark.npz", *words)
-        assert (status, told.count("\n")) == (2, 1)
+        status, _, errors = fedskew("predict", domains / "model", domains / "inputs-dark.npz", *words)
+        assert (status, errors.count("\n")) == (2, 1)
         for word in ("--site", "bright, dark", "averaged", "re-estimate", "nearest", "nobody trained with"):
-            assert word in told
-    status, _, told = fedskew("predict", digits / "creff", digits / "test.npz", "--site", "bright")
-    assert status == 2 and "has no effect" in told
+            assert word in errors
+    status, _, errors = fedskew("predict", digits / "creff", digits / "test.npz", "--site", "bright")
+    assert status == 2 and "has no effect" in errors
 
 
 def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
@@ -95,31 +95,31 @@ def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
     mean = state_at(folder, inputs, "averaged")
     name = "features.2.running_mean"  # 40 samples at each site
     assert torch.allclose(mean[name], (bright[name] + dark[name]) / 2)
-    own = state_at(folder, inputs, "re-estimate")
+    reestimated = state_at(folder, inputs, "re-estimate")
     everything = inputs.samples.batch(torch.arange(40)).flatten(1)
     hidden = everything @ folder.shared["features.1.weight"].T + folder.shared["features.1.bias"]
-    assert torch.allclose(own[name], hidden.mean(0), atol=1e-5)
-    assert torch.allclose(own["features.2.running_var"], hidden.var(0), rtol=1e-4)
-    assert torch.equal(own["features.2.weight"], mean["features.2.weight"])
-    assert all(torch.equal(own[name], tensor) for name, tensor in folder.shared.items())
+    assert torch.allclose(reestimated[name], hidden.mean(0), atol=1e-5)
+    assert torch.allclose(reestimated["features.2.running_var"], hidden.var(0), rtol=1e-4)
+    assert torch.equal(reestimated["features.2.weight"], mean["features.2.weight"])
+    assert all(torch.equal(reestimated[name], tensor) for name, tensor in folder.shared.items())
     assert batch_norm_names(folder.model) == folder.private
     for site, kept in folder.sites.items():
         near = state_at(folder, read_inputs(domains / f"inputs-{site}.npz", folder.description), "nearest")
         assert all(torch.equal(near[name], tensor) for name, tensor in kept.items())
     for way in ("averaged", "re-estimate", "nearest"):
-        status, told, _ = fedskew("predict", domains / "model", inputs.where, "--site", way, "--json")
-        assert status == 0 and json.loads(told).keys() == {"predictions"}
+        status, errors, _ = fedskew("predict", domains / "model", inputs.where, "--site", way, "--json")
+        assert status == 0 and json.loads(errors).keys() == {"predictions"}
     np.savez(domains / "one.npz", images=np.zeros((1, 8, 8), np.uint8))
-    status, _, told = fedskew("predict", domains / "model", domains / "one.npz", "--site", "re-estimate")
-    assert status == 2 and "two inputs or more" in told
+    status, _, errors = fedskew("predict", domains / "model", domains / "one.npz", "--site", "re-estimate")
+    assert status == 2 and "two inputs or more" in errors
 
 
 def test_singleset_has_nothing_for_an_unseen_site(tmp_path: Path, fedskew: FedSkew) -> None:
     folder = exported(trained_on_domains(tmp_path, "singleset", rounds=1)[1], tmp_path / "model")
     file = write_inputs(tmp_path, "dark")
     assert fedskew("predict", folder, file, "--site", "dark")[0] == 0
-    status, _, told = fedskew("predict", folder, file, "--site", "averaged")
-    assert status == 2 and "bright, dark" in told and "nobody" not in told
+    status, _, errors = fedskew("predict", folder, file, "--site", "averaged")
+    assert status == 2 and "bright, dark" in errors and "nobody" not in errors
 
 
 def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
@@ -131,19 +131,19 @@ def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path,
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(draw.integers(0, 256, (11, 9, 3), np.uint8)).save(file)
     renamed = rewritten(digits / "creff", tmp_path / "two", two_classes)
-    made = load(DataSettings(f"folder:{tmp_path / 'own'}", classes="cat,dog", input_shape="1x8x8"))
+    dataset = load(DataSettings(f"folder:{tmp_path / 'own'}", classes="cat,dog", input_shape="1x8x8"))
     about = ModelFolder(renamed).description
     inputs = read_inputs(tmp_path / "own" / "test", about)
-    assert torch.equal(inputs.samples.batch(torch.arange(24)), normalized(np.asarray(made.test_inputs)))
-    assert inputs.samples.labels_N.tolist() == made.test_labels.tolist() and inputs.labeled
+    assert torch.equal(inputs.samples.batch(torch.arange(24)), normalized(np.asarray(dataset.test_inputs)))
+    assert inputs.samples.labels_N.tolist() == dataset.test_labels.tolist() and inputs.labeled
     flat = read_inputs(tmp_path / "own" / "test" / "dog", about)
-    assert torch.equal(flat.samples.batch(torch.arange(12)), normalized(np.asarray(made.test_inputs)[12:]))
+    assert torch.equal(flat.samples.batch(torch.arange(12)), normalized(np.asarray(dataset.test_inputs)[12:]))
     assert not flat.labeled and flat.names == sorted(f"[{index}].png" for index in range(1, 24, 2))
-    status, told, _ = fedskew("predict", renamed, tmp_path / "own" / "test")
+    status, output, _ = fedskew("predict", renamed, tmp_path / "own" / "test")
     assert status == 0
     for word in ("cat/[0].png", "and 4 more", "balanced accuracy", "recall of cat"):
-        assert word in told
-    status, told, _ = fedskew("predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv")
+        assert word in output
+    status, output, _ = fedskew("predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv")
     with (tmp_path / "told.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 24 and rows[0].keys() == {"input", "prediction", "probability", "label"}
@@ -160,14 +160,14 @@ def normalized(images: np.ndarray) -> torch.Tensor:
 def rewritten(source: Path, target: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> Path:
     """Copy an export with its model file changed."""
     shutil.copytree(source, target)
-    state, told = tensor_files.read(source / "model.safetensors")
-    change(state, told)
-    write_atomically(target / "model.safetensors", state, told)
+    state, metadata = tensor_files.read(source / "model.safetensors")
+    change(state, metadata)
+    write_atomically(target / "model.safetensors", state, metadata)
     return target
 
 
-def two_classes(state: dict[str, torch.Tensor], told: dict[str, str]) -> None:
-    told["classes"] = "cat,dog"
+def two_classes(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    metadata["classes"] = "cat,dog"
     for name in ("head.weight", "head.bias"):
         state[name] = state[name][:2].clone()
 
@@ -175,26 +175,26 @@ def two_classes(state: dict[str, torch.Tensor], told: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda state, told: told.update({"classes": "a,b,c"}), ["head.weight", "10x64", "3x64"]),
-        (lambda state, told: told.update({"classes": "a"}), ["classes = 'a'", "at least two"]),
-        (lambda state, told: told.update({"input-shape": "1xBx8"}), ["input-shape", "1xBx8"]),
-        (lambda state, told: told.update({"architecture": "no-such"}), ["architecture = 'no-such'"]),
-        (lambda state, told: told.update({"mean": "0.5,0.5"}), ["mean = '0.5,0.5'", "1x8x8"]),
-        (lambda state, told: told.update({"std": "0"}), ["std = '0'"]),
-        (lambda state, told: told.pop("method"), ["lack method"]),
-        (lambda state, told: told.update({"fedskew-format": "2"}), ["fedskew-format = '2'"]),
-        (lambda state, told: told.clear(), ["fedskew-format = None"]),
-        (lambda state, told: state.pop("head.bias"), ["head.bias is missing"]),
-        (lambda state, told: state.update({"tail": torch.ones(1)}), ["'tail' is not expected"]),
-        (lambda state, told: state["head.bias"].fill_(float("nan")), ["head.bias is not finite"]),
-        (lambda state, told: state["head.weight"].fill_(3e38), ["outputs are not finite"]),
+        (lambda state, errors: errors.update({"classes": "a,b,c"}), ["head.weight", "10x64", "3x64"]),
+        (lambda state, errors: errors.update({"classes": "a"}), ["classes = 'a'", "at least two"]),
+        (lambda state, errors: errors.update({"input-shape": "1xBx8"}), ["input-shape", "1xBx8"]),
+        (lambda state, errors: errors.update({"architecture": "no-such"}), ["architecture = 'no-such'"]),
+        (lambda state, errors: errors.update({"mean": "0.5,0.5"}), ["mean = '0.5,0.5'", "1x8x8"]),
+        (lambda state, errors: errors.update({"std": "0"}), ["std = '0'"]),
+        (lambda state, errors: errors.pop("method"), ["lack method"]),
+        (lambda state, errors: errors.update({"fedskew-format": "2"}), ["fedskew-format = '2'"]),
+        (lambda state, errors: errors.clear(), ["fedskew-format = None"]),
+        (lambda state, errors: state.pop("head.bias"), ["head.bias is missing"]),
+        (lambda state, errors: state.update({"tail": torch.ones(1)}), ["'tail' is not expected"]),
+        (lambda state, errors: state["head.bias"].fill_(float("nan")), ["head.bias is not finite"]),
+        (lambda state, errors: state["head.weight"].fill_(3e38), ["outputs are not finite"]),
     ],
 )  # fmt: skip
 def test_a_model_that_is_not_in_order(digits: Path, tmp_path: Path, fedskew: FedSkew, change, words: list[str]) -> None:
     folder = rewritten(digits / "creff", tmp_path / "model", change)
-    status, _, told = fedskew("predict", folder, digits / "test.npz")
-    assert (status, told.count("\n")) == (2, 1)
-    assert all(word in told for word in words), told
+    status, _, errors = fedskew("predict", folder, digits / "test.npz")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert all(word in errors for word in words), errors
 
 
 def test_broken_files_and_files_of_another_run(digits: Path, domains: Path, tmp_path: Path, fedskew: FedSkew) -> None:
@@ -214,8 +214,8 @@ def test_broken_files_and_files_of_another_run(digits: Path, domains: Path, tmp_
         "nowhere": "holds no model.safetensors",
         "mixed": "site-dark.safetensors: is of run",
     }.items():
-        status, _, told = fedskew("predict", tmp_path / name, digits / "test.npz")
-        assert (status, told.count("\n")) == (2, 1) and words in told
+        status, _, errors = fedskew("predict", tmp_path / name, digits / "test.npz")
+        assert (status, errors.count("\n")) == (2, 1) and words in errors
 
 
 def test_flipped_bits_are_noticed_by_the_checksum(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
@@ -225,28 +225,28 @@ def test_flipped_bits_are_noticed_by_the_checksum(digits: Path, tmp_path: Path, 
     for place in draws.integers(len(content) // 2, len(content), 40).tolist():
         content[place] ^= 64
     file.write_bytes(content)
-    status, out, told = fedskew("predict", tmp_path / "model", digits / "test.npz")
-    assert (status, out, told.count("\n")) == (2, "", 1) and "is damaged: its checksum is another" in told
+    status, out, errors = fedskew("predict", tmp_path / "model", digits / "test.npz")
+    assert (status, out, errors.count("\n")) == (2, "", 1) and "is damaged: its checksum is another" in errors
 
 
 def test_a_site_s_file_is_taken_under_its_own_name_alone(domains: Path, tmp_path: Path, fedskew: FedSkew) -> None:
     shutil.copytree(domains / "model", tmp_path / "model")
     site, other = (tmp_path / "model" / f"site-{name}.safetensors" for name in ("bright", "dark"))
     shutil.copy(other, site)
-    status, _, told = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
-    assert (status, told.count("\n")) == (2, 1) and f"{site} is not the file that belongs here: its site" in told
+    status, _, errors = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
+    assert (status, errors.count("\n")) == (2, 1) and f"{site} is not the file that belongs here: its site" in errors
     shutil.copy(domains / "model" / site.name, tmp_path / "model" / "model.safetensors")
-    status, _, told = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
-    assert status == 2 and "model.safetensors is not the file that belongs here: its kind is 'site'" in told
+    status, _, errors = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
+    assert status == 2 and "model.safetensors is not the file that belongs here: its kind is 'site'" in errors
 
 
 def test_exports_of_earlier_versions_are_read(domains: Path, tmp_path: Path) -> None:
     """They have no kind, and the first ones no checksum."""
     shutil.copytree(domains / "model", tmp_path / "model")
     for file in (tmp_path / "model").glob("*.safetensors"):
-        state, told = tensor_files.read(file)
-        del told["kind"]
-        save_file(state, file, told)
+        state, metadata = tensor_files.read(file)
+        del metadata["kind"]
+        save_file(state, file, metadata)
     assert list(ModelFolder(tmp_path / "model").sites) == ["bright", "dark"]
 
 
@@ -261,8 +261,8 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         "none": {"images": images[:0]},
         "split": {"test_images": images},
     }
-    for name, made in arrays.items():
-        np.savez(tmp_path / f"{name}.npz", **made)
+    for name, members in arrays.items():
+        np.savez(tmp_path / f"{name}.npz", **members)
     (tmp_path / "empty").mkdir()
     for name in ("text/words.txt", "mixed/image.png", "mixed/cat/image.png", "classes/cat/image.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -281,23 +281,23 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         "classes": "class folders cat are none of",
         "nowhere": "there is no such file",
     }.items():
-        status, _, told = fedskew("predict", digits / "creff", tmp_path / name)
-        assert (status, told.count("\n")) == (2, 1) and words in told, told
-    status, _, told = fedskew(
+        status, _, errors = fedskew("predict", digits / "creff", tmp_path / name)
+        assert (status, errors.count("\n")) == (2, 1) and words in errors, errors
+    status, _, errors = fedskew(
         "predict", digits / "creff", digits / "test.npz", "--output", tmp_path / "no" / "file.csv"
     )
-    assert status == 2 and "--output" in told and "cannot be written" in told
+    assert status == 2 and "--output" in errors and "cannot be written" in errors
 
 
 def test_export_by_name_and_by_folder(digits: Path, fedskew: FedSkew) -> None:
     path = Path((digits / "run.txt").read_text())
-    status, told, _ = fedskew("export", path.name, "--results", path.parent)
-    assert status == 0 and told.split() == [
+    status, errors, _ = fedskew("export", path.name, "--results", path.parent)
+    assert status == 0 and errors.split() == [
         str(path / "export/creff" / name) for name in ("model.safetensors", "README.md")
     ]
-    status, told, _ = fedskew("export", path, "--model", "average", "--output", digits / "mine")
-    assert status == 0 and str(digits / "mine" / "model.safetensors") in told
-    status, _, told = fedskew("export", "no-such-run", "--results", path.parent)
-    assert (status, told.count("\n")) == (2, 1) and "is no run's folder" in told
-    status, _, told = fedskew("export", path, "--model", "ccvr")
-    assert status == 2 and "average, creff" in told
+    status, errors, _ = fedskew("export", path, "--model", "average", "--output", digits / "mine")
+    assert status == 0 and str(digits / "mine" / "model.safetensors") in errors
+    status, _, errors = fedskew("export", "no-such-run", "--results", path.parent)
+    assert (status, errors.count("\n")) == (2, 1) and "is no run's folder" in errors
+    status, _, errors = fedskew("export", path, "--model", "ccvr")
+    assert status == 2 and "average, creff" in errors

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import FedSkew
-from in_process import experiment, jobs_of, made, small
+from in_process import cells_of, experiment, jobs_of, small
 from rich.console import Console
 
 import fedskew.experiments.experiments
@@ -43,21 +43,21 @@ def conducted(cells: list[Cell], at_once: int = 2) -> tuple[dict[str, dict[str, 
 
 def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp_path: Path) -> None:
     columns = {"slow": {}, "bad": {"learning-rate": 1e30}, "fast": {"learning-rate": 0.1}}
-    cells = made(tmp_path / "sweep", columns=columns)
-    done, failed, told = conducted(cells)
+    cells = cells_of(tmp_path / "sweep", columns=columns)
+    done, failed, output = conducted(cells)
     good = [cell for cell in cells if cell.column != "bad"]
     assert set(done) == {cell.run.run_id for cell in good}
     assert len(failed) == 2
     for name, reason in failed.items():
         assert "bad" in name and "not finite" in reason and "\n" not in reason
-    assert "4 of 6 done, 0 running, 2 failed" in told
+    assert "4 of 6 done, 0 running, 2 failed" in output
     for cell in good:
         alone = experiment(tmp_path / "alone", method=cell.row, **changes_of(cell))
         assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
-    again, failed_again, told = conducted(cells)
+    again, failed_again, output = conducted(cells)
     assert again == done and list(failed_again) == list(failed)
-    assert "4 of 6 runs finished earlier" in told
-    assert not any(f"{cell.row}, {cell.column}" in told for cell in good), "conducted again"
+    assert "4 of 6 runs finished earlier" in output
+    assert not any(f"{cell.row}, {cell.column}" in output for cell in good), "conducted again"
 
 
 def changes_of(cell: Cell) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Killing(Overview):
 def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
     methods = ["fedbn", "fedshift"]
     planned = [small(tmp_path / "sweep", method=method, rounds=4) for method in methods]
-    jobs = [Job(one, one.general.method) for one in planned]
+    jobs = [Job(config, config.general.method) for config in planned]
     overview = Killing(Console(file=io.StringIO()), jobs, "round   2/4", times)
     outcomes = conduct(jobs, replace(INPROCESS, jobs=1), overview)
     assert len(overview.killed) == times
@@ -100,13 +100,13 @@ def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
             assert summary["hash"] == hashes[method]
     # the second kill hits the run that went on, unless it had already told of round 2
     again = conduct(jobs, replace(INPROCESS, jobs=1), Overview(Console(file=io.StringIO()), jobs, 1))
-    assert [again[one.run_id].summary["hash"] for one in planned] == list(hashes.values())  # type: ignore[index]
+    assert [again[config.run_id].summary["hash"] for config in planned] == list(hashes.values())  # type: ignore[index]
 
 
 def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = small(tmp_path)
+    config = small(tmp_path)
     shares = replace(INPROCESS, jobs=1)
-    conduct([Job(one, "a run")], shares, Overview(Console(file=io.StringIO()), [], 1))
+    conduct([Job(config, "a run")], shares, Overview(Console(file=io.StringIO()), [], 1))
     take, killed = Worker.take, []
 
     def kill_first(self: Worker, *words: Any, **more: Any) -> None:
@@ -118,16 +118,16 @@ def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(tmp_path: Path, m
 
     monkeypatch.setattr(Worker, "take", kill_first)
     console = Console(file=io.StringIO(), width=200)
-    again = Job(replace(one, general=replace(one.general, fresh=True)), "a run")
+    again = Job(replace(config, general=replace(config.general, fresh=True)), "a run")
     (outcome,) = conduct([again], shares, Overview(console, [again], 1)).values()
-    told = console.file.getvalue()  # type: ignore[attr-defined]
+    output = console.file.getvalue()  # type: ignore[attr-defined]
     assert outcome.summary is not None and killed
-    assert "another one goes on" in told and "round   1/2" in told and "finished earlier" not in told
+    assert "another one goes on" in output and "round   1/2" in output and "finished earlier" not in output
 
 
 def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
-    one = small(tmp_path)
-    jobs = [Job(replace(one, general=replace(one.general, fresh=fresh)), "a run") for fresh in (False, True)]
+    config = small(tmp_path)
+    jobs = [Job(replace(config, general=replace(config.general, fresh=fresh)), "a run") for fresh in (False, True)]
     rounds = []
 
     class Watching(Overview):
@@ -156,18 +156,19 @@ def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
             super().started(job)
             file.write_text(file.read_text() + "# another\n")
 
-    one = small(tmp_path / "results", model="sweep_model:net", fresh=True)
-    jobs = [Job(one, "a run")]
+    config = small(tmp_path / "results", model="sweep_model:net", fresh=True)
+    jobs = [Job(config, "a run")]
     outcomes = conduct(jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1))
-    assert replace(one).run_id != one.run_id, "the file counts"
-    assert list(outcomes) == [one.run_id] and outcomes[one.run_id].summary is not None
-    assert [path.name for path in (tmp_path / "results").iterdir()] == [one.run_id]
+    assert replace(config).run_id != config.run_id, "the file counts"
+    assert list(outcomes) == [config.run_id] and outcomes[config.run_id].summary is not None
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [config.run_id]
 
 
 def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     planned = [
-        replace(one, general=replace(one.general, fresh=True)) for one in (small(tmp_path, seed=s) for s in (0, 1))
+        replace(config, general=replace(config.general, fresh=True))
+        for config in (small(tmp_path, seed=s) for s in (0, 1))
     ]
     with RunFolder(planned[0].folder).locked():
         done, failed = run_all(planned, [], Console(file=io.StringIO()), "inprocess", 1)
@@ -262,7 +263,7 @@ def test_a_run_that_another_process_holds_is_named_and_the_others_go_on(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A single run beside a sweep, or a second sweep, in one folder of results."""
-    cells = made(tmp_path, methods=["fedavg", "fedshift"])
+    cells = cells_of(tmp_path, methods=["fedavg", "fedshift"])
     with RunFolder(cells[0].run.folder).locked():
         done, failed, _ = conducted(cells, at_once=1)
     assert list(done) == [cells[1].run.run_id]
@@ -282,7 +283,7 @@ def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path) -> None:
 
 def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     columns = {"there": {}, "gone": {"dataset": "mnist", "model": "small-cnn", "data-root": str(tmp_path)}}
-    cells = made(tmp_path / "sweep", columns=columns, methods=["fedavg"])
+    cells = cells_of(tmp_path / "sweep", columns=columns, methods=["fedavg"])
     done, failed, _ = conducted(cells)
     assert len(done) == 1
     ((name, reason),) = failed.items()
@@ -294,14 +295,14 @@ def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Pa
 def test_where_all_data_are_missing_every_set_is_named_once(tmp_path: Path) -> None:
     columns = {name: {"dataset": name, "model": "small-cnn", "data-root": str(tmp_path)} for name in ("mnist", "usps")}
     with pytest.raises(DataError, match=r"mnist is not there.*usps is not there") as raised:
-        conducted(made(tmp_path / "sweep", columns=columns, methods=["fedavg"], seeds=[0, 1]))
+        conducted(cells_of(tmp_path / "sweep", columns=columns, methods=["fedavg"], seeds=[0, 1]))
     assert str(raised.value).count("mnist is not there") == 1
 
 
 def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(tmp_path: Path) -> None:
     file = tmp_path / "own.npz"
-    own = {"dataset": f"npz:{file}", "classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
-    cells = made(tmp_path / "sweep", columns={"there": {}, "broken": own}, methods=["fedavg"], seeds=[0, 1])
+    broken = {"dataset": f"npz:{file}", "classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
+    cells = cells_of(tmp_path / "sweep", columns={"there": {}, "broken": broken}, methods=["fedavg"], seeds=[0, 1])
     file.write_bytes(b"no zip at all")
     done, failed, _ = conducted(cells)
     assert len(done) == 2 and len(failed) == 2
@@ -325,19 +326,19 @@ def test_a_partition_that_cannot_be_dealt_for_one_seed_is_told_before_anything_s
 
     monkeypatch.setattr("fedskew.sweep.federate", dealt)
     with pytest.raises(SettingError, match="cannot be dealt"):
-        conducted(made(tmp_path / "sweep", methods=["fedavg"], seeds=[0, 1]))
+        conducted(cells_of(tmp_path / "sweep", methods=["fedavg"], seeds=[0, 1]))
     assert not (tmp_path / "sweep").exists()
 
 
 def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
-    cells = made(tmp_path / "sweep", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"])
+    cells = cells_of(tmp_path / "sweep", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"])
     with pytest.raises(SettingError, match="clients"):
         conducted(cells)
     assert not (tmp_path / "sweep").exists()
 
 
 def test_a_sweep_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = made(tmp_path / "sweep", methods=["fedavg"])
+    cells = cells_of(tmp_path / "sweep", methods=["fedavg"])
     conducted(cells)
     monkeypatch.setattr("fedskew.sweep.checked", lambda jobs: pytest.fail("looked at the data"))
     done, failed, _ = conducted(cells)
@@ -349,10 +350,10 @@ def test_a_sweep_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pyt
 def test_the_last_lines_and_the_exit_status_name_failed_runs(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing: Callable[..., Any] = lambda planned, *rest: ({}, {one.run_id: "no luck" for one in planned})  # noqa: E731
+    failing: Callable[..., Any] = lambda planned, *rest: ({}, {config.run_id: "no luck" for config in planned})  # noqa: E731
     monkeypatch.setattr("fedskew.cli.run.run_all", failing)
-    status, _, told = fedskew("run", "demo-missing", "--seed", 0, "--results", tmp_path)
-    lines = told.splitlines()
+    status, _, errors = fedskew("run", "demo-missing", "--seed", 0, "--results", tmp_path)
+    lines = errors.splitlines()
     assert status == 1
     assert lines[0] == "fedskew: 2 of 2 runs failed"
     assert len(lines) == 3 and all(line.endswith(": no luck") for line in lines[1:])

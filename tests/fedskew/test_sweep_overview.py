@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from in_process import SERVER_SMALL, jobs_of, made, small
+from in_process import SERVER_SMALL, cells_of, jobs_of, small
 from rich.console import Console
 
 from fedskew.cli.results_table import lines, results_table
@@ -20,10 +20,12 @@ from server_app.run_settings import RunSettings
 
 
 def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
-    cells = made(tmp_path, methods=["fedavg", "creff", "fedshift"], columns={"a": {}}, settings=SERVER_SMALL["creff"])
+    cells = cells_of(
+        tmp_path, methods=["fedavg", "creff", "fedshift"], columns={"a": {}}, settings=SERVER_SMALL["creff"]
+    )
     assert list(labels(runs(cells), cells).values()) == ["fedavg/creff, a, seed 0", "fedshift, a, seed 0"]
-    one = small(tmp_path, seed=3)
-    assert labels([one], []) == {one.run_id: "fedavg, seed 3"}
+    config = small(tmp_path, seed=3)
+    assert labels([config], []) == {config.run_id: "fedavg, seed 3"}
 
 
 # ---- who gets what ---------------------------------------------------------------------------------------------------
@@ -70,29 +72,31 @@ def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> Non
         overview.live.refresh()
         overview.heard(job, "client 3 left out")
         overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
-    told = file.getvalue()
-    assert "loss 1.000" not in told
-    assert "client 3 left out" in told and "finished  fedavg 25.0" in told and "0 of 1 done, 1 running" in told
+    output = file.getvalue()
+    assert "loss 1.000" not in output
+    assert "client 3 left out" in output and "finished  fedavg 25.0" in output and "0 of 1 done, 1 running" in output
 
 
 def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
-    first = made(tmp_path, methods=["fedavg"])
-    second = [replace(cell, experiment="two") for cell in made(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})]
+    first = cells_of(tmp_path, methods=["fedavg"])
+    second = [
+        replace(cell, experiment="two") for cell in cells_of(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})
+    ]
     cells = [*first, *second]
     assert list(labels(runs(cells), cells).values()) == ["one, fedavg, seed 0", "two, fedavg, seed 0"]
     numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
     models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
-    shown = lines(cells, runs(cells), {one.run_id: models for one in runs(cells)})
+    shown = lines(cells, runs(cells), {config.run_id: models for config in runs(cells)})
     headings = [column.header for column in results_table(shown).columns]
     assert headings[:2] == ["experiment", "method"]
     assert list(results_table(shown).columns[0].cells) == ["one", "two"]
     assert "experiment" not in [column.header for column in results_table(shown[:1]).columns]
     again = [*first, replace(first[0], experiment="two")]
-    assert len(lines(again, runs(again), {one.run_id: models for one in runs(again)})) == 2, (
+    assert len(lines(again, runs(again), {config.run_id: models for config in runs(again)})) == 2, (
         "a run of both is shown in both"
     )
 
 
 def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
-    one: RunSettings = small(tmp_path)
-    assert labels([one], [Cell("one", "a row", "", 0, one, "average")])[one.run_id] == "a row, seed 0"
+    config: RunSettings = small(tmp_path)
+    assert labels([config], [Cell("one", "a row", "", 0, config, "average")])[config.run_id] == "a row, seed 0"

@@ -76,21 +76,21 @@ def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("listed", "expected"),
     [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", []), ("-1", []), ("0, -1, 1", ["0"])],
 )
 def test_visible_gpus_are_those_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, expected: list[str]
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: list[str]
 ) -> None:
     answer = subprocess.CompletedProcess([], 0, "0, GPU-a, 1000\n1, GPU-b, 2000\n")
     monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
     monkeypatch.setattr("torch.version.cuda", "12.4")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if told is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    found = jobs_module.visible_gpus()
-    assert list(found) == expected
-    assert all(found[name] == (1000 if name == "0" else 2000) * 2**20 for name in found)
+    if listed is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    gpus = jobs_module.visible_gpus()
+    assert list(gpus) == expected
+    assert all(gpus[name] == (1000 if name == "0" else 2000) * 2**20 for name in gpus)
 
 
 def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ class Busy:
     def __init__(self, job: Job, taken: int) -> None:
         self.job, self.taken = job, taken
 
-    def memory(self) -> int:
+    def memory_bytes(self) -> int:
         return self.taken
 
 

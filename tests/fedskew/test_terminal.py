@@ -42,13 +42,13 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> 
     stated = [f"dataset=npz:{folder}/own.npz", "classes=[/b],[red],:smile:", "input-shape=1x8x8", "model=mlp-bn"]
     stated += ["rounds=1", "clients=2", "min-samples=5", "alpha=1", f"results={folder}"]
     words = [word for text in stated for word in ("--set", text)]
-    status, told, errors = fedskew("run", "--engine", "inprocess", *words)
+    status, output, errors = fedskew("run", "--engine", "inprocess", *words)
     assert status == 0, errors
-    assert "[/b]" in told and "[red]" in told and ":smile:" in told and str(folder) in told
+    assert "[/b]" in output and "[red]" in output and ":smile:" in output and str(folder) in output
     (run,) = (path for path in folder.iterdir() if path.is_dir())
     for command in (("data", "show", *words), ("export", run), ("data", "check", folder / "own.npz")):
-        status, told, errors = fedskew(*command)
-        assert status == 0 and str(run if command[0] == "export" else folder / "own.npz") in told, errors
+        status, output, errors = fedskew(*command)
+        assert status == 0 and str(run if command[0] == "export" else folder / "own.npz") in output, errors
     np.savez(tmp_path / "new.npz", images=images, labels=labels)
-    status, told, errors = fedskew("predict", run / "export" / "average", tmp_path / "new.npz")
-    assert status == 0 and "recall of [/b]" in told and "recall of [red]" in told, errors
+    status, output, errors = fedskew("predict", run / "export" / "average", tmp_path / "new.npz")
+    assert status == 0 and "recall of [/b]" in output and "recall of [red]" in output, errors

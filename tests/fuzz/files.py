@@ -168,8 +168,8 @@ def image_subjects() -> list[Subject]:
 def cache_subject(root: Path) -> Subject:
     """A file of the cached copy of a data set, which is made anew from its source; that lies in `root`."""
     np.savez(root / "own.npz", train_images=PIXELS, train_labels=LABELS, test_images=PIXELS, test_labels=LABELS)
-    own = DataSettings(f"npz:{root / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(root / "cache"))
-    load(own)
+    settings = DataSettings(f"npz:{root / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(root / "cache"))
+    load(settings)
     (copy,) = (root / "cache").iterdir()
     files = {file.name: file.read_bytes() for file in sorted(copy.iterdir())}
 
@@ -178,8 +178,13 @@ def cache_subject(root: Path) -> Subject:
         shutil.copytree(copy, folder / "cache" / copy.name)
         write(folder / "cache" / copy.name / arrived[0], arrived[1])
         cache._verified.clear()  # as in a process that begins
-        made = load(replace(own, cache=str(folder / "cache")))
-        return made.content, made.train_inputs.tolist(), made.test_labels.tolist(), made.train_labels.tolist()
+        dataset = load(replace(settings, cache=str(folder / "cache")))
+        return (
+            dataset.content,
+            dataset.train_inputs.tolist(),
+            dataset.test_labels.tolist(),
+            dataset.train_labels.tolist(),
+        )
 
     changed = st.sampled_from(sorted(files)).flatmap(lambda name: st.tuples(st.just(name), mutated(files[name])))
     genuine = read_copy(("dataset.json", files["dataset.json"]), root / "genuine")
@@ -193,9 +198,9 @@ def partition_subjects() -> list[Subject]:
     tree = {key: value for key, value in json.loads(whole).items() if key != "checksum"}
 
     def read_file(arrived: bytes, folder: Path) -> Any:
-        found = read(str(write(folder / "dealt.json", arrived)))
-        parts = [part.tolist() for part in (*found.train, found.test, found.holdout)]
-        return found.content, parts, found.domains
+        partition = read(str(write(folder / "dealt.json", arrived)))
+        parts = [part.tolist() for part in (*partition.train, partition.test, partition.holdout)]
+        return partition.content, parts, partition.domains
 
     def plausible(result: Any) -> bool:
         *train, test, holdout = result[1]
@@ -255,15 +260,19 @@ def model_subjects() -> list[Subject]:
     shared = {name: tensor.clone() for name, tensor in state.items() if name not in private}
     kept = {name: tensor.clone() for name, tensor in state.items() if name in private}
     names = [MODEL_FILE, *(site_file(Path(), site).name for site in ("a", "b"))]
-    told = [about, *({**about, "kind": "site", "site": site, "client": "0", "samples": "3"} for site in ("a", "b"))]
-    parts = dict(zip(names, zip((shared, kept, kept), told, strict=True), strict=True))
+    entries = [about, *({**about, "kind": "site", "site": site, "client": "0", "samples": "3"} for site in ("a", "b"))]
+    parts = dict(zip(names, zip((shared, kept, kept), entries, strict=True), strict=True))
     whole = {name: written_by(lambda file, part=part: write_atomically(file, *part)) for name, part in parts.items()}
 
     def read_folder(arrived: dict[str, bytes], folder: Path) -> Any:
         for name, content in arrived.items():
             write(folder / name, content)
-        found = ModelFolder(folder)
-        return digest([found.shared, *found.sites.values()]), found.description, found.samples
+        model_folder = ModelFolder(folder)
+        return (
+            digest([model_folder.shared, *model_folder.sites.values()]),
+            model_folder.description,
+            model_folder.samples,
+        )
 
     def described(change: tuple[str, Any]) -> dict[str, bytes]:
         name, metadata = change
@@ -314,9 +323,9 @@ def run_subjects(root: Path) -> list[Subject]:
     folder.write_settings({"settings": {"rounds": 3}, "partition-hash": "0"})
 
     def read_checkpoint(run: RunFolder) -> Any:
-        found = Checkpoint.load(run.checkpoint_file)
-        states = [found.shared, *found.states.values(), *found.deployed.values()]
-        return found.round, digest(states, *found.states, *found.deployed), found.memory_rounds
+        checkpoint = Checkpoint.load(run.checkpoint_file)
+        states = [checkpoint.shared, *checkpoint.states.values(), *checkpoint.deployed.values()]
+        return checkpoint.round, digest(states, *checkpoint.states, *checkpoint.deployed), checkpoint.memory_rounds
 
     def read_rounds(run: RunFolder) -> Any:
         numbers = {record.round: repr(record.to_json()) for record in run.rounds()}
@@ -359,9 +368,9 @@ def fuzz_all(examples: int) -> dict[str, Tally]:
 
 if __name__ == "__main__":
     logging.getLogger("fedskew").setLevel(logging.ERROR)  # the cache warns of each copy that it mends
-    found = fuzz_all(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
-    print(table(found))
-    for tally in found.values():
+    outcomes = fuzz_all(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
+    print(table(outcomes))
+    for tally in outcomes.values():
         for line in tally.bad:
             print(line, file=sys.stderr)
-    sys.exit(any(tally.counts[outcome] for tally in found.values() for outcome in BAD))
+    sys.exit(any(tally.counts[outcome] for tally in outcomes.values() for outcome in BAD))

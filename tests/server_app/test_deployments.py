@@ -33,8 +33,8 @@ def test_one_training_gives_every_row(train: Train) -> None:
     rows = outcome.summary["rows"]
     assert rows == {"average": "fedavg", **{name: name for name in names}}
     assert outcome.summary["models"].keys() == rows.keys()
-    told = outcome.lines[-2].split()
-    assert {"fedavg", *names} <= set(told)
+    columns = outcome.lines[-2].split()
+    assert {"fedavg", *names} <= set(columns)
 
 
 @pytest.mark.parametrize("other", ["fedavg", "fedshift+iwds", "feddf"])

@@ -41,8 +41,8 @@ def test_a_missing_gpu_is_told_before_anything_starts(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     command = ["run", *names, "--set", "rounds=1", "--results", tmp_path]
-    told = "fedskew: device = 'cuda': no GPU is visible here: use device = cpu, or a machine with one\n"
-    assert fedskew(*command, "--set", "device=cuda")[::2] == (2, told)
+    sentence = "fedskew: device = 'cuda': no GPU is visible here: use device = cpu, or a machine with one\n"
+    assert fedskew(*command, "--set", "device=cuda")[::2] == (2, sentence)
     assert not list(tmp_path.iterdir())
     assert fedskew(*command, "--engine", "inprocess", "--set", "device=cpu")[0] == 0
     assert fedskew(*command, "--set", "device=cuda")[0] == 0, "finished runs need no GPU"
@@ -57,7 +57,7 @@ def test_a_gpu_that_is_there_or_that_ray_may_give_is_not_missed(
 
 
 @pytest.mark.parametrize(
-    ("device", "here", "clients", "told"),
+    ("device", "here", "clients", "hidden"),
     [
         ("auto", True, ["cpu", "cpu"], True),
         ("auto", True, ["cpu", "cuda"], False),
@@ -66,10 +66,10 @@ def test_a_gpu_that_is_there_or_that_ray_may_give_is_not_missed(
     ],
 )
 def test_hidden_gpus_are_told_of(
-    monkeypatch: pytest.MonkeyPatch, device: str, here: bool, clients: list[str], told: bool
+    monkeypatch: pytest.MonkeyPatch, device: str, here: bool, clients: list[str], hidden: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
-    assert ("client-resources-num-gpus" in hidden_gpus(device, [{"device": client} for client in clients])) == told
+    assert ("client-resources-num-gpus" in hidden_gpus(device, [{"device": client} for client in clients])) == hidden
 
 
 @pytest.mark.parametrize(("module", "other"), [(client_app.app, server_app.app), (server_app.app, client_app.app)])

@@ -81,8 +81,8 @@ def test_another_process_gives_the_same(train: Train, tmp_path: Path) -> None:
         str(tmp_path / "there"),
         json.dumps(methods),
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert told == [train("here", method=method).hash for method in methods]
+    hashes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert hashes == [train("here", method=method).hash for method in methods]
 
 
 @pytest.mark.parametrize("other", ["fedavg", "fedbn", "fedshift", "iwds", "fedshift+fedbn"])
@@ -185,13 +185,18 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
         **{f"{key}_labels": labels[part] for key, part in arrays.items()},
     )
     config = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "4", "input-shape": "1x8x8", "partition": "iid"}
-    one = parse({**config, "clients": 3, "rounds": 3, "method": method, "model": model, "results": str(tmp_path / "r")})
+    run_settings = parse(
+        {**config, "clients": 3, "rounds": 3, "method": method, "model": model, "results": str(tmp_path / "r")}
+    )
     with LocalGrid() as grid:
-        summary = run(grid, one)
-    records = [record.to_json() for record in RunFolder(one.folder).rounds()]
+        summary = run(grid, run_settings)
+    records = [record.to_json() for record in RunFolder(run_settings.folder).rounds()]
     for name, numbers in summary["models"].items():
         measured = [record["models"][name]["validation"] for record in records]
-        on_validation = [one.get("client-accuracy", {}).get("mean", one["balanced-accuracy"]) for one in measured]
+        on_validation = [
+            run_settings.get("client-accuracy", {}).get("mean", run_settings["balanced-accuracy"])
+            for run_settings in measured
+        ]
         best = numbers["best-validation"]
         assert best["round"] == 1 + on_validation.index(max(on_validation))
         assert best["balanced-accuracy"] == records[best["round"] - 1]["models"][name]["balanced-accuracy"]

@@ -34,25 +34,25 @@ def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
 
 
 def test_metrics_by_hand() -> None:
-    found = measured(scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]})
+    actual = measured(scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]})
     recall = [0.8, 0.75, 5 / 6]
-    assert found.recall == pytest.approx(recall)
-    assert found["accuracy"] == pytest.approx(16 / 20)
-    assert found["balanced-accuracy"] == pytest.approx(sum(recall) / 3)
-    assert found["macro-f1"] == pytest.approx((16 / 19 + 6 / 10 + 10 / 11) / 3)
-    assert found["loss"] == pytest.approx(0.5)
-    assert found["calibration-error"] == pytest.approx(0.1)
-    assert found["many-recall"] == pytest.approx(0.775) and found["few-recall"] == pytest.approx(5 / 6)
+    assert actual.recall == pytest.approx(recall)
+    assert actual["accuracy"] == pytest.approx(16 / 20)
+    assert actual["balanced-accuracy"] == pytest.approx(sum(recall) / 3)
+    assert actual["macro-f1"] == pytest.approx((16 / 19 + 6 / 10 + 10 / 11) / 3)
+    assert actual["loss"] == pytest.approx(0.5)
+    assert actual["calibration-error"] == pytest.approx(0.1)
+    assert actual["many-recall"] == pytest.approx(0.775) and actual["few-recall"] == pytest.approx(5 / 6)
 
 
 def test_class_without_test_samples() -> None:
-    found = measured(scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]})
-    assert found["balanced-accuracy"] == pytest.approx((0.75 + 1) / 2)
-    assert found["macro-f1"] == pytest.approx((6 / 7 + 1) / 2)
-    assert math.isnan(found.recall[1]) and math.isnan(found["medium-recall"])
-    assert found["many-recall"] == 0.75
-    told = json.loads(json.dumps(to_json(found), allow_nan=False))
-    assert told["recall"] == [0.75, None, 1.0] and told["medium-recall"] is None
+    actual = measured(scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]})
+    assert actual["balanced-accuracy"] == pytest.approx((0.75 + 1) / 2)
+    assert actual["macro-f1"] == pytest.approx((6 / 7 + 1) / 2)
+    assert math.isnan(actual.recall[1]) and math.isnan(actual["medium-recall"])
+    assert actual["many-recall"] == 0.75
+    content = json.loads(json.dumps(to_json(actual), allow_nan=False))
+    assert content["recall"] == [0.75, None, 1.0] and content["medium-recall"] is None
 
 
 def test_scores_add_up() -> None:
@@ -65,8 +65,8 @@ def test_scores_add_up() -> None:
 
 
 def test_client_evaluation_uses_each_clients_own_classes() -> None:
-    found = of_clients({1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])}, torch.tensor([[1, 3], [3, 1]]), {})
-    assert found.spreads["local-accuracy"].values == pytest.approx([0.75 + 0.125, 0.75])
+    actual = of_clients({1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])}, torch.tensor([[1, 3], [3, 1]]), {})
+    assert actual.spreads["local-accuracy"].values == pytest.approx([0.75 + 0.125, 0.75])
 
 
 def test_local_accuracy() -> None:
@@ -75,20 +75,20 @@ def test_local_accuracy() -> None:
 
 
 def test_local_accuracy_without_test_samples_of_a_class() -> None:
-    found = local_accuracies([0.5, math.nan, 0.1], torch.tensor([[3, 4, 1], [0, 2, 0]]))
-    assert found[0] == pytest.approx((3 * 0.5 + 0.1) / 4) and math.isnan(found[1])
+    actual = local_accuracies([0.5, math.nan, 0.1], torch.tensor([[3, 4, 1], [0, 2, 0]]))
+    assert actual[0] == pytest.approx((3 * 0.5 + 0.1) / 4) and math.isnan(actual[1])
 
 
 def test_server_evaluation_has_local_accuracy() -> None:
-    found = of_server(scores([[4, 0], [2, 2]]), torch.tensor([[1, 3], [3, 1]]), {"few": [1]})
-    assert found.spreads["local-accuracy"].mean == pytest.approx(0.75)
-    assert found["few-recall"] == 0.5
+    actual = of_server(scores([[4, 0], [2, 2]]), torch.tensor([[1, 3], [3, 1]]), {"few": [1]})
+    assert actual.spreads["local-accuracy"].mean == pytest.approx(0.75)
+    assert actual["few-recall"] == 0.5
 
 
 def test_spread() -> None:
     values = [index / 20 for index in reversed(range(20))]
-    found = spread(values)
-    assert found == Spread(pytest.approx(0.475), 0.0, pytest.approx(0.025), values)
+    actual = spread(values)
+    assert actual == Spread(pytest.approx(0.475), 0.0, pytest.approx(0.025), values)
     assert spread([0.3]).worst_decile == 0.3
     assert spread([k / 10 for k in range(19)]).worst_decile == 0.0  # a tenth of 19 is one client
     assert spread([0.4, math.nan, 0.2]).mean == pytest.approx(0.3)
@@ -153,11 +153,11 @@ def record(round: int, **means: float) -> RoundRecord:
 def test_summary_names_last_best_and_means() -> None:
     accuracies = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6]
     records = [record(k + 1, **{"balanced-accuracy": a, "loss": 1.0}) for k, a in enumerate(accuracies)]
-    found = summarize([*records, record(8)])["average"]
-    assert found["last"]["balanced-accuracy"] == 0.6
-    assert (found["best-test"]["round"], found["best-test"]["balanced-accuracy"]) == (2, 0.9)
-    assert found["mean-of-last-5"]["balanced-accuracy"] == pytest.approx(0.4)
-    assert found["mean-of-last-10"]["balanced-accuracy"] == pytest.approx(3 / 7)
+    actual = summarize([*records, record(8)])["average"]
+    assert actual["last"]["balanced-accuracy"] == 0.6
+    assert (actual["best-test"]["round"], actual["best-test"]["balanced-accuracy"]) == (2, 0.9)
+    assert actual["mean-of-last-5"]["balanced-accuracy"] == pytest.approx(0.4)
+    assert actual["mean-of-last-10"]["balanced-accuracy"] == pytest.approx(3 / 7)
     assert summarize([]) == {} == summarize([record(1)])
 
 
@@ -167,8 +167,8 @@ def test_summary_of_a_run_that_diverged_for_a_while() -> None:
         record(2, **{"balanced-accuracy": 0.3, "loss": 1.5}),
         record(3, **{"balanced-accuracy": math.nan, "loss": 1.5}),
     ]
-    found = summarize(records[:2])["average"]
-    assert found["mean-of-last-5"] == {"balanced-accuracy": pytest.approx(0.2), "loss": None}
+    actual = summarize(records[:2])["average"]
+    assert actual["mean-of-last-5"] == {"balanced-accuracy": pytest.approx(0.2), "loss": None}
     assert summarize(records)["average"]["best-test"]["round"] == 2
 
 

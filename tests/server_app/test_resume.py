@@ -96,8 +96,8 @@ def test_memory_that_is_not_where_the_server_looks_is_missed_by_the_client(train
 def test_memory_on_other_machines_has_no_hash(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     here = train("here", method="fedbn", rounds=2).summary["hash"]
     monkeypatch.setattr(server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client))
-    told = train("there", method="fedbn", rounds=2).summary["hash"]
-    assert told == {**here, "all": None, "memory": None} and here["memory"] is not None
+    elsewhere = train("there", method="fedbn", rounds=2).summary["hash"]
+    assert elsewhere == {**here, "all": None, "memory": None} and here["memory"] is not None
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -169,7 +169,7 @@ def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_p
 
 
 def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
-    def own(results: str, labels: np.ndarray, **more: Any) -> Outcome:
+    def trained(results: str, labels: np.ndarray, **more: Any) -> Outcome:
         images = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
         np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
         os.utime(tmp_path / "own.npz", (0, 100 * labels[0]))  # another time, as of a file that is written later
@@ -180,13 +180,13 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
 
     before, after = np.arange(200) % 2, np.arange(200) % 2
     after[:20] = 1 - after[:20]
-    first = own("results", before)
+    first = trained("results", before)
     with pytest.raises(SettingError, match="was begun on other data or another partition: state fresh = true"):
-        own("results", after)
+        trained("results", after)
     first.folder.summary_file.unlink()
     with pytest.raises(SettingError, match="was begun on other data"):
-        own("results", after)
-    assert own("results", after, fresh=True).hash == own("alone", after).hash != first.hash
+        trained("results", after)
+    assert trained("results", after, fresh=True).hash == trained("alone", after).hash != first.hash
 
 
 def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train, tmp_path: Path) -> None:
@@ -204,13 +204,13 @@ def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train
 
 def test_records_and_summaries_of_earlier_versions_have_no_checksum(train: Train) -> None:
     folder = train().folder
-    summary, records, told = folder.summary(), folder.rounds(), folder.origin()
+    summary, records, origin = folder.summary(), folder.rounds(), folder.origin()
     assert summary is not None and "checksum" not in summary
     folder.summary_file.write_text(json.dumps(summary))
     folder.rounds_file.write_text("".join(json.dumps(record.to_json()) + "\n" for record in records))
-    folder.settings_file.write_text(json.dumps(told))
-    assert (folder.summary(), folder.rounds(), folder.origin()) == (summary, records, told)
-    assert told["settings"]["rounds"] == 2 and "checksum" not in told
+    folder.settings_file.write_text(json.dumps(origin))
+    assert (folder.summary(), folder.rounds(), folder.origin()) == (summary, records, origin)
+    assert origin["settings"]["rounds"] == 2 and "checksum" not in origin
     folder.summary_file.write_text("[1]")
     folder.rounds_file.write_text("[1]")
     assert (folder.summary(), folder.rounds()) == (None, [])
@@ -257,19 +257,19 @@ def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(train: Train, 
     for number, (name, said, harm, lost) in enumerate(FINISHED_DAMAGES):
         results, case = str(number), FINISHED_DAMAGES[number][:2]
         shutil.copytree(tmp_path / "whole", tmp_path / results)
-        one = small(tmp_path / results, **changes)
-        assert list(finished([one])) == [one.run_id]
-        harm(one.folder / name)
+        config = small(tmp_path / results, **changes)
+        assert list(finished([config])) == [config.run_id]
+        harm(config.folder / name)
         still = lost and 3 - len(lost) == 2  # the last round's record is there, so nothing has to be done
-        assert list(finished([one])) == [one.run_id] * bool(still), case
+        assert list(finished([config])) == [config.run_id] * bool(still), case
         healed = train(results, grid=(grid := TamperingGrid()), **changes)
-        assert f"{one.folder / name} {said}" in " ".join(healed.lines), case
+        assert f"{config.folder / name} {said}" in " ".join(healed.lines), case
         assert bool(grid.asked) is (name != "settings.json" and not still), f"{case}: only the settings cost no round"
         records = [record for record in whole.records if record["round"] not in lost]
         assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], records), case
         if not still:
-            assert healed.folder.origin() == whole.folder.origin() | {"settings": one.flat()}, case
-        assert list(finished([one])) == [one.run_id]
+            assert healed.folder.origin() == whole.folder.origin() | {"settings": config.flat()}, case
+        assert list(finished([config])) == [config.run_id]
 
 
 def test_a_run_with_one_checkpoint_and_no_record_is_measured_once_more(train: Train) -> None:
@@ -316,8 +316,8 @@ def test_a_run_whose_settings_are_lost_goes_on_and_says_what_it_cannot_check(tra
     whole.folder.summary_file.unlink()
     cut(whole.folder.settings_file, 7)
     again = train("results", method="fedbn", rounds=3)
-    (told,) = [line for line in again.lines if "settings.json" in line]
-    assert told.endswith("written anew; whether the data are those that it was begun on cannot be checked")
+    (sentence,) = [line for line in again.lines if "settings.json" in line]
+    assert sentence.endswith("written anew; whether the data are those that it was begun on cannot be checked")
     assert again.hash == whole.hash and again.folder.origin()["partition-hash"] == whole.summary["partition-hash"]
 
 
@@ -406,8 +406,8 @@ def test_run_killed_before_its_summary_only_writes_it(train: Train) -> None:
     first.folder.summary_file.unlink()
     again = train(method="creff", grid=(grid := TamperingGrid()))
     assert grid.asked == []
-    told = ("hash", "models", "rows", "failures")
-    assert {key: again.summary[key] for key in told} == {key: first.summary[key] for key in told}
+    keys = ("hash", "models", "rows", "failures")
+    assert {key: again.summary[key] for key in keys} == {key: first.summary[key] for key in keys}
 
 
 def test_other_versions_that_made_rounds_of_a_run_stay_on_record(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,9 +415,9 @@ def test_other_versions_that_made_rounds_of_a_run_stay_on_record(train: Train, m
         monkeypatch.setattr(server_app.results, "versions", lambda torch=torch: {"torch": torch})
         folder = train().folder
         folder.summary_file.unlink()
-        told = folder.origin()
-        assert told["versions"] == {"torch": torch}
-        assert [one["torch"] for one in told.get("earlier-versions", [])] == (earlier or [])
+        origin = folder.origin()
+        assert origin["versions"] == {"torch": torch}
+        assert [versions["torch"] for versions in origin.get("earlier-versions", [])] == (earlier or [])
     folder.checkpoint_file.unlink()
     folder.previous_file.unlink()
     assert "earlier-versions" not in train().folder.origin(), "all rounds are made anew"
@@ -447,9 +447,9 @@ def test_folder_that_cannot_be_written(train: Train, tmp_path: Path) -> None:
 
 def test_json_of_the_run_folder(train: Train) -> None:
     outcome = train(method="fedshift", evaluate_every=0)
-    told = json.loads(outcome.folder.settings_file.read_text())
-    assert told["settings"]["logit-shift.smoothing"] == 1.0
-    assert told["versions"]["torch"] and told["versions"]["code"]
+    origin = json.loads(outcome.folder.settings_file.read_text())
+    assert origin["settings"]["logit-shift.smoothing"] == 1.0
+    assert origin["versions"]["torch"] and origin["versions"]["code"]
     assert [record["evaluated-by"] for record in outcome.records] == ["nobody", "server"]
     assert [bool(record["models"]) for record in outcome.records] == [False, True]
     assert outcome.summary["models"]["average"]["best-test"]["round"] == 2

@@ -21,15 +21,15 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, Mapping):
         yield from (tensor for key in sorted(value, key=str) for tensor in tensors(value[key]))
     elif isinstance(value, list | tuple):
-        yield from (tensor for one in value for tensor in tensors(one))
+        yield from (tensor for item in value for tensor in tensors(item))
     elif is_dataclass(value):
         yield from (tensor for field in fields(value) for tensor in tensors(getattr(value, field.name)))
 
 
 def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
     """Return whether two lists of tensors are equal to the bit."""
-    bits = ((one.numpy().tobytes(), other.numpy().tobytes()) for one, other in zip(left, right, strict=True))
-    return all(one == other for one, other in bits)
+    bits = ((tensor.numpy().tobytes(), other.numpy().tobytes()) for tensor, other in zip(left, right, strict=True))
+    return all(tensor == other for tensor, other in bits)
 
 
 def method_with(name: str) -> str:

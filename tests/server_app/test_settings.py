@@ -354,9 +354,9 @@ def test_defaults_of_the_flower_app() -> None:
 
 
 def test_every_setting_is_explained() -> None:
-    told = explanations()
-    assert told.keys() == defaults().keys()
-    for text in told.values():
+    explained = explanations()
+    assert explained.keys() == defaults().keys()
+    for text in explained.values():
         assert len(text) > 10 and text[-1] in ".)n" and "\n" not in text
 
 

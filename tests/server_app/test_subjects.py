@@ -91,13 +91,13 @@ def test_a_client_with_impossible_pairs_is_left_out(train: Train, root: str) -> 
 
 def test_the_table_has_a_column_where_all_have_two_classes(train: Train, root: str) -> None:
     summary = train(method="fedbn", data_root=root, **ABIDE).summary
-    one = small(Path(root), method="fedbn", data_root=root, **ABIDE)
+    config = small(Path(root), method="fedbn", data_root=root, **ABIDE)
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(results_table(lines([], [one], {one.run_id: summary})))
-    told = capture.get()
+        console.print(results_table(lines([], [config], {config.run_id: summary})))
+    table = capture.get()
     auroc = summary["models"]["average"]["last"]["auroc"]
-    assert "AUROC" in told and f"{100 * auroc:.1f}" in told
+    assert "AUROC" in table and f"{100 * auroc:.1f}" in table
     other = train("digits", method="fedavg")
     plain = small(Path(root))
     digits = results_table(lines([], [plain], {plain.run_id: other.summary}))

@@ -30,7 +30,7 @@ def curves(folder: RunFolder) -> Curves:
 
     events = EventAccumulator(str(folder.path / "tensorboard"))
     events.Reload()
-    return {tag: sorted((one.step, one.value) for one in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
+    return {tag: sorted((event.step, event.value) for event in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
 
 
 def recorded(folder: RunFolder) -> Curves:
@@ -42,21 +42,21 @@ def recorded(folder: RunFolder) -> Curves:
     return result
 
 
-def assert_equal(found: Curves, wanted: Curves) -> None:
+def assert_equal(drawn: Curves, wanted: Curves) -> None:
     """Event files hold float32."""
-    assert found.keys() == wanted.keys()
+    assert drawn.keys() == wanted.keys()
     for tag, points in wanted.items():
-        assert [step for step, _ in found[tag]] == [step for step, _ in points], tag
-        assert all(math.isclose(a, b, rel_tol=1e-6) for (_, a), (_, b) in zip(found[tag], points, strict=True)), tag
+        assert [step for step, _ in drawn[tag]] == [step for step, _ in points], tag
+        assert all(math.isclose(a, b, rel_tol=1e-6) for (_, a), (_, b) in zip(drawn[tag], points, strict=True)), tag
 
 
 def test_the_curves_are_the_records(train: Train) -> None:
     outcome = train(method="creff", rounds=3, tensorboard=True)
-    found = curves(outcome.folder)
-    assert_equal(found, recorded(outcome.folder))
+    drawn = curves(outcome.folder)
+    assert_equal(drawn, recorded(outcome.folder))
     for tag in ("balanced-accuracy/creff", "balanced-accuracy/average", "run/loss", "run/matching-loss", "run/bytes-up",
                 "run/seconds-clients", "run/failures", "local-accuracy-worst-decile/creff"):  # fmt: skip
-        assert [step for step, _ in found[tag]] == [1, 2, 3]
+        assert [step for step, _ in drawn[tag]] == [1, 2, 3]
 
 
 def test_a_run_is_the_same_with_and_without(train: Train) -> None:
@@ -88,11 +88,11 @@ def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train:
 
 @pytest.mark.parametrize("way", ["a sweep", "ray"])
 def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path: Path, way: str) -> None:
-    outcome, one = train(), small(tmp_path / "results", tensorboard=True)
+    outcome, config = train(), small(tmp_path / "results", tensorboard=True)
     if way == "ray":
-        execute(one, "ray", print)
+        execute(config, "ray", print)
     else:
-        run_all([one], [], Console(file=io.StringIO()))
+        run_all([config], [], Console(file=io.StringIO()))
     assert_equal(curves(outcome.folder), recorded(outcome.folder))
 
 

@@ -34,9 +34,9 @@ def scanners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     by_class = np.argsort(digits.target, kind="stable")
     scanners = {"far": (-12, 230), "dim": (4, 120), "plain": (15, 0), "twin": (15, 0)}
     for number, (name, (gain, offset)) in enumerate(scanners.items()):
-        own = by_class[number::4]
-        images, labels = (digits.images[own] * gain + offset).astype(np.uint8), digits.target[own]
-        testing = np.arange(len(own)) % 3 == 0
+        share = by_class[number::4]
+        images, labels = (digits.images[share] * gain + offset).astype(np.uint8), digits.target[share]
+        testing = np.arange(len(share)) % 3 == 0
         arrays = {"train_images": images[~testing], "train_labels": labels[~testing]}
         np.savez(root / f"{name}.npz", **arrays, test_images=images[testing], test_labels=labels[testing])
     return root
@@ -77,15 +77,20 @@ def test_shared_batch_norm_and_the_first_two_identities(train: Train, unseen: di
 @pytest.mark.parametrize("method", ["fedbn", "silobn"])
 def test_the_twin_is_found_and_its_batch_norm_does_well(train: Train, unseen: dict[str, Any], method: str) -> None:
     outcome = train(method=method, **{**unseen, "rounds": 8}, **{SHARES[method]: True})
-    told = outcome.summary["unseen"]
-    assert (told["domain"], told["inputs"], told["answered"], told["refused"]) == ("twin", 100, [0, 1, 2], [])
-    assert told["nearest"]["domain"] == "plain" and told["nearest"]["client"] == 2
-    assert list(told["nearest"]["distances"]) == ["0", "1", "2"]
+    unseen_study = outcome.summary["unseen"]
+    assert (unseen_study["domain"], unseen_study["inputs"], unseen_study["answered"], unseen_study["refused"]) == (
+        "twin",
+        100,
+        [0, 1, 2],
+        [],
+    )
+    assert unseen_study["nearest"]["domain"] == "plain" and unseen_study["nearest"]["client"] == 2
+    assert list(unseen_study["nearest"]["distances"]) == ["0", "1", "2"]
     expected = ["averaged", "reestimated", "reestimated-averaged-weights", "nearest"]
     assert list(ways(outcome)) == [way for way in expected if method == "fedbn" or "weights" not in way]
     accuracy = {way: numbers["accuracy"] for way, numbers in ways(outcome).items()}
     assert min(accuracy["nearest"], accuracy["reestimated"]) > accuracy["averaged"] + 0.03
-    assert outcome.records[-1]["unseen"] == told and "unseen" not in outcome.records[-2]
+    assert outcome.records[-1]["unseen"] == unseen_study and "unseen" not in outcome.records[-2]
 
 
 @pytest.mark.parametrize("method", ["fedbn", "creff+silobn"])
@@ -147,15 +152,15 @@ def test_a_refusal_is_counted_and_no_failure(train: Train, unseen: dict[str, Any
     method, shares = "silobn", {SHARES["silobn"]: True}
     every = train("every", method=method, **unseen, **shares)
     two = train("two", method=method, **unseen, **shares, **{REFUSED[method]: "2"})
-    told = two.summary["unseen"]
-    assert (told["answered"], told["refused"], two.summary["failures"]) == ([0, 1], [2], 0)
-    assert told["nearest"]["client"] != 2
-    assert told["bytes-up"] * 3 == every.summary["unseen"]["bytes-up"] * 2 > 0
+    unseen_study = two.summary["unseen"]
+    assert (unseen_study["answered"], unseen_study["refused"], two.summary["failures"]) == ([0, 1], [2], 0)
+    assert unseen_study["nearest"]["client"] != 2
+    assert unseen_study["bytes-up"] * 3 == every.summary["unseen"]["bytes-up"] * 2 > 0
     assert ways(two)["averaged"] != ways(every)["averaged"]
     nobody = train("nobody", method=method, **unseen, **shares, **{REFUSED[method]: "0, 1,2"})
-    told = nobody.summary["unseen"]
+    unseen_study = nobody.summary["unseen"]
     why = "every client asked refused"
-    assert told["refused"] == [0, 1, 2] and told["unavailable"] == {"averaged": why, "nearest": why}
+    assert unseen_study["refused"] == [0, 1, 2] and unseen_study["unavailable"] == {"averaged": why, "nearest": why}
     assert ways(nobody) == {"reestimated": ways(every)["reestimated"]}
 
 

@@ -42,13 +42,13 @@ def answers_of(counts_KC: Sequence[Sequence[int]] = HELD, width: int = WIDTH) ->
 
 def test_a_client_s_statistics() -> None:
     ((features_ND, labels_N),) = client_data([(5, 0, 1, 9)])
-    told = class_statistics(features_ND, labels_N)
-    assert told["classes"].tolist() == [0, 2, 3] and told["counts"].tolist() == [5, 1, 9]
+    statistics = class_statistics(features_ND, labels_N)
+    assert statistics["classes"].tolist() == [0, 2, 3] and statistics["counts"].tolist() == [5, 1, 9]
     for row, label in enumerate((0, 2, 3)):
         of_class = features_ND[labels_N == label]
-        torch.testing.assert_close(told["means"][row], of_class.mean(0), rtol=0, atol=1e-12)
+        torch.testing.assert_close(statistics["means"][row], of_class.mean(0), rtol=0, atol=1e-12)
         expected = torch.cov(of_class.T) if len(of_class) > 1 else torch.zeros(WIDTH, WIDTH).double()
-        torch.testing.assert_close(told["covariances"][row], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(statistics["covariances"][row], expected, rtol=0, atol=1e-12)
     assert class_statistics(features_ND, labels_N, 6)["classes"].tolist() == [3]
     assert class_statistics(features_ND, labels_N, 10)["covariances"].shape == (0, WIDTH, WIDTH)
 
@@ -69,12 +69,12 @@ def test_pooling_is_the_docstring_s_sum() -> None:
     answers = list(answers_of([(5, 3), (2, 8), (7, 1)]).values())
     _, means_CD, covariances_CDD = pooled(answers, 2, WIDTH)
     for c in range(2):
-        counts = [int(one["counts"][c]) for one in answers]
+        counts = [int(answer["counts"][c]) for answer in answers]
         total = sum(counts)
         expected = -total / (total - 1) * torch.outer(means_CD[c], means_CD[c])
-        for n, one in zip(counts, answers, strict=True):
-            expected += (n - 1) / (total - 1) * one["covariances"][c]
-            expected += n / (total - 1) * torch.outer(one["means"][c], one["means"][c])
+        for n, answer in zip(counts, answers, strict=True):
+            expected += (n - 1) / (total - 1) * answer["covariances"][c]
+            expected += n / (total - 1) * torch.outer(answer["means"][c], answer["means"][c])
         torch.testing.assert_close(covariances_CDD[c], expected, rtol=0, atol=1e-9)  # 1e4 cancels in the equation
 
 

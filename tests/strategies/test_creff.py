@@ -91,17 +91,17 @@ def test_distance_of_zero_rows() -> None:
 def test_feature_gradients_are_autograds_and_the_clients(server: Server) -> None:
     head = server.model.head
     features_CMD = torch.randn(CLASSES, 7, WIDTH, generator=generator())
-    found = feature_gradients(features_CMD, head.weight.detach(), head.bias.detach())
+    actual = feature_gradients(features_CMD, head.weight.detach(), head.bias.detach())
     labels_N = torch.arange(CLASSES).repeat_interleave(7)
     clients = class_gradients(features_CMD.reshape(-1, WIDTH), labels_N, head.weight.detach(), head.bias.detach())
     for k in range(CLASSES):
         loss = nn.functional.cross_entropy(head(features_CMD[k]), torch.full((7,), k))
         (expected,) = torch.autograd.grad(loss, head.weight)
-        torch.testing.assert_close(found[k], expected, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found, clients, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(actual[k], expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(actual, clients, rtol=1e-5, atol=1e-6)
     held = torch.tensor([1, 4])
     part = feature_gradients(features_CMD[held], head.weight.detach(), head.bias.detach(), held)
-    torch.testing.assert_close(part, found[held])
+    torch.testing.assert_close(part, actual[held])
 
 
 def test_mean_of_one_client_is_its_own(server: Server) -> None:
@@ -136,8 +136,8 @@ def matched(method: CReFF, server: Server, uploads: Sequence[State]) -> tuple[St
 
 def loss_of(method: CReFF, features_CMD: Tensor, state: State, uploads: Sequence[State]) -> float:
     mean_nCD, held = mean_gradients(uploads, state["weight"])
-    found = feature_gradients(features_CMD, state["weight"], state["bias"])
-    return row_distances(found[held], mean_nCD).sum().item()
+    actual = feature_gradients(features_CMD, state["weight"], state["bias"])
+    return row_distances(actual[held], mean_nCD).sum().item()
 
 
 def test_initial_state(server: Server) -> None:
@@ -199,7 +199,7 @@ def test_code_scale_is_classes_times_the_papers(server: Server) -> None:
 def test_matching_is_autograd_descent(server: Server) -> None:
     """I steps equal torch.optim.SGD on the summed distance, all classes written out one by one."""
     method = CReFF(features_per_class=3, feature_steps=4, feature_learning_rate=0.3)
-    state, found = matched(method, server, [upload := upload_of([3, 0, 1, 5, 2], method.initial_state(server))])
+    state, actual = matched(method, server, [upload := upload_of([3, 0, 1, 5, 2], method.initial_state(server))])
     features_CMD = state["features"].clone().requires_grad_(True)
     optimizer = torch.optim.SGD([features_CMD], lr=0.3)
     for _ in range(4):
@@ -211,7 +211,7 @@ def test_matching_is_autograd_descent(server: Server) -> None:
             cosine = nn.functional.cosine_similarity(gradient, upload["gradients"][position], dim=1)
             (1 - cosine).sum().backward()
         optimizer.step()
-    torch.testing.assert_close(found, features_CMD.detach(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(actual, features_CMD.detach(), rtol=1e-3, atol=1e-5)
 
 
 # ---- re-training and deployment --------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_retraining_is_sgd_on_a_linear_layer() -> None:
     features_CMD = torch.randn(CLASSES, 6, WIDTH, generator=generator())
     start = random_head(torch.Size((CLASSES, WIDTH)), generator(1))
     kept = digest([start])
-    found = method.retrain(start, features_CMD, generator())
+    actual = method.retrain(start, features_CMD, generator())
     layer = nn.Linear(WIDTH, CLASSES)
     layer.load_state_dict(start)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.2)
@@ -231,7 +231,7 @@ def test_retraining_is_sgd_on_a_linear_layer() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(layer(features_CMD.reshape(-1, WIDTH)), labels_N).backward()
         optimizer.step()
-    torch.testing.assert_close(found, dict(layer.state_dict()), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(actual, dict(layer.state_dict()), rtol=1e-4, atol=1e-6)
     assert digest([start]) == kept
 
 
@@ -389,7 +389,7 @@ def test_comparing_features_records_by_class_and_changes_no_model(server: Server
     plain, compared = CReFF(features_per_class=6), CReFF(features_per_class=6, compare_features=True)
     state = plain.initial_state(server)
     updates = updates_of(server, [upload_of([3, 0, 1, 5, 2], state)])
-    ours, theirs = (one.deploy(server, state, server.start, updates) for one in (compared, plain))
+    ours, theirs = (server_method.deploy(server, state, server.start, updates) for server_method in (compared, plain))
     assert digest([ours.models["creff"], ours.state]) == digest([theirs.models["creff"], theirs.state])
     assert list(theirs.metrics) == ["matching-loss"]
 

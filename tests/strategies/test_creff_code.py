@@ -41,10 +41,10 @@ def literal_gradients(features_MD: Tensor, label: int, weight_CD: Tensor, bias_C
     return torch.autograd.grad(loss, (weight, bias), create_graph=True)
 
 
-def literal_distance(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> Tensor:
+def literal_distance(actual: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> Tensor:
     """Return the sum over the rows of the weight and, one row, the bias, with 1e-6 beside the product of norms."""
-    total = torch.zeros((), dtype=found[0].dtype)
-    for ours, theirs in zip(found, wanted, strict=True):
+    total = torch.zeros((), dtype=actual[0].dtype)
+    for ours, theirs in zip(actual, wanted, strict=True):
         ours, theirs = ours.reshape(-1, ours.shape[-1]), theirs.reshape(-1, theirs.shape[-1])
         for a, b in zip(ours, theirs, strict=True):
             total = total + 1 - torch.dot(a, b) / (torch.linalg.norm(a) * torch.linalg.norm(b) + 1e-6)
@@ -56,18 +56,18 @@ def literal_distance(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> T
 
 def test_bias_gradient_is_autograds() -> None:
     features_CMD, weight_CD, bias_C = normal(CLASSES, 7, WIDTH), normal(CLASSES, WIDTH, seed=1), normal(CLASSES, seed=2)
-    found = CReFFCode().gradients(features_CMD, weight_CD, bias_C)
-    assert found.shape == (CLASSES, CLASSES, WIDTH + 1)
+    actual = CReFFCode().gradients(features_CMD, weight_CD, bias_C)
+    assert actual.shape == (CLASSES, CLASSES, WIDTH + 1)
     for k in range(CLASSES):
         weight, bias = literal_gradients(features_CMD[k], k, weight_CD, bias_C)
-        torch.testing.assert_close(found[k, :, :-1], weight.detach(), rtol=0, atol=1e-12)
-        torch.testing.assert_close(found[k, :, -1], bias.detach(), rtol=0, atol=1e-12)
-    assert found.sum(1).abs().max() < 1e-12  # over the rows, the bias's column included
-    own = torch.eye(CLASSES).bool()
-    assert (found[..., -1][own] < 0).all() and (found[..., -1][~own] > 0).all()
+        torch.testing.assert_close(actual[k, :, :-1], weight.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(actual[k, :, -1], bias.detach(), rtol=0, atol=1e-12)
+    assert actual.sum(1).abs().max() < 1e-12  # over the rows, the bias's column included
+    diagonal = torch.eye(CLASSES).bool()
+    assert (actual[..., -1][diagonal] < 0).all() and (actual[..., -1][~diagonal] > 0).all()
     held = torch.tensor([1, 4])
     part = CReFFCode().gradients(features_CMD[held], weight_CD, bias_C, held)
-    torch.testing.assert_close(part, found[held], rtol=0, atol=1e-12)
+    torch.testing.assert_close(part, actual[held], rtol=0, atol=1e-12)
 
 
 # ---- distance --------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_bias_gradient_is_autograds() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-5])
 def test_distance_is_the_literal_one(scale: float) -> None:
     """Its value and its gradient, where the guard is nothing and where it is nearly everything."""
-    found, wanted = scale * normal(3, CLASSES, WIDTH + 1), scale * normal(3, CLASSES, WIDTH + 1, seed=1)
+    actual, wanted = scale * normal(3, CLASSES, WIDTH + 1), scale * normal(3, CLASSES, WIDTH + 1, seed=1)
     method, slopes, values = CReFFCode(), [], []
 
     def literal(moving: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def test_distance_is_the_literal_one(scale: float) -> None:
         return torch.stack([literal_distance(ours, theirs) for ours, theirs in pairs]).sum()
 
     for distance in (literal, lambda moving: method.total(method.distances(moving, wanted))):
-        moving = found.clone().requires_grad_(True)
+        moving = actual.clone().requires_grad_(True)
         values.append(value := distance(moving))
         slopes.extend(torch.autograd.grad(value, moving))
     torch.testing.assert_close(values[0], values[1], rtol=1e-12, atol=0)
@@ -93,9 +93,9 @@ def test_distance_is_the_literal_one(scale: float) -> None:
 
 def test_weight_part_is_classes_times_the_papers() -> None:
     """Where norms are large against the guard, the sum over the rows is C times the paper's mean."""
-    found, wanted = normal(3, CLASSES, WIDTH + 1), normal(3, CLASSES, WIDTH + 1, seed=1)
-    rows_NC = CReFFCode().distances(found, wanted)[:, :-1]
-    papers_N = row_distances(found[..., :-1], wanted[..., :-1]).mean(1)
+    actual, wanted = normal(3, CLASSES, WIDTH + 1), normal(3, CLASSES, WIDTH + 1, seed=1)
+    rows_NC = CReFFCode().distances(actual, wanted)[:, :-1]
+    papers_N = row_distances(actual[..., :-1], wanted[..., :-1]).mean(1)
     torch.testing.assert_close(rows_NC.sum(1), CLASSES * papers_N, rtol=1e-6, atol=0)
 
 
@@ -118,7 +118,7 @@ def test_matching_is_literal_descent() -> None:
     features_CMD, weight_CD, bias_C = normal(CLASSES, 3, WIDTH), normal(CLASSES, WIDTH, seed=1), normal(CLASSES, seed=2)
     wanted = method.gradients(normal(CLASSES, 9, WIDTH, seed=3), weight_CD, bias_C)
     held = torch.tensor([0, 2, 3])
-    found = method.match(features_CMD, weight_CD, bias_C, wanted[held], held)
+    actual = method.match(features_CMD, weight_CD, bias_C, wanted[held], held)
     moving = features_CMD.clone().requires_grad_(True)
     optimizer = torch.optim.SGD([moving], lr=0.3)
     for _ in range(4):
@@ -129,9 +129,9 @@ def test_matching_is_literal_descent() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    torch.testing.assert_close(found, moving.detach(), rtol=1e-9, atol=1e-10)
-    assert torch.equal(found[[1, 4]], features_CMD[[1, 4]])
-    assert not torch.allclose(found[held], features_CMD[held], atol=1e-3)
+    torch.testing.assert_close(actual, moving.detach(), rtol=1e-9, atol=1e-10)
+    assert torch.equal(actual[[1, 4]], features_CMD[[1, 4]])
+    assert not torch.allclose(actual[held], features_CMD[held], atol=1e-3)
 
 
 # ---- re-training and deployment --------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
     features_CMD = torch.randn(CLASSES, 7, WIDTH, generator=generator())
     start = random_head(torch.Size((CLASSES, WIDTH)), generator(1))
     kept = digest([start])
-    found = method.retrain(start, features_CMD, generator(5))
+    actual = method.retrain(start, features_CMD, generator(5))
     layer = nn.Linear(WIDTH, CLASSES)
     layer.load_state_dict(start)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.2)
@@ -155,7 +155,7 @@ def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
             optimizer.step()
             sizes.append(len(batch))
     assert sizes == [8, 8, 8, 8, 3] * 6
-    torch.testing.assert_close(found, dict(layer.state_dict()), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(actual, dict(layer.state_dict()), rtol=1e-4, atol=1e-6)
     assert digest([start]) == kept
 
 

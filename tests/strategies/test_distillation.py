@@ -61,7 +61,7 @@ def test_a_round_repeats_to_the_bit(server: Server, kind: type[ServerMethod], se
 def test_labels_are_not_looked_at(kind: type[ServerMethod], settings: dict[str, Any]) -> None:
     samples = samples_of()
     shuffled = type(samples)(samples.inputs_N, samples.labels_N.flip(0), samples.mean, samples.std)
-    models = [combined(server_of(one), kind, steps=5, batch_size=8, **settings) for one in (samples, shuffled)]
+    models = [combined(server_of(holdout), kind, steps=5, batch_size=8, **settings) for holdout in (samples, shuffled)]
     assert digest(models[:1]) == digest(models[1:])
 
 
@@ -106,10 +106,10 @@ def logits(*seeds: int) -> list[torch.Tensor]:
 
 
 def test_divergence_from_oneself_is_zero() -> None:
-    (own,) = logits(1)
-    own.requires_grad_(True)
-    loss = divergence(own, torch.softmax(own.detach(), dim=1))
-    (gradient,) = torch.autograd.grad(loss, own)
+    (logits_BC,) = logits(1)
+    logits_BC.requires_grad_(True)
+    loss = divergence(logits_BC, torch.softmax(logits_BC.detach(), dim=1))
+    (gradient,) = torch.autograd.grad(loss, logits_BC)
     assert abs(loss.item()) < 1e-6 and gradient.abs().max() < 1e-7
 
 
@@ -121,11 +121,11 @@ def test_divergence_is_its_equation() -> None:
 
 @pytest.mark.parametrize("ensemble", [mean_logits, mean_probabilities])
 def test_ensembles(ensemble: Any) -> None:
-    one, two, three = logits(1, 2, 3)
-    torch.testing.assert_close(ensemble([one, one, one]), torch.softmax(one, dim=1))
-    torch.testing.assert_close(ensemble([one, two, three]), ensemble([three, one, two]))
-    torch.testing.assert_close(ensemble([one, two]).sum(1), torch.ones(len(one)))
-    assert (mean_logits([one, two]) - mean_probabilities([one, two])).abs().max() > 0.01
+    first, two, three = logits(1, 2, 3)
+    torch.testing.assert_close(ensemble([first, first, first]), torch.softmax(first, dim=1))
+    torch.testing.assert_close(ensemble([first, two, three]), ensemble([three, first, two]))
+    torch.testing.assert_close(ensemble([first, two]).sum(1), torch.ones(len(first)))
+    assert (mean_logits([first, two]) - mean_probabilities([first, two])).abs().max() > 0.01
 
 
 def test_sharpening() -> None:
@@ -168,10 +168,10 @@ def test_drawn_models_take_the_buffers_of_the_mean(server: Server, distribution:
     clients = [state_of(seed) for seed in (1, 2, 3)]
     mean = weighted_mean(clients, [1.0, 1.0, 1.0])
     drawn = FedBE(distribution=distribution, models=4).drawn(server, mean, clients)
-    assert len(drawn) == 4 and len({digest([one]) for one in drawn}) == 4
-    for one in drawn:
-        assert one.keys() == mean.keys()
-        assert all(torch.equal(one[name], mean[name]) for name in mean.keys() - server.parameters)
+    assert len(drawn) == 4 and len({digest([state]) for state in drawn}) == 4
+    for state in drawn:
+        assert state.keys() == mean.keys()
+        assert all(torch.equal(state[name], mean[name]) for name in mean.keys() - server.parameters)
     assert FedBE(distribution=distribution, models=0).drawn(server, mean, clients) == []
 
 
@@ -181,7 +181,7 @@ def test_dirichlet_draws_lie_in_the_simplex(server: Server) -> None:
     mean = weighted_mean(clients, [1.0, 1.0, 1.0])
     for concentration, largest in ((1e6, 0.34), (1.0, 1.0), (1e-4, 1.0)):
         method = FedBE(distribution="dirichlet", models=50, concentration=concentration)
-        weights = torch.stack([one["head.bias"] for one in method.drawn(server, mean, clients)])
+        weights = torch.stack([state["head.bias"] for state in method.drawn(server, mean, clients)])
         assert (weights >= 0).all() and weights.max() <= largest + 1e-6 and not weights[:, 3].any()
         torch.testing.assert_close(weights.sum(1), torch.ones(50))
         if concentration == 1e6:

@@ -48,9 +48,9 @@ def test_a_larger_update_and_a_turned_one_stand_out() -> None:
     assert opposite.cosine < -0.5 < 0.5 < min(friend.cosine for friend in friends)
 
 
-def mixed(common: int, own: int) -> dict[str, torch.Tensor]:
+def mixed(common: int, private: int) -> dict[str, torch.Tensor]:
     """Return a state that shares most of its step with every other one of `common`."""
-    shared, other = state_of(common), state_of(own)
+    shared, other = state_of(common), state_of(private)
     return {n: t + 0.1 * other[n] if t.is_floating_point() else t for n, t in shared.items()}
 
 

@@ -46,8 +46,8 @@ def test_ratios_by_hand() -> None:
     owners = [[0, None], [1, 1], [2, None]]
     expected = torch.tensor([[[owner == p for owner in row] for row in owners] for p in range(3)])
     assert torch.equal(dominated(BY_HAND), expected)
-    own, others = [4.0, 3.0 + 2.0, 5.0], [(1 + 2) / 2, (1 + 1) / 2 + (1 + 1) / 2, (2 - 1) / 2]
-    torch.testing.assert_close(ratios(BY_HAND), torch.tensor(own).double() / torch.tensor(others).double())
+    numerators, others = [4.0, 3.0 + 2.0, 5.0], [(1 + 2) / 2, (1 + 1) / 2 + (1 + 1) / 2, (2 - 1) / 2]
+    torch.testing.assert_close(ratios(BY_HAND), torch.tensor(numerators).double() / torch.tensor(others).double())
 
 
 @pytest.mark.parametrize(("second", "alone"), [(0.8, True), (0.81, False), (-0.81, False), (-0.8, True), (1.0, False)])

@@ -28,11 +28,11 @@ def test_resnet8_has_the_stem_and_three_stages() -> None:
 
 @pytest.mark.parametrize(("model", "number"), [("mcmahan-cnn", 3), ("mlp-bn", 2), ("digit-model", 5)])
 def test_blocks_are_all_parameters_but_those_of_the_head(model: str, number: int) -> None:
-    made = build(model, (1, 28, 28), 10, 0)
-    named = names_of(made)
+    built = build(model, (1, 28, 28), 10, 0)
+    named = names_of(built)
     assert len(named) == number
-    found = [name for block in named for name in block]
-    assert found == [name for name, _ in made.named_parameters() if not name.startswith("head")]
+    blocks = [name for block in named for name in block]
+    assert blocks == [name for name, _ in built.named_parameters() if not name.startswith("head")]
 
 
 def moved(state: State, before: State) -> set[str]:

@@ -204,7 +204,7 @@ def trained(
     method, variants = Scaffold(), [ControlVariates(option)] if scaffold else []
     state = method.initial_state(server)
     memories: list[dict[str, State]] = [{} for _ in tables]
-    own: list[list[State]] = []
+    variates: list[list[State]] = []
     controls: list[State] = []
     for _ in range(rounds):
         server = replace(server, start=shared)
@@ -214,13 +214,13 @@ def trained(
         reports = [train_round(client, variants, settings) for client in clients]
         if scaffold:
             memories = [dict(report.memory) for report in reports]
-            own.append([memory[Scaffold.consumes] for memory in memories])
+            variates.append([memory[Scaffold.consumes] for memory in memories])
             updates = [Update(k, r.shared, r.examples, r.uploads) for k, r in enumerate(reports)]
             shared, state = method.combine(server, state, updates)
             controls.append(state)
         else:
             shared = weighted_mean([report.shared for report in reports], [1] * len(reports))
-    return shared, own, controls
+    return shared, variates, controls
 
 
 def pooled_gradient(shared: State) -> float:
@@ -245,8 +245,8 @@ def test_first_round_is_the_uniform_mean_to_the_bit() -> None:
 
 
 def test_identical_clients_are_not_corrected() -> None:
-    shared, own, controls = trained([LIKELIHOODS[0]] * 3, True, 4)
-    for clients, server in zip(own, controls, strict=True):
+    shared, variates, controls = trained([LIKELIHOODS[0]] * 3, True, 4)
+    for clients, server in zip(variates, controls, strict=True):
         for state in clients:
             assert all(torch.allclose(state[name], server[name], rtol=0, atol=1e-14) for name in server)
     plain = trained([LIKELIHOODS[0]] * 3, False, 4)[0]

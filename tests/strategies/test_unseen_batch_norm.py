@@ -30,18 +30,18 @@ def test_reestimated_statistics_are_those_of_the_layers_inputs() -> None:
     """In one batch: each layer's are torch's mean and unbiased variance of what reaches it, dropout off."""
     model, samples = deep_model(), samples_of(20)
     state = copy(model.state_dict())
-    made = reestimated(model, state, samples, draws(0))
+    statistics = reestimated(model, state, samples, draws(0))
     first_NH = state["features.0.weight"].double() @ samples.inputs_N.double().T
     first_NH = first_NH.T + state["features.0.bias"].double()
-    torch.testing.assert_close(made["features.1.running_mean"], first_NH.mean(0).float())
-    torch.testing.assert_close(made["features.1.running_var"], first_NH.var(0).float())
+    torch.testing.assert_close(statistics["features.1.running_mean"], first_NH.mean(0).float())
+    torch.testing.assert_close(statistics["features.1.running_var"], first_NH.var(0).float())
     deviation_NH = (first_NH - first_NH.mean(0)) / (first_NH.var(0, correction=0) + 1e-5).sqrt()
     hidden_NH = (deviation_NH * state["features.1.weight"] + state["features.1.bias"]).relu()
     second_ND = hidden_NH @ state["features.4.weight"].double().T + state["features.4.bias"]
-    torch.testing.assert_close(made["features.5.running_mean"], second_ND.mean(0).float())
-    torch.testing.assert_close(made["features.5.running_var"], second_ND.var(0).float())
+    torch.testing.assert_close(statistics["features.5.running_mean"], second_ND.mean(0).float())
+    torch.testing.assert_close(statistics["features.5.running_var"], second_ND.var(0).float())
     for name in state.keys() - {n for n in state if "running" in n or "tracked" in n}:
-        assert torch.equal(made[name], state[name])
+        assert torch.equal(statistics[name], state[name])
 
 
 def test_batches_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,27 +51,27 @@ def test_batches_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs_NH = samples.inputs_N @ model.features[0].weight.T + model.features[0].bias  # type: ignore[index,operator]
     for size in (16, 10, 13):  # 40 samples: 16, 16, 8; four times 10; 13, 13, 14
         monkeypatch.setattr(strategies.batch_norm, "BATCH", size)
-        made = reestimated(model, state_of(1) | model_of().state_dict(), samples, draws(5))
+        statistics = reestimated(model, state_of(1) | model_of().state_dict(), samples, draws(5))
         order_N = torch.randperm(40, generator=draws(5))
         parts = list(torch.split(order_N, size)) if size != 13 else list(torch.split(order_N, [13, 13, 14]))
         variance = sum(inputs_NH[part].var(0) * len(part) for part in parts) / 40
-        torch.testing.assert_close(made[MEAN], inputs_NH.mean(0))
-        torch.testing.assert_close(made[VAR], variance)
+        torch.testing.assert_close(statistics[MEAN], inputs_NH.mean(0))
+        torch.testing.assert_close(statistics[VAR], variance)
         if size == 10:
             layer = nn.BatchNorm1d(WIDTH, momentum=None)
             for part in parts:
                 layer(inputs_NH[part])
-            torch.testing.assert_close(made[VAR], layer.running_var)
+            torch.testing.assert_close(statistics[VAR], layer.running_var)
 
 
 def test_reestimation_leaves_the_layer_as_it_was_and_looks_at_no_label() -> None:
     model, samples = deep_model(), samples_of(20)
     state = copy(model.state_dict())
-    made = reestimated(model, state, samples, draws(0))
+    statistics = reestimated(model, state, samples, draws(0))
     assert [(layer.momentum, layer.training) for _, layer in norm_layers(model)] == [(0.1, True)] * 2
     blind = Samples(samples.inputs_N, torch.full_like(samples.labels_N, -1), samples.mean, samples.std)
     again = reestimated(model, state, blind, draws(0))
-    assert all(torch.equal(made[name], again[name]) for name in made)
+    assert all(torch.equal(statistics[name], again[name]) for name in statistics)
 
 
 def test_what_identical_sites_average_is_theirs() -> None:
@@ -111,7 +111,7 @@ def test_the_planted_site_is_the_nearest() -> None:
     answers = {client: reestimated(model, state, site(*how, 1), draws(1)) for client, how in planted.items()}
     for client, how in planted.items():
         near = distances(model, reestimated(model, state, site(*how, 2), draws(2)), answers)
-        assert min(near, key=lambda each: near[each]) == client and near.keys() == planted.keys()
+        assert min(near, key=lambda name: near[name]) == client and near.keys() == planted.keys()
     deeper = {
         c: {**kept, "features.5.running_mean": kept["features.5.running_mean"] + 9} for c, kept in answers.items()
     }

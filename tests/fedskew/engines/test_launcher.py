@@ -223,9 +223,9 @@ def test_an_unknown_key_is_refused_by_flwr(app: Path, folder: Path) -> None:
 def test_nothing_listens_beyond_this_machine(app: Path, folder: Path) -> None:
     process = started(app, folder)
     listening = {
-        (each.name(), socket.laddr.ip)
-        for each in marked(folder)
-        for socket in each.net_connections()
+        (member.name(), socket.laddr.ip)
+        for member in marked(folder)
+        for socket in member.net_connections()
         if socket.status == psutil.CONN_LISTEN
     }
     process.kill()
@@ -273,7 +273,7 @@ def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Pat
     home = Path(wait_for(folder, "flower-superlink").environ()["FLWR_HOME"])
     process.kill()
     process.communicate()
-    left = {each.pid for each in marked(folder)}
+    left = {member.pid for member in marked(folder)}
     assert left
     run(app, folder, text="mine")
     assert (folder / "result").read_text().startswith("mine|")

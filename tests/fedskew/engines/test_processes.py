@@ -27,7 +27,7 @@ from fedskew.engines.processes import (
     identity,
     mark,
     marked,
-    own,
+    note_owner,
 )
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
@@ -180,7 +180,7 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
     folders = {name: tmp_path / name for name in ("mine", "dead", "used", "elsewhere", "torn", "unmarked")}
     for folder in folders.values():
         folder.mkdir()
-        own(folder)
+        note_owner(folder)
     mine = (folders["mine"] / OWNER).read_text()
     host = mine.split()[0]
     for name in ("dead", "used"):

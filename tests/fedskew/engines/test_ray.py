@@ -45,7 +45,7 @@ def test_ray_gives_the_hash_of_one_process(tmp_path: Path, expected: dict[str, s
 
 
 def test_a_killed_run_goes_on_to_the_same_hash(tmp_path: Path, expected: dict[str, str]) -> None:
-    one = settings(tmp_path)
+    config = settings(tmp_path)
     arguments = [text for key, value in METHOD.items() for text in ("--set", f"{key}={value}")]
     command = [
         sys.executable,
@@ -60,35 +60,35 @@ def test_a_killed_run_goes_on_to_the_same_hash(tmp_path: Path, expected: dict[st
     ]
     command += ["--set", "rounds=4", "--set", "participation=0.5"]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    records = one.folder / "rounds.jsonl"
+    records = config.folder / "rounds.jsonl"
     deadline = time.monotonic() + 120
     while not (records.exists() and records.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    simulations = [process for process in marked(one.folder) if "flwr-simulation" in " ".join(process.cmdline()[:2])]
+    simulations = [process for process in marked(config.folder) if "flwr-simulation" in " ".join(process.cmdline()[:2])]
     assert simulations, "the run's ServerApp was to be killed after its first round"
     for process in simulations:
         process.send_signal(signal.SIGKILL)
-    told = launcher.communicate(timeout=120)[1]
+    errors = launcher.communicate(timeout=120)[1]
     assert launcher.returncode == 1
-    assert "flwr-simulation" in told
-    assert not marked(one.folder)
-    assert execute(one, "ray", silent)["hash"] == expected
+    assert "flwr-simulation" in errors
+    assert not marked(config.folder)
+    assert execute(config, "ray", silent)["hash"] == expected
 
 
 def test_a_killed_launcher_is_taken_over(tmp_path: Path, expected: dict[str, str]) -> None:
     """kill -9 of the command itself leaves Ray's processes at work; the same command ends them and goes on."""
-    one = settings(tmp_path)
-    words = [text for key, value in one.flat().items() for text in ("--set", f"{key}={value}")]
+    config = settings(tmp_path)
+    words = [text for key, value in config.flat().items() for text in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "fedskew", "run", "--engine", "ray", *words]
     launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not (one.folder / "settings.json").exists() and time.monotonic() < deadline:
+    while not (config.folder / "settings.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     launcher.kill()
     launcher.wait()
-    assert marked(one.folder), "the launcher was to be killed while its run was going on"
-    assert execute(one, "ray", silent)["hash"] == expected
-    assert not marked(one.folder)
+    assert marked(config.folder), "the launcher was to be killed while its run was going on"
+    assert execute(config, "ray", silent)["hash"] == expected
+    assert not marked(config.folder)
 
 
 def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> None:
@@ -97,16 +97,16 @@ def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> Non
 
 
 def test_a_failing_round_fails_the_run_with_its_reason(tmp_path: Path) -> None:
-    one = settings(tmp_path, **{"learning-rate": 1e30, "method": "fedavg"})
+    config = settings(tmp_path, **{"learning-rate": 1e30, "method": "fedavg"})
     with pytest.raises(LaunchFailed, match=r"Diverged: diverged in round \d: "):
-        execute(one, "ray", silent)
+        execute(config, "ray", silent)
 
 
 def test_logical_gpus_hold_two_clients_each_and_change_nothing(tmp_path: Path, expected: dict[str, str]) -> None:
     federation = "num-supernodes=10 init-args-num-gpus=4 client-resources-num-gpus=0.5 init-args-num-cpus=8"
-    one = settings(tmp_path)
-    assert execute(one, "ray", silent, federation_config=federation)["hash"] == expected
-    records = [json.loads(line) for line in (one.folder / "rounds.jsonl").read_text().splitlines()]
+    config = settings(tmp_path)
+    assert execute(config, "ray", silent, federation_config=federation)["hash"] == expected
+    records = [json.loads(line) for line in (config.folder / "rounds.jsonl").read_text().splitlines()]
     workers = {worker["process"]: worker["visible-gpus"] for record in records for worker in record["workers"]}
     held = Counter(workers.values())
     assert set(held) <= {"0", "1", "2", "3"}
@@ -126,7 +126,7 @@ def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) ->
         "FLWR_DISABLE_UPDATE_CHECK": "1",
     }  # fmt: skip
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [flwr, "run", app_folder(), "--stream", "--run-config", "rounds=2"],
             cwd=tmp_path,
             env=environment,
@@ -136,10 +136,10 @@ def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) ->
         ).stdout
     finally:
         end(tmp_path)
-    found = re.search(r"finished: (\S+)", told)
-    assert found, told
-    assert (Path(found[1]) / "summary.json").exists()
-    assert Path(found[1]).parent == tmp_path / "results"
+    match = re.search(r"finished: (\S+)", output)
+    assert match, output
+    assert (Path(match[1]) / "summary.json").exists()
+    assert Path(match[1]).parent == tmp_path / "results"
 
 
 def test_run_simulation_with_default_settings(tmp_path: Path) -> None:

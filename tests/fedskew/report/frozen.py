@@ -79,14 +79,14 @@ def gathered(results: Path, **changes: Any) -> Gathered:
 
 def golden(results: Path) -> tuple[Document, dict[str, str]]:
     """Return the frozen report, and its texts by the name of their golden files; the folder's name is left out."""
-    one = document(gathered(results))
-    texts = {"golden.md": markdown([one]), "golden.csv": csv_text([one])}
-    ids = {run.run_id: f"run-{number}" for number, run in enumerate(runs(one.gathered.cells))}
+    report = document(gathered(results))
+    texts = {"golden.md": markdown([report]), "golden.csv": csv_text([report])}
+    ids = {run.run_id: f"run-{number}" for number, run in enumerate(runs(report.gathered.cells))}
     for name, text in texts.items():
         for run_id, short in ids.items():  # a run's id changes with every setting that FedSkew gets
             text = text.replace(run_id, short)
         texts[name] = text.replace(str(results), "RESULTS")
-    return one, texts
+    return report, texts
 
 
 if __name__ == "__main__":

@@ -92,10 +92,10 @@ def test_tables_are_real_ones(page: Page) -> None:
 
 
 def test_figures_say_what_they_show(page: Page) -> None:
-    told = [attributes["aria-label"] for attributes in page.all("div") if attributes.get("role") == "img"]
-    assert len(told) == len(page.all("figure")) >= 10
-    assert any(re.search(r"in round 2: creff 77\.6, fedshift 75\.7, fedavg 74\.9\.", one) for one in told)
-    assert any("claim 3 +26.5" in one for one in told)
+    labels = [attributes["aria-label"] for attributes in page.all("div") if attributes.get("role") == "img"]
+    assert len(labels) == len(page.all("figure")) >= 10
+    assert any(re.search(r"in round 2: creff 77\.6, fedshift 75\.7, fedavg 74\.9\.", label) for label in labels)
+    assert any("claim 3 +26.5" in label for label in labels)
     assert all("aria-hidden" in attributes for attributes in page.all("svg"))
 
 
@@ -108,7 +108,7 @@ def test_the_verdict_comes_before_the_first_table(page: Page) -> None:
 def test_several_experiments_begin_with_all_their_claims(two: Page, page: Page, tmp_path: Path) -> None:
     says = [verdict.claim.says for verdict in document(gathered(tmp_path)).verdicts]
     overview = two.text[two.text.index("<nav") : two.text.index("</nav>")]
-    assert says and all(overview.count(one) == 2 for one in says)
+    assert says and all(overview.count(claim) == 2 for claim in says)
     assert f"Of {2 * len(says)} claims" in two.text[: two.text.index("<nav")]
     assert "<nav" not in page.text
 
@@ -122,8 +122,8 @@ def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
 def palettes() -> dict[str, dict[str, str]]:
     """Return the style sheet's colors, light and dark."""
     light, _, dark = TEMPLATES["style"].partition("prefers-color-scheme: dark")
-    found = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in (light, dark)]
-    return {"light": found[0], "dark": found[1]}
+    palette = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in (light, dark)]
+    return {"light": palette[0], "dark": palette[1]}
 
 
 def contrast(first: str, second: str) -> float:
@@ -151,7 +151,7 @@ def test_colors_can_be_told_from_their_background(mode: str) -> None:
 
 def test_no_two_rows_look_alike() -> None:
     looks = [Style("", number) for number in range(len(COLORS) * len(DASHES))]
-    assert len({(one.variable, one.dashes) for one in looks}) == len(looks)
+    assert len({(look.variable, look.dashes) for look in looks}) == len(looks)
 
 
 def test_a_drawing_takes_colors_and_font_from_the_page(page: Page) -> None:
@@ -200,10 +200,10 @@ def test_a_browser_draws_it(scheme: str, width: int, page: Page, tmp_path: Path)
     assert ":CONSOLE" not in done.stderr, done.stderr
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title is not None, done.stderr
-    found = json.loads(title[1].replace("&quot;", '"'))
-    assert found["width"] == width
-    assert found["tables"] == len(page.all("table")) and found["figures"] == len(page.all("figure"))
-    assert found["sideways"] <= 0, "the page scrolls sideways"
-    assert found["smallest"] > 50, "a figure has no size"
-    assert found["cut"] <= 2, "a figure's text is cut off"
-    assert (found["ink"] == "rgb(230, 233, 236)") == (scheme == "dark")
+    drawn = json.loads(title[1].replace("&quot;", '"'))
+    assert drawn["width"] == width
+    assert drawn["tables"] == len(page.all("table")) and drawn["figures"] == len(page.all("figure"))
+    assert drawn["sideways"] <= 0, "the page scrolls sideways"
+    assert drawn["smallest"] > 50, "a figure has no size"
+    assert drawn["cut"] <= 2, "a figure's text is cut off"
+    assert (drawn["ink"] == "rgb(230, 233, 236)") == (scheme == "dark")

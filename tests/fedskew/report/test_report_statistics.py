@@ -32,11 +32,13 @@ def point(round: int, accuracy: float, validation: ModelNumbers | None = None) -
     return Point(RoundRecord(round, {"average": numbers}, metrics={"matching-loss": 0.5}), numbers)
 
 
-def at(one: Measured, numbers: ModelNumbers, *sites: str, **metrics: float) -> Measured:
+def at(measured: Measured, numbers: ModelNumbers, *sites: str, **metrics: float) -> Measured:
     """Return a run with one evaluated round, of clients with these names and test sets of 10, 20, 40 samples."""
     points = (Point(RoundRecord(1, {"average": numbers}, metrics=metrics), numbers),)
-    samples = {**one.run.samples, "clients": sites, "client-test": [10, 20, 40][: len(sites)]}
-    return replace(one, points=points, run=replace(one.run, origin={**one.run.origin, "samples": samples}))
+    samples = {**measured.run.samples, "clients": sites, "client-test": [10, 20, 40][: len(sites)]}
+    return replace(
+        measured, points=points, run=replace(measured.run, origin={**measured.run.origin, "samples": samples})
+    )
 
 
 @pytest.fixture
@@ -45,8 +47,8 @@ def measured(tmp_path: Path) -> Measured:
 
 
 def test_mean_and_sample_standard_deviation() -> None:
-    found = Summary({0: 70.0, 1: 74.0, 2: 78.0})
-    assert (found.n, found.mean, found.sd) == (3, 74.0, 4.0)
+    summary = Summary({0: 70.0, 1: 74.0, 2: 78.0})
+    assert (summary.n, summary.mean, summary.sd) == (3, 74.0, 4.0)
     assert Summary({5: 1.0}).sd is None
 
 
@@ -54,8 +56,8 @@ def test_mean_and_sample_standard_deviation() -> None:
 def test_selections_are_those_of_the_summary(selection: str) -> None:
     accuracies = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6, 0.55, 0.3, 0.2, 0.35]
     points = [point(k, a, ModelNumbers({"balanced-accuracy": 1 - a})) for k, a in enumerate(accuracies, 1)]
-    expected = summarize([one.record for one in points])["average"][selection]["balanced-accuracy"]
-    chosen = [one.numbers["balanced-accuracy"] for one in select(points, selection)]
+    expected = summarize([at_round.record for at_round in points])["average"][selection]["balanced-accuracy"]
+    chosen = [at_round.numbers["balanced-accuracy"] for at_round in select(points, selection)]
     assert np.mean(chosen) == pytest.approx(expected)
 
 
@@ -64,10 +66,12 @@ def test_the_best_validation_round_is_that_of_the_mean_over_clients_where_they_m
     means = [0.6, 0.9, math.nan, 0.7]
     for by_clients, best in ((True, 2), (False, 4)):
         spreads = [{"client-accuracy": Spread(mean)} if by_clients else {} for mean in means]
-        validation = [ModelNumbers({"balanced-accuracy": k / 10}, spreads=one) for k, one in enumerate(spreads, 1)]
-        points = [point(k, 0.5, one) for k, one in enumerate(validation, 1)]
+        validation = [
+            ModelNumbers({"balanced-accuracy": k / 10}, spreads=spread) for k, spread in enumerate(spreads, 1)
+        ]
+        points = [point(k, 0.5, numbers) for k, numbers in enumerate(validation, 1)]
         (chosen,) = select(points, "best-validation")
-        summary = summarize([one.record for one in points])["average"]["best-validation"]
+        summary = summarize([at_round.record for at_round in points])["average"]["best-validation"]
         assert chosen.round == summary["round"] == best
 
 
@@ -77,15 +81,15 @@ def test_a_mean_over_more_rounds_than_there_are_is_none() -> None:
 
 def test_numbers_of_a_record_by_their_names(measured: Measured) -> None:
     spreads = {"client-accuracy": Spread(0.4, values=[0.3, math.nan])}
-    one = at(measured, ModelNumbers({"loss": math.inf}, [0.5], spreads), "0 mnist", "1 usps", **{"matching-loss": 0.7})
+    site = at(measured, ModelNumbers({"loss": math.inf}, [0.5], spreads), "0 mnist", "1 usps", **{"matching-loss": 0.7})
     numbers = {"client-accuracy.mean": 0.4, "client-accuracy.mnist": 0.3, "matching-loss": 0.7, "bytes-up": 0}
-    assert {name: one.number(one.points[0], name) for name in numbers} == numbers
+    assert {name: site.number(site.points[0], name) for name in numbers} == numbers
     for absent in ("client-accuracy.usps", "client-accuracy", "loss", "recall", "nothing", "round.deep"):
-        assert one.number(one.points[0], absent) is None
+        assert site.number(site.points[0], absent) is None
     with pytest.raises(
         SettingError, match=r"frozen: metric = 'client-accuracy.svhn': svhn is no client of digits, whose"
     ):
-        one.number(one.points[0], "client-accuracy.svhn")
+        site.number(site.points[0], "client-accuracy.svhn")
 
 
 @pytest.mark.parametrize(
@@ -109,25 +113,25 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
 @pytest.mark.parametrize("metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"])
 def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
     for group in gathered(tmp_path).measured.values():
-        for one in group:
-            made_of = strata(one, "last", metric)
+        for run in group:
+            made_of = strata(run, "last", metric)
             assert made_of is not None and made_of.weights_G is not None
             assert made_of.weights_G.sum() == pytest.approx(1)
             # the frozen records keep three decimals
-            assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(measure(one, "last", metric), abs=0.1)
+            assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(measure(run, "last", metric), abs=0.1)
 
 
 def test_clients_with_test_sets_of_their_own_are_the_strata(measured: Measured) -> None:
     values = [0.9, 0.4, 0.6]
     numbers = replace(measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)})
-    one = at(measured, numbers, "0 mnist", "1 usps", "2 svhn")
+    run = at(measured, numbers, "0 mnist", "1 usps", "2 svhn")
     for metric, lowest in (("client-accuracy.mean", 3), ("client-accuracy.worst", 1)):
-        made_of = strata(one, "last", metric)
+        made_of = strata(run, "last", metric)
         assert made_of is not None and made_of.lowest == lowest
         assert made_of.sizes_G.tolist() == [10, 20, 40] and made_of.rates_G.tolist() == values
-    second = strata(one, "last", "client-accuracy.usps")
+    second = strata(run, "last", "client-accuracy.usps")
     assert second is not None and second.weights_G is not None and second.weights_G @ second.rates_G == 0.4
-    assert strata(one, "last", "loss") is None
+    assert strata(run, "last", "loss") is None
 
 
 def test_resampled_examples_have_the_binomial_variance() -> None:
@@ -146,17 +150,17 @@ def test_the_worst_client_is_drawn_as_a_minimum() -> None:
 def test_an_interval_over_seeds_alone_is_that_of_their_means() -> None:
     differences = np.array([[1.0, 3.0]])
     nothing = [[(None, None)] * 2]
-    found = bootstrap(differences, nothing, by=1.5, among=1, seed=0)
-    assert found is not None and (found.low, found.high, found.resampled) == (1.0, 3.0, "seeds")
-    assert found.probability == pytest.approx(0.75, abs=0.05)  # of 1 1, 1 3, 3 1, 3 3 three exceed it
+    interval = bootstrap(differences, nothing, by=1.5, among=1, seed=0)
+    assert interval is not None and (interval.low, interval.high, interval.resampled) == (1.0, 3.0, "seeds")
+    assert interval.probability == pytest.approx(0.75, abs=0.05)  # of 1 1, 1 3, 3 1, 3 3 three exceed it
     assert bootstrap(differences[:, :1], [[(None, None)]], by=0.0, among=1, seed=0) is None
 
 
 def test_certain_examples_leave_the_variation_of_the_seeds() -> None:
     sure = [Strata(np.array([share]), np.array([30]), np.array([1.0])) for share in (1.0, 0.0)]
-    found = bootstrap(np.array([[100.0, 100.0]]), [[(sure[0], sure[1])] * 2], by=0.0, among=1, seed=0)
-    assert found is not None and (found.low, found.high, found.probability) == (100.0, 100.0, 1.0)
-    assert found.resampled == "seeds and test examples"
+    interval = bootstrap(np.array([[100.0, 100.0]]), [[(sure[0], sure[1])] * 2], by=0.0, among=1, seed=0)
+    assert interval is not None and (interval.low, interval.high, interval.probability) == (100.0, 100.0, 1.0)
+    assert interval.resampled == "seeds and test examples"
 
 
 def test_among_the_highest_columns() -> None:
@@ -188,9 +192,9 @@ def test_a_claim_holds_for_a_seed_when_it_does_in_every_column(tmp_path: Path) -
 
 def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
     claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
-    (one,) = judge(gathered(tmp_path, claims=[claim]))
-    assert one.margins == {0: pytest.approx(3.9), 1: pytest.approx(8.9), 2: pytest.approx(1.9)}
-    assert one.status == "holds"
+    (verdict,) = judge(gathered(tmp_path, claims=[claim]))
+    assert verdict.margins == {0: pytest.approx(3.9), 1: pytest.approx(8.9), 2: pytest.approx(1.9)}
+    assert verdict.status == "holds"
 
 
 def test_sooner_counts_rounds_and_never_is_one_more_than_were_run(tmp_path: Path) -> None:
@@ -201,12 +205,12 @@ def test_sooner_counts_rounds_and_never_is_one_more_than_were_run(tmp_path: Path
 
 def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
     records = gathered(tmp_path)
-    one = records.of("creff", "LDA 0.5")[2]
-    found = reach(one, 72.0, "balanced-accuracy")
-    assert found is not None and found.round == 2
-    assert found.bytes == sum(record.bytes_down + record.bytes_up for record in one.run.records)
-    first = reach(one, 0.0, "balanced-accuracy")
-    assert first is not None and first.round == 1 and first.bytes < found.bytes
-    assert reach(one, 100.0, "balanced-accuracy") is None
+    run = records.of("creff", "LDA 0.5")[2]
+    goal = reach(run, 72.0, "balanced-accuracy")
+    assert goal is not None and goal.round == 2
+    assert goal.bytes == sum(record.bytes_down + record.bytes_up for record in run.run.records)
+    first = reach(run, 0.0, "balanced-accuracy")
+    assert first is not None and first.round == 1 and first.bytes < goal.bytes
+    assert reach(run, 100.0, "balanced-accuracy") is None
     assert reached(records, "creff", "LDA 0.5")[2] is None
     assert {seed: r.round for seed, r in reached(records, "fedavg", "LDA 0.5").items() if r} == {0: 2, 1: 2, 2: 2}

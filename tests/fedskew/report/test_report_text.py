@@ -39,10 +39,10 @@ def test_every_paper_cell_stands_beside_ours_in_the_csv(tmp_path: Path) -> None:
 
 
 def test_json_has_numbers_claims_and_warnings(tmp_path: Path) -> None:
-    (one,) = json.loads(json.dumps(as_json([document(gathered(tmp_path))])))
-    assert [claim["status"] for claim in one["claims"]] == ["mixed", "fails", "holds", "fails"]
-    assert len(one["numbers"]) == 3 * 2 * 2 and len(one["warnings"]) == 1
-    assert sum(run["state"] == "finished" for run in one["runs"].values()) == 10
+    (report,) = json.loads(json.dumps(as_json([document(gathered(tmp_path))])))
+    assert [claim["status"] for claim in report["claims"]] == ["mixed", "fails", "holds", "fails"]
+    assert len(report["numbers"]) == 3 * 2 * 2 and len(report["warnings"]) == 1
+    assert sum(run["state"] == "finished" for run in report["runs"].values()) == 10
 
 
 def test_only_rows_with_all_seeds_compete_for_the_best(tmp_path: Path) -> None:
@@ -53,38 +53,40 @@ def test_only_rows_with_all_seeds_compete_for_the_best(tmp_path: Path) -> None:
 
 def test_rounds_until_a_row_is_reached_can_be_the_table(tmp_path: Path) -> None:
     cells = {"creff": [2, 3]}
-    one = document(gathered(tmp_path, reaches="fedavg", cells=cells, notes={}, seeds=[0, 1]))
-    by_row = {row[0].text: row[1:] for row in one.main.rows}
+    report = document(gathered(tmp_path, reaches="fedavg", cells=cells, notes={}, seeds=[0, 1]))
+    by_row = {row[0].text: row[1:] for row in report.main.rows}
     assert [cell.text for cell in by_row["creff"]] == ["2", "2"]
     assert [cell.below for cell in by_row["creff"]] == ["paper 2.0, +0.0", "paper 3.0, \N{MINUS SIGN}1.0"]
-    assert "Rounds until fedavg's" in markdown([one])
-    lines = [row for row in csv.DictReader(io.StringIO(csv_text([one]))) if row["paper"]]
+    assert "Rounds until fedavg's" in markdown([report])
+    lines = [row for row in csv.DictReader(io.StringIO(csv_text([report]))) if row["paper"]]
     assert [(row["metric"], row["mean"]) for row in lines] == [("rounds to fedavg's balanced-accuracy", "2.0000")] * 2
 
 
 def test_columns_can_show_different_numbers(tmp_path: Path) -> None:
-    one = document(gathered(tmp_path, metrics={"LDA 0.5": "few-recall"}, seeds=[0, 1]))
-    first, second = one.main.headings[1:]
+    report = document(gathered(tmp_path, metrics={"LDA 0.5": "few-recall"}, seeds=[0, 1]))
+    first, second = report.main.headings[1:]
     assert "balanced accuracy" in first.below and "few recall" in second.below
-    recall = {row[0].text.split()[0]: row[2].text for row in one.main.rows}
-    few = next(table for table in one.sections[4].tables if "LDA 0.5" in table.caption)
+    recall = {row[0].text.split()[0]: row[2].text for row in report.main.rows}
+    few = next(table for table in report.sections[4].tables if "LDA 0.5" in table.caption)
     assert recall["fedshift"] == next(row[3].text for row in few.rows if row[0].text == "fedshift")
 
 
 def test_without_claims_the_headline_says_who_is_first(tmp_path: Path) -> None:
-    one = document(gathered(tmp_path, claims=[], seeds=[0, 1]))
-    assert "In LDA 0.1 fedshift is first with 69.6 percent balanced accuracy, 7.5 points above creff." in one.headline
+    report = document(gathered(tmp_path, claims=[], seeds=[0, 1]))
+    assert (
+        "In LDA 0.1 fedshift is first with 69.6 percent balanced accuracy, 7.5 points above creff." in report.headline
+    )
 
 
 def test_no_run_is_one_sentence_with_the_command(tmp_path: Path, fedskew: FedSkew) -> None:
-    status, _, told = fedskew("report", "demo", "--results", tmp_path)
+    status, _, errors = fedskew("report", "demo", "--results", tmp_path)
     assert status == 1
-    assert "no finished run of demo" in told and f"fedskew run demo --results {tmp_path}" in told
-    assert "Traceback" not in told
+    assert "no finished run of demo" in errors and f"fedskew run demo --results {tmp_path}" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["nothing-of-the-kind"], "nothing-of-the-kind"),
         (["demo", "--csv", "--markdown"], "must be one of them"),
@@ -93,66 +95,68 @@ def test_no_run_is_one_sentence_with_the_command(tmp_path: Path, fedskew: FedSke
         (["demo", "--results", __file__], f"--results = '{__file__}': is no folder"),
     ],
 )
-def test_bad_input_is_one_sentence(words: list[str], told: str, fedskew: FedSkew) -> None:
+def test_bad_input_is_one_sentence(words: list[str], sentence: str, fedskew: FedSkew) -> None:
     status, _, errors = fedskew("report", *words)
-    assert status == 2 and told in errors
+    assert status == 2 and sentence in errors
 
 
 def test_a_suite_without_runs_is_advised_by_its_name(tmp_path: Path, fedskew: FedSkew) -> None:
-    told = fedskew("report", "quick", "--results", tmp_path)[2]
-    assert f"no finished run of quick in {tmp_path}; make them with `fedskew run quick --results {tmp_path}`" in told
+    errors = fedskew("report", "quick", "--results", tmp_path)[2]
+    assert f"no finished run of quick in {tmp_path}; make them with `fedskew run quick --results {tmp_path}`" in errors
 
 
 @pytest.fixture
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Make the command line report on the frozen experiment, and return the words for where its runs are."""
-    made = frozen(tmp_path / "results")
+    experiment = frozen(tmp_path / "results")
     monkeypatch.setattr(report_cli, "load_experiments", lambda: {"frozen": None})
-    monkeypatch.setattr(report_cli, "find_all", lambda names: [made])
+    monkeypatch.setattr(report_cli, "find_all", lambda names: [experiment])
     return ["--results", tmp_path / "results"]
 
 
 def test_the_command_line_writes_every_form(tmp_path: Path, fedskew: FedSkew, at: list[object]) -> None:
-    status, told, _ = fedskew("report", *at)
+    status, output, _ = fedskew("report", *at)
     assert status == 0
-    assert "CReFF beats FedAvg: holds in part, 2 of 3 seeds" in told and "paper 70.1" in told
+    assert "CReFF beats FedAvg: holds in part, 2 of 3 seeds" in output and "paper 70.1" in output
     for option, start in (("--markdown", "## FedAvg, CReFF"), ("--csv", "experiment,column"), ("--json", "[")):
-        status, told, _ = fedskew("report", "frozen", option, *at)
-        assert status == 0 and told.startswith(start)
+        status, output, _ = fedskew("report", "frozen", option, *at)
+        assert status == 0 and output.startswith(start)
     page = tmp_path / "report.html"
-    status, told, errors = fedskew("report", "frozen", "--html", page, *at)
-    assert status == 0 and told == "" and str(page) in errors and page.stat().st_size > 50_000
+    status, output, errors = fedskew("report", "frozen", "--html", page, *at)
+    assert status == 0 and output == "" and str(page) in errors and page.stat().st_size > 50_000
     assert fedskew("report", "frozen", "--html", tmp_path / "nowhere" / "report.html", *at)[0] == 2
 
 
 @pytest.mark.parametrize("form", ["", "--markdown", "--csv", "--json", "--html"])
 def test_every_form_warns_once(form: str, tmp_path: Path, fedskew: FedSkew, at: list[object]) -> None:
     words = [form, tmp_path / "report.html"] if form == "--html" else [form] * bool(form)
-    status, told, errors = fedskew("report", "frozen", *words, *at)
+    status, output, errors = fedskew("report", "frozen", *words, *at)
     assert status == 0
-    assert (told + errors).count("2 of 12 runs are missing") == 1
+    assert (output + errors).count("2 of 12 runs are missing") == 1
     assert ("2 of 12 runs are missing" in errors) == (form in ("--csv", "--html"))
 
 
 def test_runs_of_other_settings_stand_below_a_line_that_says_so(tmp_path: Path) -> None:
     """On top the difference, below the table what is assumed as it is in force."""
-    made = frozen(tmp_path)
-    one = document(gather(made, {"results": str(tmp_path), "rounds": 2, "local-epochs": 1, "alpha": 0.5}))
+    experiment = frozen(tmp_path)
+    report = document(gather(experiment, {"results": str(tmp_path), "rounds": 2, "local-epochs": 1, "alpha": 0.5}))
     differs = "Differs from the experiment: local-epochs = 1 instead of 5, alpha = 0.5 instead of 0.1, 0.5."
     console = Console(file=io.StringIO(), width=200)
-    show([one], console)
-    for text in (markdown([one]), console.file.getvalue(), html([one])):  # type: ignore[attr-defined]
+    show([report], console)
+    for text in (markdown([report]), console.file.getvalue(), html([report])):  # type: ignore[attr-defined]
         assert text.index(differs) < text.index("LDA 0.5")
         assert re.search(r"these runs have: (<code>)?local-epochs = 1\b", text) and "local-epochs = 5" not in text
-    assert not any("Differs" in warning for warning in gather(made, {"results": str(tmp_path), "rounds": 2}).warnings)
+    assert not any(
+        "Differs" in warning for warning in gather(experiment, {"results": str(tmp_path), "rounds": 2}).warnings
+    )
 
 
 def test_what_no_claim_can_express_is_listed_as_not_judged(tmp_path: Path) -> None:
     says = "CReFF's curves are smoother"
     for claims in ({}, {"claims": []}):
-        one = document(gathered(tmp_path, **claims))
-        assert f"- {says}: **not judged**" in markdown([one]) and as_json([one])[0]["not-judged"] == [says]
-        assert re.search("CReFF&#39;s curves are smoother: <strong>not judged", html([one]))
+        report = document(gathered(tmp_path, **claims))
+        assert f"- {says}: **not judged**" in markdown([report]) and as_json([report])[0]["not-judged"] == [says]
+        assert re.search("CReFF&#39;s curves are smoother: <strong>not judged", html([report]))
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "settings.json", "summary.json"])
@@ -162,8 +166,8 @@ def test_a_folder_in_a_file_s_place_is_one_sentence(
     file = next((tmp_path / "results").iterdir()) / name
     file.unlink()
     file.mkdir()
-    status, told, errors = fedskew("report", "frozen", *at)
-    assert (status, told, errors) == (2, "", f"fedskew: {file}: cannot be read: Is a directory\n")
+    status, output, errors = fedskew("report", "frozen", *at)
+    assert (status, output, errors) == (2, "", f"fedskew: {file}: cannot be read: Is a directory\n")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
