@@ -100,7 +100,7 @@ class Run:
             combine=settings.combine,
             monitors=settings.monitors,
             deploys=settings.deploys,
-            optimizer=general.server_optimizer,
+            optimizer=general.optimizer,
             exchange=settings.exchange,
             examples={client: len(indices) for client, indices in enumerate(federation.train_indices)},
             holdout=federation.holdout(self.device),

@@ -92,6 +92,16 @@ METHODS: dict[str, Method] = {
         Method("norm-clipping", "updates shortened to a bound, or to the median of their norms", "Sun et al., 2019",
                "nothing", combine="norm-clipping"),
         Method("fedavgm", "momentum at the server", "Hsu et al., 2019", "nothing", defaults={"server-momentum": 0.9}),
+        Method("fedadagrad", "the server's steps divided by the root of their squares' sum",
+               "Reddi et al., ICLR 2021", "nothing",
+               defaults={"server-learning-rate": 0.1}, fixed={"server-optimizer": "adagrad"}),
+        Method("fedadam", "the server's steps divided by the root of their squares' mean", "Reddi et al., ICLR 2021",
+               "nothing", defaults={"server-learning-rate": 0.01, "server-momentum": 0.9},
+               fixed={"server-optimizer": "adam"}),
+        Method("fedyogi", "FedAdam whose squares' mean moves by no more than the new square",
+               "Reddi et al., ICLR 2021", "nothing",
+               defaults={"server-learning-rate": 0.01, "server-momentum": 0.9},
+               fixed={"server-optimizer": "yogi"}),
         Method("ratio-loss", "class weights that the server measures on images of its own", "Wang et al., AAAI 2021",
                "nothing", ("class-weights",), monitor="ratio-loss"),
         Method("fed-focal", "focal loss", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
@@ -181,7 +191,7 @@ def compose(method: str) -> Parts:
 
 def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
-    serves = method.serving or any(key.startswith("server-") for key in method.defaults)
+    serves = method.serving or any(key.startswith("server-") for key in (*method.defaults, *method.fixed))
     return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
 
 

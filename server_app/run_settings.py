@@ -18,6 +18,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
 from data import DataSettings, OneOf, Rule, Settings
 from server_app.methods import Parts
+from strategies.adaptive_optimizer import RULES, AdaptiveOptimizer
 from strategies.exchange import ExchangeSettings
 from strategies.server import ServerMethod
 from strategies.server_optimizer import FORMS, ServerOptimizer
@@ -49,12 +50,18 @@ class GeneralSettings(Settings):
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
+    server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
+    """What the server steps with: momentum, or adagrad, adam or yogi, whose paces adapt to every coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0
     """Learning rate of the server optimizer."""
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Momentum of the server optimizer."""
+    """Momentum of the server optimizer; beta1 of adagrad, adam and yogi."""
     server_momentum_form: Annotated[str, OneOf(*FORMS)] = "heavy-ball"
     """heavy-ball, nesterov or damped: how the server's momentum enters."""
+    server_second_momentum: Annotated[float, Ge(0), Lt(1)] = 0.99
+    """beta2 of adam and yogi: what stays of the squares' mean after a round."""
+    server_adaptivity: Annotated[float, Gt(0)] = 1e-3
+    """tau of adagrad, adam and yogi: the smaller, the more equal are the steps of all coordinates."""
     device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
     """auto (a GPU where a client sees one), cpu or cuda."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
@@ -65,13 +72,22 @@ class GeneralSettings(Settings):
     """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
 
     def agree(self) -> None:
-        idle = not self.server_momentum and not self.is_default("server_momentum_form")
-        self.require(not idle, "server_momentum_form", "has no effect without server-momentum")
+        adaptive = self.server_optimizer != "momentum"
+        formless = self.is_default("server_momentum_form")
+        self.require(formless or not adaptive, "server_momentum_form", "is for server-optimizer = momentum")
+        rule = "has no effect without server-momentum"
+        self.require(formless or self.server_momentum > 0, "server_momentum_form", rule)
+        for field, used in (("server_second_momentum", RULES[1:]), ("server_adaptivity", RULES)):
+            rule = f"is for server-optimizer = {', '.join(used)}"
+            self.require(self.is_default(field) or self.server_optimizer in used, field, rule)
 
     @property
-    def server_optimizer(self) -> ServerOptimizer:
+    def optimizer(self) -> ServerOptimizer | AdaptiveOptimizer:
         """Return the server optimizer that is set."""
-        return ServerOptimizer(self.server_learning_rate, self.server_momentum, self.server_momentum_form)
+        if self.server_optimizer == "momentum":
+            return ServerOptimizer(self.server_learning_rate, self.server_momentum, self.server_momentum_form)
+        beta, tau = self.server_second_momentum, self.server_adaptivity
+        return AdaptiveOptimizer(self.server_learning_rate, self.server_momentum, beta, tau, self.server_optimizer)
 
 
 WITHOUT_EFFECT_ON_NUMBERS = {

@@ -15,6 +15,7 @@ from client_app.models import Classifier
 from client_app.state import State, copy
 from client_app.training import private_names, total_pull
 from data import Samples
+from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
 from strategies.exchange import TRAIN, Exchange, ExchangeSettings, Grid, Request, converse
 from strategies.fedavg import FedAvg
@@ -46,7 +47,7 @@ class Rounds:
         combine: ServerMethod | None = None,
         monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
-        optimizer: ServerOptimizer | None = None,
+        optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
         examples: Mapping[int, int] | None = None,
         holdout: Samples | None = None,

@@ -22,6 +22,11 @@ class ServerOptimizer:
     momentum: float = 0.0
     form: str = "heavy-ball"
 
+    @property
+    def copies(self) -> int:
+        """States of the parameters' size that it keeps: the velocity, where it is no plain combined model."""
+        return int(self != ServerOptimizer())
+
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state (its velocity)."""
         if self.learning_rate == 1 and self.momentum == 0:

@@ -59,6 +59,8 @@ def disk_of(settings: RunSettings) -> int:
     with torch.device("meta"):  # the methods' own code makes their states, without their numbers
         server = server_of(settings)
         states = sum(size(part.initial_state(server)) for part in parts_of(settings))
+    moved = size({name: tensor for name, tensor in server.start.items() if name in server.parameters})
+    states += settings.general.optimizer.copies * moved
     model, shared = model_of(settings), size(server.start)
     head = size(dict(model.head.named_parameters()))
     checkpoint = shared + len(settings.deploys) * head + states  # what the models have in common is stored once

@@ -101,10 +101,16 @@ NEEDED: dict[str, dict[str, Scalar]] = {
 """Other settings without which a setting would change nothing."""
 
 
+SERVER_OPTIMIZERS = {
+    "server-momentum-form": "fedavgm", "server-second-momentum": "fedyogi", "server-adaptivity": "fedadagrad",
+}  # fmt: skip
+"""The methods without whose server optimizer a setting would change nothing."""
+
+
 def in_force(key: str) -> dict[str, Any]:
     """Return the settings with which `key` has an effect, on a model with batch norm."""
     holdout = {} if key in ("holdout-per-class", "partition-file") else {"holdout-per-class": 5}
-    method = "fedavgm" if key == "server-momentum-form" else METHOD_OF.get(key.rpartition(".")[0], "fedavg")
+    method = SERVER_OPTIMIZERS.get(key) or METHOD_OF.get(key.rpartition(".")[0], "fedavg")
     return {"model": "mlp-bn", "method": method, **holdout, **NEEDED.get(key, {})}
 
 
