@@ -11,11 +11,13 @@ from collections.abc import Callable
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.memory import folder_of, forget_all_but, recall, remember
+from client_app.memory import forget_all_but, recall, remember
 from client_app.messages import named, pack, unpack
-from client_app.player import Player, player
+from client_app.player import Player, player_of
+from client_app.policy import QUESTION, READY
 from client_app.process import repeat_to_the_bit
 from client_app.scores import measure_all
+from client_app.site import installed, reason_of
 from client_app.state import State
 from client_app.training import train_round
 
@@ -32,12 +34,14 @@ def train(message: Message, context: Context) -> Message:
     round = int(str(message.content.config_records["task"]["round"]))
 
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
-        folder = folder_of(player.assignment.folder, number)
+        folder = player.memory_folder(number)
         memory = recall(folder, memory_round)
         forget_all_but(folder, memory_round)
         client = player.client(number, round, shared, broadcast, memory, context.node_config)
         began = time.perf_counter()
         report = train_round(client, player.assignment.variants, player.assignment.training)
+        if player.policy is not None:
+            player.policy.check_update(shared, report)
         remember(folder, round, report.memory)
         return RecordDict(
             {
@@ -53,13 +57,7 @@ def train(message: Message, context: Context) -> Message:
                         "seconds": time.perf_counter() - began,
                     }
                 ),
-                "worker": ConfigRecord(
-                    {
-                        "process": os.getpid(),
-                        "device": player.device,
-                        "visible-gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
-                    }
-                ),
+                **({} if player.policy is not None else {"worker": worker(player)}),
             }
         )
 
@@ -73,14 +71,20 @@ def evaluate(message: Message, context: Context) -> Message:
 
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
         player.check_number(number)
-        memory = recall(folder_of(player.assignment.folder, number), memory_round)
+        memory = recall(player.memory_folder(number), memory_round)
         whole = {name: player.whole(shared, memory) for name, shared in deployed.items()}
         scores = {
             f"{kind}/{name}": measured
             for kind, samples in player.test_sets(number).items()
             for name, measured in measure_all(player.model, whole, samples).items()
         }
-        return RecordDict({name: pack(measured.state()) for name, measured in scores.items()})
+        records = RecordDict({name: pack(measured.state()) for name, measured in scores.items()})
+        if player.policy is not None:  # the server of sites knows no counts
+            player.policy.check_scores()
+            counts_C = player.policy.counts_C
+            local = {name: scores[f"test/{name}"].local_accuracy(counts_C) for name in deployed}
+            records["metrics"] = MetricRecord({f"local-accuracy/{name}": value for name, value in local.items()})
+        return records
 
     return reply(message, play)
 
@@ -92,9 +96,15 @@ def query(message: Message, context: Context) -> Message:
     question = str(message.content.config_records["task"]["question"])
 
     def play(player: Player, number: int, memory_round: int) -> RecordDict:
-        memory = recall(folder_of(player.assignment.folder, number), memory_round)
+        if question == QUESTION:
+            if player.policy is not None:
+                player.policy.check_ready()
+            return RecordDict({f"upload/{QUESTION}": pack(READY)})
+        memory = recall(player.memory_folder(number), memory_round)
         client = player.client(number, 0, shared, {}, memory, context.node_config)
         answers = player.answer(client, question)
+        if player.policy is not None:
+            player.policy.check_uploads(answers)
         return RecordDict({f"upload/{name}": pack(state) for name, state in answers.items()})
 
     return reply(message, play)
@@ -105,17 +115,24 @@ def states(message: Message, kind: str) -> dict[str, State]:
     return {name: unpack(record) for name, record in named(message.content.array_records, kind).items()}
 
 
+def worker(player: Player) -> ConfigRecord:
+    """Return which process played a client, on what."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    return ConfigRecord({"process": os.getpid(), "device": player.device, "visible-gpus": visible})
+
+
 def reply(message: Message, play: Play) -> Message:
     """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed."""
-    repeat_to_the_bit()
-    task, content = message.content.config_records["task"], RecordDict()
+    task, content, sites = message.content.config_records["task"], RecordDict(), installed()
     clients, memory_rounds = task["clients"], task["memory"]
     assert isinstance(clients, list) and isinstance(memory_rounds, list)
     for number, memory_round in zip(map(int, clients), map(int, memory_rounds), strict=True):
+        repeat_to_the_bit(sites[number].threads if number in sites else 1)
         try:
-            records = play(player(str(task["assignment"])), number, memory_round)
+            records = play(player_of(str(task["assignment"]), number), number, memory_round)
         except Exception as error:
-            records = RecordDict({"error": ConfigRecord({"reason": f"{type(error).__name__}: {error}"})})
+            records = RecordDict({"error": ConfigRecord({"reason": reason_of(error, number)})})
         for name, record in records.items():
             content[f"{number}/{name}"] = record
+    repeat_to_the_bit()  # in a rehearsal the server computes in this process as well
     return Message(content, reply_to=message)

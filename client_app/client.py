@@ -159,6 +159,11 @@ class Variant(Settings):
         return None
 
     @property
+    def reveals(self) -> str:
+        """What a client tells with the upload: one of site.py's PERMISSIONS; empty where nothing is uploaded."""
+        return ""
+
+    @property
     def asked_once(self) -> bool:
         """Whether the upload is the answer to a question, sent once in a run; else it goes with every update."""
         return overrides(self, "answer")

@@ -2,33 +2,52 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 
 from client_app.assignment import Assignment
 from client_app.client import Client, Variant
-from client_app.models import build
+from client_app.memory import folder_of
+from client_app.models import build, is_own_model
+from client_app.policy import Policy
 from client_app.process import choose_device, code_version
+from client_app.site import NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
-from data import Samples, federate
+from data import Federation, Samples, federate
+from data.site_view import SiteView
+from data.sources.sites import OF_ALL, in_messages
 
 
 class Player:
-    """Data, model and variants of one run, kept by a process so that it can play any client."""
+    """Data, model and variants of one run, kept by a process so that it can play any client, or the one of its site."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, site: Site | None = None) -> None:
         if assignment.code != code_version():
             raise RuntimeError(
                 "this client runs other code than the server: another checkout is on its path "
                 "(restart Flower's SuperLink, or use `fedskew run`)"
             )
         self.assignment = assignment
-        self.device = choose_device(assignment.device)
-        self.federation = federate(assignment.data, assignment.seed)
+        self.policy: Policy | None = None
+        self.federation: Federation | SiteView
+        if site is None:
+            device, self.run_folder = assignment.device, assignment.folder
+            self.federation = federate(assignment.data, assignment.seed)
+        else:
+            device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
+            self.federation = seen = view(site, assignment)
+            self.policy = Policy(site, assignment.variants, seen.counts_C, seen.tested)
+        self.device = choose_device(device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
         self.model = build(assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed)).to(self.device)
         self.private = private_names(self.model, assignment.variants)
         self.initial = copy({name: t for name, t in self.model.state_dict().items() if name in self.private})
+
+    def memory_folder(self, client: int) -> Path:
+        """Return the folder of a client's memory."""
+        return folder_of(self.run_folder, client)
 
     def whole(self, shared: State, memory: Mapping[str, State]) -> State:
         """Return the model's state: the shared weights and the client's private tensors (the initial ones at first)."""
@@ -91,7 +110,37 @@ def initial_seed(run_seed: int) -> int:
     return seed_of(run_seed, "model")
 
 
+def view(site: Site, assignment: Assignment) -> SiteView:
+    """Return the site's own data. Raises NotAgreed for an assignment that is not the agreement's, or names a place."""
+    agreement, data = site.agreement, assignment.data
+    if data.dataset != in_messages(agreement):
+        raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
+    agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
+    stated = [field.name for field in fields(data) if field.name not in agreed and not data.is_default(field.name)]
+    if stated or is_own_model(assignment.model):
+        raise NotAgreed(f"{', '.join(stated) or assignment.model} is the site's own affair")
+    site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return SiteView(data, agreement, site.number, site.data, site.cache)
+
+
+def player_of(assignment: str, client: int) -> Player:
+    """Return who plays a client of an assignment's JSON: its site's player where this process plays sites.
+
+    Raises NotAgreed for a client that is no site of this process.
+    """
+    sites = installed()
+    if sites and client not in sites:
+        raise NotAgreed(f"client {client} is not played here")
+    return site_player(assignment, sites[client]) if sites else player(assignment)
+
+
 @functools.lru_cache(maxsize=2)
 def player(assignment: str) -> Player:
     """Return the player of an assignment's JSON; a process keeps the last two."""
     return Player(Assignment.from_json(assignment))
+
+
+@functools.lru_cache(maxsize=64)
+def site_player(assignment: str, site: Site) -> Player:
+    """Return the player of one site; a rehearsal has one a site."""
+    return Player(Assignment.from_json(assignment), site)

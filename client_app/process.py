@@ -35,10 +35,11 @@ def choose_device(wanted: str) -> str:
     return "cuda" if seen and wanted != "cpu" else "cpu"
 
 
-def repeat_to_the_bit() -> None:
+def repeat_to_the_bit(threads: int = 1) -> None:
     """Let this process compute sums in one order: one thread, and of cuDNN's algorithms those that add nothing racing.
 
-    One thread also keeps clients that share a machine's cores from fighting over them.
+    One thread also keeps clients that share a machine's cores from fighting over them; a site with cores of its own may
+    have more, and then repeats to the bit with as many.
     """
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True

@@ -5,7 +5,7 @@ mean of its samples' softmax, and it counts once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,6 +91,11 @@ class Scores:
             return "are over other pairs than their samples make"
         return "have more pairs in the right order than there are" if self.pairs[1] > pairs else ""
 
+    def local_accuracy(self, counts_C: Tensor) -> float:
+        """Return the accuracy to expect on the class distribution of `counts_C`, (C,); see `local_accuracies`."""
+        recall_C = self.confusion_CC.double().diagonal() / self.confusion_CC.double().sum(1)
+        return local_accuracies(recall_C.tolist(), counts_C[None])[0]
+
     @staticmethod
     def of_batch(logits_BC: Tensor, labels_B: Tensor, groups_B: Tensor | None = None) -> "Scores":
         """Return the scores of some samples, of each group as a whole, computed in float64 on the CPU.
@@ -112,6 +117,16 @@ class Scores:
             torch.stack([torch.bincount(bins_B, column, BINS) for column in columns]),
             ordered_pairs(log_probabilities_BC, labels_B) if classes == 2 else torch.zeros(2).double(),
         )
+
+
+def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
+    """Return each client's sum_k P_i(k) recall_k: the accuracy to expect on the client's own class distribution.
+
+    P_i is over the classes with test samples, as the others have no recall; NaN for a client that holds none of them.
+    """
+    recall_C = torch.tensor(recall, dtype=torch.float64)
+    counts_KC = counts_KC.double() * ~recall_C.isnan()
+    return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
 
 
 def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:

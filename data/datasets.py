@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from data.resolve import resolve
 from data.settings import DataError, DataSettings
 from data.sources import cache
-from data.sources.catalog import KNOWN, domain_names, has_domains, is_own, members
+from data.sources.agreement import Agreement
+from data.sources.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.sources.fedbn_sizes import fedbn
 from data.sources.files import ImageFiles
 from data.sources.named import files_of, read_named
@@ -111,6 +112,30 @@ def load(settings: DataSettings) -> Dataset:
     )
 
 
+def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
+    """The data set of resolved settings as one who holds nothing of it knows it; its hash is the agreement's."""
+    nothing, none = np.zeros((0, *settings.shape), np.uint8), np.zeros(0, np.int64)
+    return Dataset(
+        name=settings.dataset,
+        class_names=settings.class_names,
+        shape=settings.shape,
+        mean=settings.means,
+        std=settings.stds,
+        train_inputs=nothing,
+        train_labels=none,
+        test_inputs=nothing,
+        test_labels=none,
+        val_inputs=None,
+        val_labels=None,
+        val_domains=None,
+        train_domains=none,
+        test_domains=none,
+        test_groups=None,
+        domain_names=tuple(agreement.names),
+        content=agreement.sha256,
+    )
+
+
 def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     """The settings that change what is read from the same files, where they do."""
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
@@ -130,6 +155,8 @@ def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) ->
 
 def missing(settings: DataSettings) -> str:
     """Why the data cannot be read, naming what is not there; empty where it is, or may be downloaded. Reads nothing."""
+    if is_sites(settings.dataset):
+        return ""
     try:
         _files(members(settings.dataset), settings)
     except DataError as error:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.datasets import Dataset, load
+from data.datasets import Dataset, load, without_samples
 from data.long_tail import long_tail
 from data.partition_file import Dealt, path_of, read, save
 from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
@@ -19,7 +19,9 @@ from data.resolve import resolve
 from data.rules import SettingError, require
 from data.samples import Samples
 from data.settings import DataError, DataSettings
+from data.sources.catalog import is_sites
 from data.sources.files import ImageFiles
+from data.sources.sites import agreement_of
 from data.unseen_domain import UnseenDomain, left_out, without
 
 KEPT = 64
@@ -146,6 +148,8 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         DataError: data that are missing or cannot be used.
     """
     settings = resolve(settings)
+    if is_sites(settings.dataset):
+        return _of_sites(settings)
     data = load(settings)
     if settings.partition_file:
         return _from_file(settings, data)
@@ -190,6 +194,15 @@ def save_partition(federation: Federation, path: Path) -> None:
     require(unseen is None, "unseen-domain", unseen and data.domain_names[unseen.index], rule)
     test, domains = federation.global_test, federation.domains
     save(path, Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices))
+
+
+def _of_sites(settings: DataSettings) -> Federation:
+    """What the server sees of sites: who there is, and no sample."""
+    agreement = agreement_of(settings.dataset)
+    data, clients = without_samples(settings, agreement), len(agreement.sites)
+    none, counts_KC = data.train_labels, np.zeros((clients, data.num_classes), np.int64)
+    parts, domains = (none,) * clients, tuple(range(clients))
+    return Federation(data, parts, parts, domains, none, counts_KC, settings.augmentation, none, data.content)
 
 
 def _from_file(settings: DataSettings, data: Dataset) -> Federation:

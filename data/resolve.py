@@ -12,22 +12,27 @@ from data.sources.catalog import (
     FAMILIES,
     KNOWN,
     OWN_PREFIXES,
+    SITES_PREFIX,
     domain_names,
     has_domains,
     is_own,
+    is_sites,
     members,
 )
+from data.sources.sites import resolved
 
 
 def resolve(settings: DataSettings) -> DataSettings:
     """The same settings with partition, clients, classes, input-shape, mean and std spelled out.
 
-    Reads no data but the partition-file; only where a user's own data lack `classes` or `input-shape` it looks at them
-    to say what would fit. Resolving twice changes nothing.
+    Reads no data but the partition-file, or federation.toml; only where a user's own data lack `classes` or
+    `input-shape` it looks at them to say what would fit. Resolving twice changes nothing.
 
     Raises:
         SettingError: an unknown data set, a value that cannot be read, or settings that contradict each other.
     """
+    if is_sites(settings.dataset):
+        return resolved(settings)
     names = members(settings.dataset)
     for name in names:
         _check_name(name, settings.dataset)
@@ -86,7 +91,8 @@ def _check_name(name: str, dataset: str) -> None:
         return
     if name in KNOWN:
         return
-    everything = [*KNOWN, *ALIASES, *(prefix + "PATH" for prefix in OWN_PREFIXES), DOMAINS_PREFIX + "NAME,NAME"]
+    everything = [*KNOWN, *ALIASES, *(prefix + "PATH" for prefix in OWN_PREFIXES)]
+    everything += [DOMAINS_PREFIX + "NAME,NAME", SITES_PREFIX + "FILE"]
     near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise SettingError("dataset", dataset, f"no data set is called {name!r}; known are {', '.join(everything)}{hint}")

@@ -22,15 +22,17 @@ from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation, federate
 from server_app.checkpoint import Checkpoint, latest
-from server_app.evaluation import by_group, of_clients, of_server, shot_groups, sizes
+from server_app.evaluation import by_group, of_clients, of_server, shot_groups
 from server_app.methods import row_name
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 from server_app.settings import parse
+from server_app.sites import about_data, ask_sites
 from server_app.tracking import Tracker, tracker_of
 from server_app.unseen_site import study
+from strategies.directory import SiteNodes
 from strategies.flower import Strategy
 from strategies.outcome import AVERAGE, Diverged
 from strategies.questions import ask_class_prior, ask_question
@@ -86,7 +88,7 @@ class Run:
     ) -> None:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
         self.tracker = tracker or Tracker()
-        general, dataset = settings.general, federation.dataset
+        general, dataset, agreement = settings.general, federation.dataset, settings.agreement
         self.build = partial(build, general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
         self.model = self.build()
         self.unmeasured: dict[int, str] = {}
@@ -101,10 +103,11 @@ class Run:
             monitors=settings.monitors,
             deploys=settings.deploys,
             optimizer=general.optimizer,
-            exchange=settings.exchange,
-            examples={client: len(indices) for client, indices in enumerate(federation.train_indices)},
+            exchange=settings.exchange_in_force,
+            examples={k: len(indices) for k, indices in enumerate(federation.train_indices) if agreement is None},
             holdout=federation.holdout(self.device),
             device=self.device,
+            directory=None if agreement is None else SiteNodes(agreement),
         )
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
         self.counts_KC = torch.as_tensor(federation.counts_KC)
@@ -115,8 +118,10 @@ class Run:
         began = time.perf_counter()
         self.resume()
         origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
-        self.folder.write_settings({**origin, "samples": sizes(self.federation)})
+        self.folder.write_settings({**origin, **about_data(self.federation, self.settings.agreement)})
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
+        if self.settings.agreement is not None:
+            ask_sites(self.strategy, self.grid, self.settings.agreement, self.settings.general.method, self.tell)
         if ask_class_prior(self.strategy, self.grid):
             self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
@@ -217,11 +222,13 @@ class Run:
         numbers: dict[str, dict[str, ModelNumbers]] = {}
         if self.evaluated_by_clients:
             classes = self.federation.dataset.num_classes
-            by_clients, missing = evaluate_on_clients(self.strategy, self.grid, classes, self.tested)
+            by_clients, missing, stated = evaluate_on_clients(self.strategy, self.grid, classes, self.tested)
+            simulated = self.settings.agreement is None
             self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
             for kind, models in by_clients.items():
                 numbers[kind] = {
-                    name: of_clients(scores, self.counts_KC, self.groups) for name, scores in models.items()
+                    name: of_clients(scores, self.counts_KC, self.groups, None if simulated else stated[name])
+                    for name, scores in models.items()
                 }
         else:
             for kind, samples in sets.items():
@@ -237,10 +244,11 @@ class Run:
 
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
-        """By kind of test set and client what it is tested on, (C,); counted once, as no round changes it."""
+        """By kind of test set and client what it is tested on, (C,), but of sites; counted once."""
         clients, kinds = range(self.federation.clients), ["test"]
         if self.federation.dataset.val_labels is not None:
             kinds.append("validation")
+        clients = clients if self.settings.agreement is None else range(0)
         return {kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients} for kind in kinds}
 
     def line(self, record: RoundRecord) -> str:

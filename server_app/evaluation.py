@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from client_app.scores import Scores
+from client_app.scores import Scores, local_accuracies
 from data import Federation
 from server_app.record import BY_CLASS, ModelNumbers, Spread
 
@@ -100,16 +99,6 @@ def calibration_error(scores: Scores) -> float:
     return float((correct - confidence).abs().sum() / samples.sum())
 
 
-def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
-    """Return each client's sum_k P_i(k) recall_k: the accuracy to expect on the client's own class distribution.
-
-    P_i is over the classes with test samples, as the others have no recall; NaN for a client that holds none of them.
-    """
-    recall_C = torch.tensor(recall, dtype=torch.float64)
-    counts_KC = counts_KC.double() * ~recall_C.isnan()
-    return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
-
-
 def spread(values: Sequence[float]) -> Spread:
     """Return mean, worst and worst decile (mean of the lowest tenth, at least one) over clients, and the values.
 
@@ -125,17 +114,24 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def of_clients(scores: Mapping[int, Scores], counts_KC: Tensor, groups: Mapping[str, Sequence[int]]) -> ModelNumbers:
+def of_clients(
+    scores: Mapping[int, Scores],
+    counts_KC: Tensor,
+    groups: Mapping[str, Sequence[int]],
+    stated: Mapping[int, float] | None = None,
+) -> ModelNumbers:
     """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
+
+    `stated` is what sites tell of their local accuracy, where the server does not know the counts.
 
     The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs.
     """
     pooled = measured(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
     by_client = {client: measured(client_scores) for client, client_scores in scores.items()}
-    local = [local_accuracies(numbers.recall, counts_KC[[client]])[0] for client, numbers in by_client.items()]
+    local = stated or {client: scores[client].local_accuracy(counts_KC[client]) for client in scores}
     names = [name for name in ("accuracy", "balanced-accuracy", "auroc") if name in pooled.means]
     spreads = {f"client-{name}": spread([numbers[name] for numbers in by_client.values()]) for name in names}
-    return replace(pooled, spreads={**spreads, "local-accuracy": spread(local)})
+    return replace(pooled, spreads={**spreads, "local-accuracy": spread([local[client] for client in scores])})
 
 
 def of_server(scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]) -> ModelNumbers:

@@ -17,6 +17,9 @@ from client_app.models import MODELS, is_own_model, source_hash
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
 from data import DataSettings, OneOf, Rule, Settings
+from data.sources.agreement import Agreement
+from data.sources.catalog import is_sites
+from data.sources.sites import agreement_of, in_messages
 from server_app.methods import Parts
 from strategies.adaptive_optimizer import RULES, AdaptiveOptimizer
 from strategies.exchange import ExchangeSettings
@@ -120,6 +123,18 @@ class RunSettings:
         return (*run, *self.variants, self.combine, *self.monitors, *self.deploys)
 
     @cached_property
+    def agreement(self) -> Agreement | None:
+        """What the sites of sites: agree to; None in a simulation. Raises DataError where it has been changed."""
+        return agreement_of(self.data.dataset) if is_sites(self.data.dataset) else None
+
+    @property
+    def exchange_in_force(self) -> ExchangeSettings:
+        """How the server reaches its clients; between sites the agreement's min-sites decides what is enough."""
+        if self.agreement is None:
+            return self.exchange
+        return replace(self.exchange, min_replies=self.agreement.min_sites / len(self.agreement.sites))
+
+    @cached_property
     def run_id(self) -> str:
         """A name for everything that can change the run's numbers: what it is, and a hash of the settings.
 
@@ -132,10 +147,13 @@ class RunSettings:
         changed = [(group, field) for group, field in changed if not group.is_default(field.name)]
         settings = {group.key(field.name): getattr(group, field.name) for group, field in changed}
         settings = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        if self.agreement is not None:
+            settings["dataset"] = in_messages(self.agreement)  # wherever the file lies
         if is_own_model(self.general.model):
             settings["model's file"] = source_hash(self.general.model)
         code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
-        data = re.sub(r"[^a-z0-9]+", "-", self.data.dataset.lower()).strip("-")[:40]
+        name = self.data.dataset if self.agreement is None else f"sites-{self.agreement.name}"
+        data = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
         return f"{data}-{self.general.method}-seed{self.general.seed}-{code}"
 
     @property
@@ -150,14 +168,17 @@ class RunSettings:
         return settings
 
     def assignment(self) -> Assignment:
-        """Return the part that clients need."""
+        """Return the part that clients need; of sites without any path."""
+        folder, data = self.folder, self.data
+        if self.agreement is not None:
+            folder, data = Path(self.run_id), replace(data, dataset=in_messages(self.agreement))
         return Assignment(
-            data=self.data,
+            data=data,
             training=self.training,
             model=self.general.model,
             variants=self.variants,
             seed=self.general.seed,
             device=self.general.device,
-            folder=self.folder,
+            folder=folder,
             code=code_version(),
         )

@@ -19,6 +19,7 @@ from client_app.models import build, has_batch_norm, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
+from data.sources.catalog import is_sites
 from server_app.methods import Parts, compose, section_types
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.suitable_model import suitable_model
@@ -58,6 +59,8 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     general, training = built(GeneralSettings, values), built(TrainingSettings, values)
     data = resolve(built(DataSettings, values))
     sections: dict[str, Any] = {name: built(section_types()[name], values) for name in parts.sections}
+    if is_sites(data.dataset):
+        check_between_sites(general, sections, parts)
     for method in (sections[name] for name in parts.serving):
         if method.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(method.name)
@@ -74,7 +77,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     if normalizes:
         rule = f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
         training.require(training.batch_size >= 2, "batch_size", rule)
-    stands_here = "." if ":" in data.dataset else ""  # npz: and folder: paths that are relative start with the user
+    stands_here = (
+        "." if ":" in data.dataset and not is_sites(data.dataset) else ""
+    )  # npz: and folder: paths that are relative start with the user
     return RunSettings(
         general=replace(general, model=model, method="+".join(parts.names), results=absolute(general.results)),
         data=replace(data, data_root=absolute(data.data_root or stands_here), cache=absolute(data.cache)),
@@ -86,6 +91,17 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
+
+
+def check_between_sites(general: GeneralSettings, sections: Mapping[str, Any], parts: Parts) -> None:
+    """Raise SettingError for what does not go with sites, of whose samples and modules the server knows nothing."""
+    beside = "does not go with dataset = sites:FILE"
+    rule = f"{beside}: no site imports a module that a message names"
+    general.require(not is_own_model(general.model), "model", rule)
+    general.require(general.participation == 1, "participation", f"{beside}: every site that is there takes part")
+    for name in parts.serving:
+        needs = sections[name].needs_holdout
+        general.require(not needs, "method", f"{beside}: {name} needs images of the server's own, and it has none")
 
 
 def typed(key: str, value: object, kind: type) -> Scalar:

@@ -17,7 +17,8 @@ from client_app.training import private_names, total_pull
 from data import Samples
 from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
-from strategies.exchange import TRAIN, Exchange, ExchangeSettings, Grid, Request, converse
+from strategies.directory import AnyNode
+from strategies.exchange import TRAIN, Directory, Exchange, ExchangeSettings, Grid, Request, converse
 from strategies.fedavg import FedAvg
 from strategies.movement import movements
 from strategies.outcome import AVERAGE, Diverged, Outcome
@@ -52,11 +53,12 @@ class Rounds:
         examples: Mapping[int, int] | None = None,
         holdout: Samples | None = None,
         device: str = "cpu",
+        directory: Directory | None = None,
     ) -> None:
         self.clients, self.participation = clients, participation
         self.combine, self.optimizer = combine or FedAvg(), optimizer or ServerOptimizer()
         self.monitors, self.deploys = monitors, deploys
-        self.exchange_settings = exchange or ExchangeSettings()
+        self.exchange_settings, self.directory = exchange or ExchangeSettings(), directory or AnyNode()
         self.assignment = assignment.to_json()
         self.variants: Sequence[Variant] = assignment.variants
         private = private_names(model, self.variants)
@@ -91,7 +93,7 @@ class Rounds:
 
     def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
         """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
-        exchange = converse(grid, clients, request, self.exchange_settings)
+        exchange = converse(grid, clients, request, self.exchange_settings, self.directory)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         return exchange
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -162,10 +162,10 @@ class Exchange:
         """Return the upload `name` of everybody who answered, sorted by client."""
         return {client: self.answers[client].named("upload")[name] for client in sorted(self.answers)}
 
-    def close(self) -> None:
-        """Count those who did not answer as failures."""
-        for client in self.unanswered:
-            self.failures[client] = f"no reply; a node reported: {self.error}" if self.error else "no reply"
+    def close(self, absent: Mapping[int, str] | None = None) -> None:
+        """Count those who did not answer as failures; `absent` says why some were not asked."""
+        reason = f"no reply; a node reported: {self.error}" if self.error else "no reply"
+        self.failures |= {client: (absent or {}).get(client, reason) for client in self.unanswered}
 
     def enough(self, share: float) -> bool:
         """Return whether `share` of those asked sent a good reply, at least one."""
@@ -223,13 +223,25 @@ def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
     return nodes
 
 
-def converse(grid: Grid, clients: Sequence[int], request: Request, settings: ExchangeSettings) -> Exchange:
+class Directory(Protocol):
+    """Who plays which client."""
+
+    absent: Mapping[int, str]
+    """Why a client is not asked at present."""
+
+    def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
+        """Return the clients that each node is to play."""
+
+
+def converse(
+    grid: Grid, clients: Sequence[int], request: Request, settings: ExchangeSettings, directory: Directory
+) -> Exchange:
     """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
     exchange = Exchange(clients, request.largest)
     before = len(clients) + 1
     while 0 < len(exchange.unanswered) < before:
         before = len(exchange.unanswered)
-        dealt = deal(grid, exchange.unanswered, settings)
+        dealt = directory.deal(grid, exchange.unanswered, settings)
         exchange.receive(grid.send_and_receive(request.messages(dealt), timeout=settings.timeout), dealt)
-    exchange.close()
+    exchange.close(directory.absent)
     return exchange

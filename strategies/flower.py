@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from client_app.messages import from_flower, to_flower
 from strategies.base import Rounds
-from strategies.exchange import Dealt, Exchange, deal
+from strategies.exchange import Dealt, Exchange
 from strategies.questions import ask_class_prior, ask_finally
 
 log = logging.getLogger("fedskew")
@@ -61,14 +61,14 @@ class Strategy(Rounds, FlowerStrategy):
     ) -> list[Message]:
         """Return the round's messages, one a node."""
         clients = self.begin_round(server_round, from_flower(arrays))
-        self.dealt = deal(grid, clients, self.exchange_settings)
+        self.dealt = self.directory.deal(grid, clients, self.exchange_settings)
         return self.training_request().messages(self.dealt)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Return the new shared weights. Raises TooFewReplies when too few of the replies are good."""
         exchange = Exchange(self.sample(server_round), self.largest)
         exchange.receive(replies, self.dealt)
-        exchange.close()
+        exchange.close(self.directory.absent)
         self.finish_round(exchange)
         return to_flower(self.shared), MetricRecord({"loss": self.last.loss})
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from client_app.messages import size
+from client_app.policy import QUESTION
+from client_app.site import POLICY
 from client_app.state import State
 from strategies.base import Rounds
 from strategies.checks import Refused, check_answer
@@ -24,6 +26,17 @@ def ask_question(
     for client, answer in list(exchange.answers.items()):
         if variant not in answer.named("upload"):
             exchange.refuse(client, f"the reply holds no answer for {variant}")
+    return exchange
+
+
+def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
+    """Ask every site whether it can do its part and lets leave what the run asks for; a reason says why one does not.
+
+    Raises TooFewReplies when fewer are ready than the agreement asks for, none refusing by its policy.
+    """
+    exchange = rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}}))
+    if not any(reason.startswith(POLICY) for reason in exchange.failures.values()):
+        exchange.check_enough(rounds.exchange_settings.min_replies, "readiness")
     return exchange
 
 

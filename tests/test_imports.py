@@ -91,9 +91,9 @@ def lines(*patterns: str) -> int:
 
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
-    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 4900
-    assert lines("server_app/*") <= 2040
-    assert lines("fedskew/*") <= 6300
+    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 5400
+    assert lines("server_app/*") <= 2140
+    assert lines("fedskew/*") <= 6400
 
 
 def identifiers(file: Path) -> set[str]:

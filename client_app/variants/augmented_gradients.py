@@ -33,6 +33,10 @@ class AugmentedGradients(Variant):
     batch_size: Annotated[int, Ge(1)] = 32
     """Samples of a class in each draw, without replacement; all when there are fewer."""
 
+    @property
+    def reveals(self) -> str:
+        return "head-gradients"
+
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         return classes_held * (8 + 4 * (model.head.weight.numel() + model.head.out_features))
 

@@ -35,6 +35,10 @@ class PriorCorrection(Variant):
     def question(self) -> str | None:
         return QUESTION
 
+    @property
+    def reveals(self) -> str:
+        return "class-counts" if self.question else ""
+
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         return 8 * model.head.out_features
 

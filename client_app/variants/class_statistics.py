@@ -32,6 +32,10 @@ class ClassStatistics(Variant):
     """full: (D, D) a class. diagonal: its diagonal alone, (D,): every feature's own variance, as if they were
     independent; for many classes and wide models, whose full covariances no server can hold."""
 
+    @property
+    def reveals(self) -> str:
+        return "class-statistics"
+
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         width = model.head.in_features
         return classes_held * (16 + 8 * width + 8 * (width**2 if self.covariance == "full" else width))

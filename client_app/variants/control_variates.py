@@ -35,6 +35,10 @@ class ControlVariates(Variant):
     option: Annotated[str, OneOf("I", "II")] = "II"
     """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""
 
+    @property
+    def reveals(self) -> str:
+        return "control-variates"
+
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 

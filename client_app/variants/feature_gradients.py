@@ -34,6 +34,10 @@ class FeatureGradients(Variant):
         """Return how many classes a client sends that holds so many."""
         return min(held, self.classes_per_round or held)
 
+    @property
+    def reveals(self) -> str:
+        return "head-gradients"
+
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         return self.sent(classes_held) * (8 + 4 * model.head.weight.numel())
 

@@ -51,6 +51,10 @@ class PrivateNorm(Variant):
         """The clients that refuse."""
         return frozenset(map(int, self.refused_by.split(",") if self.refused_by else ()))
 
+    @property
+    def reveals(self) -> str:
+        return "batch-norm" if self.share_norm_statistics else ""
+
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         state = model.state_dict()
         kept = [state[name] for name in self.private_names(model)] if self.share_norm_statistics else []

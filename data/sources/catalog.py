@@ -259,11 +259,17 @@ ALIASES = {
 
 DOMAINS_PREFIX = "domains:"
 OWN_PREFIXES = ("npz:", "folder:")
+SITES_PREFIX = "sites:"
 
 
 def is_own(name: str) -> bool:
     """Whether `name` is a user's own file or folder."""
     return name.startswith(OWN_PREFIXES)
+
+
+def is_sites(dataset: str) -> bool:
+    """Whether `dataset` is what sites hold that the server sees nothing of."""
+    return dataset.startswith(SITES_PREFIX)
 
 
 def has_domains(dataset: str) -> bool:

@@ -43,10 +43,12 @@ def run(
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
+    sites: Annotated[str, typer.Option(metavar="FOLDER", help="Rehearse dataset = sites:FILE: SITE/site.toml.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
     require(bool(names) or not jobs, "--jobs", jobs, "is for named experiments")
+    require(not (names and sites), "--sites", sites, "is for one run from settings")
     overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
     stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
     overrides |= {key: value for key, value in stated.items() if value is not None}
@@ -58,8 +60,9 @@ def run(
     if dry_run:
         show_forecast(planned, cells, out, chosen, jobs, workers, as_json)
         return
+    usual = "inprocess" if sites else "workers"
     if not names:
-        done = {planned[0].run_id: run_one(planned[0], chosen or "workers", out, workers, federation_config)}
+        done = {planned[0].run_id: run_one(planned[0], chosen or usual, out, workers, federation_config, sites)}
         failed: dict[str, str] = {}
     else:
         done, failed = run_all(planned, cells, out, chosen, jobs, workers, federation_config)
@@ -106,7 +109,9 @@ def show_forecast(
         raise typer.Exit(BAD_INPUT)
 
 
-def run_one(settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str) -> dict[str, Any]:
+def run_one(
+    settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str, sites: str
+) -> dict[str, Any]:
     """Run one experiment with a line a round."""
     refuse_missing_gpus([settings], engine)
     from fedskew.engines import execute  # flwr takes a moment to import; wrong settings should be told at once
@@ -114,4 +119,4 @@ def run_one(settings: RunSettings, engine: str, out: Console, workers: int, fede
     title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"
     out.print(title, style="bold")
     with out.status(Text(title)):
-        return execute(settings, engine, out.print, workers=workers, federation_config=federation_config)
+        return execute(settings, engine, out.print, workers=workers, federation_config=federation_config, sites=sites)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from data import SettingError, federate
+from data import SettingError, federate, require
+from data.sources.catalog import is_sites
 from fedskew.engines.launcher import launch
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.processes import claim
@@ -28,14 +29,19 @@ def execute(
     *,
     workers: int = 0,
     federation_config: str = "",
+    sites: str = "",
 ) -> dict[str, Any]:
     """Run the settings' experiment on an engine and return its summary; `tell` gets a line a round.
+
+    With `sites`, a folder of SITE/site.toml, the sites of dataset = sites:FILE are rehearsed in this process.
 
     `workers` is the number of processes that play clients, 0 for one a core. Whatever ends the run, no process of it
     is left. Raises what `server_app.app.run` raises, or LaunchFailed with its reason where that ran elsewhere.
     """
     if engine not in ENGINES:
         raise SettingError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
+    if is_sites(settings.data.dataset) or sites:
+        return rehearse(settings, engine, tell, sites)
     workers = min(workers or os.cpu_count() or 1, settings.data.clients)
     if engine == "ray":
         return on_ray(settings, tell, workers, federation_config)
@@ -44,6 +50,25 @@ def execute(
     from server_app.app import run
 
     with one_interrupt(), LocalGrid(workers if engine == "workers" else 0) as grid:
+        return run(grid, settings, tell)
+
+
+def rehearse(settings: RunSettings, engine: str, tell: Callable[[str], None], folder: str) -> dict[str, Any]:
+    """Play all sites of a folder in this process, each by its own site.toml."""
+    require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
+    rule = "must be a folder that holds a SITE/site.toml for each site, which are then played in this process"
+    require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
+    require(engine == "inprocess", "--engine", engine, "must be inprocess with --sites")
+    from client_app.site_file import read_sites
+    from fedskew.engines.rehearsal import RehearsalGrid
+    from server_app.app import run
+
+    sites, agreement = read_sites(Path(folder)), settings.agreement
+    assert agreement is not None
+    approved = next(iter(sites.values())).agreement.sha256
+    rule = f"is not what the sites of {folder} have approved, whose sha256 is {approved[:16]}..."
+    require(approved == agreement.sha256, "dataset", settings.data.dataset, rule)
+    with one_interrupt(), RehearsalGrid(sites, agreement) as grid:
         return run(grid, settings, tell)
 
 

@@ -1,0 +1,118 @@
+"""A hospital's place in a federation: what its own files alone decide, and no message.
+
+A process that plays sites has them installed: one at a hospital, all of them in a rehearsal. In a simulation there is
+none, and nothing here is at work.
+"""
+
+import itertools
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from client_app.memory import MemoryLost
+from client_app.tensor_files import Damaged
+from data import DataError, SettingError
+from data.sources.agreement import Agreement
+
+PERMISSIONS = (
+    "model", "scores", "class-counts", "class-statistics", "head-gradients", "control-variates", "batch-norm",
+)  # fmt: skip
+"""What may leave a site: updates with their number of samples and loss, scores on its test set, and what methods ask
+for beside them."""
+DEFAULT_PERMISSIONS = ("model", "scores", "class-counts")
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
+"""A run's id, which names a folder at a site."""
+POLICY, NOT_FINITE = "policy:", "not finite"
+KINDS: Mapping[type[Exception], str] = {
+    MemoryLost: "memory", Damaged: "memory", DataError: "data", SettingError: "setting", FloatingPointError: NOT_FINITE,
+}  # fmt: skip
+"""What leaves of an error, with a number; anything else is a failure."""
+log = logging.getLogger("fedskew.site")
+"""What a site says of itself; nothing of it leaves."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site, as its site.toml says."""
+
+    name: str
+    number: int
+    """Its number in the agreement."""
+    agreement: Agreement
+    """The one that the site has approved."""
+    data: str
+    """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
+    state: Path
+    """Folder of its memory and cache, which belong to nobody else."""
+    device: str = "cpu"
+    threads: int = 1
+    allow: frozenset[str] = frozenset(DEFAULT_PERMISSIONS)
+    """What of PERMISSIONS may leave."""
+    min_class_samples: int = 1
+    """Training samples of a class held, below which nothing about classes leaves."""
+    min_test_samples: int = 1
+    """Test samples below which no scores leave."""
+    max_norm: float = 0.0
+    """Largest norm of an update that leaves; 0 is no limit."""
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the memory-mapped copy of the data."""
+        return self.state / "cache"
+
+    def run_folder(self, run: str) -> Path:
+        """Return the folder of a run's memory. Raises NotAgreed for what is no run's id."""
+        if not RUN.fullmatch(run):
+            raise NotAgreed(f"folder {run!r} is no run's id")
+        return self.state / "runs" / run
+
+
+class NotAgreed(PermissionError):
+    """A message that asks for what the agreement does not hold."""
+
+
+class NotAllowed(PermissionError):
+    """Something that the site's policy keeps; `permission` is the one that it lacks."""
+
+    def __init__(self, permission: str, reason: str = "") -> None:
+        super().__init__(f"policy: {permission} may not leave{f': {reason}' if reason else ''}")
+        self.permission = permission
+
+
+_sites: dict[int, Site] = {}
+_reports = itertools.count(1)
+
+
+def install(sites: Mapping[int, Site]) -> None:
+    """Let this process play these sites, by number, in place of those before."""
+    _sites.clear()
+    _sites.update(sites)
+
+
+def installed() -> Mapping[int, Site]:
+    """Return the sites that this process plays, by number; none in a simulation."""
+    return _sites
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind of an error."""
+    if isinstance(error, NotAgreed):
+        return "agreement"
+    if isinstance(error, NotAllowed):
+        return f"{POLICY} {error.permission}"
+    return next((word for kind, word in KINDS.items() if isinstance(error, kind)), "failure")
+
+
+def reason_of(error: Exception, client: int) -> str:
+    """Return why a client failed, as its reply may say it: of a site the error's kind and its number in the log.
+
+    The sentence, which may name a file or a patient, is written into the site's log and stays there.
+    """
+    if not _sites:
+        return f"{type(error).__name__}: {error}"
+    number, kind = next(_reports), kind_of(error)
+    name = _sites[client].name if client in _sites else f"client {client}"
+    log.error("%s: %s %d: %s: %s", name, kind, number, type(error).__name__, error)
+    return f"{kind} {number}"

@@ -1,0 +1,126 @@
+"""site.toml: the one file of a hospital's that names paths, device, threads and what may leave."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client_app.site import DEFAULT_PERMISSIONS, PERMISSIONS, Site
+from data import DataError
+from data.sources.agreement import read_agreement
+from data.sources.catalog import KNOWN
+from data.sources.sites import abide_name
+from data.toml_file import Table, read_toml
+
+KEYS = ("federation", "name", "data", "state", "device", "threads", "policy", "link")
+POLICY_KEYS = ("allow", "min-class-samples", "min-test-samples", "max-norm")
+LINK_KEYS = ("address", "key", "ca")
+DATA = ("folder", "npz", "csv", "abide")
+DEVICES = ("cpu", "cuda", "auto")
+
+
+@dataclass(frozen=True)
+class Link:
+    """How a site reaches its coordinator; who trains alone needs none of it."""
+
+    address: str = ""
+    """HOST:PORT."""
+    key: Path | None = None
+    """The node's private key."""
+    ca: Path | None = None
+    """The federation's certificate authority."""
+
+
+def read_site(path: Path) -> Site:
+    """Return what site.toml says. Raises DataError, one sentence, for what a site cannot be run with.
+
+    Relative paths start at the file's folder. Nothing is made, and of the data only that they are there is looked at.
+    """
+    table = table_of(path)
+    agreement = read_agreement(path_in(table, path, "federation"))
+    name = table.take("name", str)
+    try:
+        number = agreement.number(name)
+    except LookupError as error:
+        raise table.error("name", name, str(error)) from None
+    state, data = path_in(table, path, "state"), data_of(table, path)
+    table.require(not state.exists() or state.is_dir(), "state", "must be a folder")
+    inside = Path(data.partition(":")[2]).resolve().is_relative_to(state.resolve())
+    table.require(not inside, "data", f"must not lie below state = {table.entries.get('state')!r}, which is deleted")
+    device, threads = table.take("device", str, "cpu"), table.take("threads", int, 1)
+    table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
+    table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
+    policy = Table(table.take("policy", dict, {}), f"{path}: policy", POLICY_KEYS)
+    allow = policy.texts("allow", list(DEFAULT_PERMISSIONS))
+    if unknown := [word for word in allow if word not in PERMISSIONS]:
+        raise policy.error("allow", unknown[0], f"must be some of {', '.join(PERMISSIONS)}")
+    most = policy.take("max-norm", float, 0.0)
+    policy.require(0 <= most < float("inf"), "max-norm", "must be 0 (no limit) or more")
+    return Site(
+        name, number, agreement, data, state, device, threads, frozenset(allow),
+        at_least_one(policy, "min-class-samples"), at_least_one(policy, "min-test-samples"), most,
+    )  # fmt: skip
+
+
+def read_link(path: Path) -> Link:
+    """Return what site.toml says of the link. Raises DataError for what it does not say, or a missing file."""
+    link = Table(table_of(path).take("link", dict), f"{path}: link", LINK_KEYS)
+    key, ca = path_in(link, path, "key"), path_in(link, path, "ca")
+    for name, file in (("key", key), ("ca", ca)):
+        link.require(file.is_file(), name, f"there is no such file: {file}")
+    return Link(link.take("address", str), key, ca)
+
+
+def read_sites(folder: Path) -> dict[int, Site]:
+    """Return the sites of FOLDER/*/site.toml by number: all of one federation, as a rehearsal plays them.
+
+    Raises DataError for a site that is missing or there twice, or of another federation than the first.
+    """
+    sites: dict[int, Site] = {}
+    files = sorted(folder.glob("*/site.toml"))
+    for file in files:
+        site = read_site(file)
+        if sites and site.agreement != next(iter(sites.values())).agreement:
+            raise DataError(f"{file}: federation: is another text than that of {files[0]}")
+        if site.number in sites:
+            raise DataError(f"{file}: name = {site.name!r}: is another folder's site as well")
+        sites[site.number] = site
+    if not sites:
+        raise DataError(f"{folder}: holds no */site.toml")
+    everybody = next(iter(sites.values())).agreement.sites
+    if missing := [member.name for number, member in enumerate(everybody) if number not in sites]:
+        raise DataError(f"{folder}: holds no site.toml of {', '.join(missing)}")
+    return dict(sorted(sites.items()))
+
+
+def table_of(path: Path) -> Table:
+    """Return the file's table. Raises DataError for an unknown key."""
+    return Table(read_toml(path)[1], str(path), KEYS)
+
+
+def path_in(table: Table, path: Path, key: str) -> Path:
+    """Return a key's path, from the file's folder. Raises DataError for a path that climbs."""
+    stated = table.take(key, str)
+    table.require(bool(stated.strip()), key, "must name a path")
+    table.require(".." not in Path(stated).parts, key, "must not hold ..")
+    return path.resolve().parent / Path(stated).expanduser()
+
+
+def data_of(table: Table, path: Path) -> str:
+    """Return where the site's data are, with the whole path. Raises DataError for a path that is not there."""
+    kind, colon, rest = table.take("data", str).partition(":")
+    rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
+    table.require(kind in DATA and bool(colon) and bool(rest.strip()), "data", rule)
+    stated = Path(rest).expanduser()
+    table.require(".." not in stated.parts, "data", "must not hold ..")
+    whole = path.resolve().parent / stated
+    there = {"folder": whole.is_dir, "abide": whole.parent.is_dir}.get(kind, whole.is_file)
+    table.require(there(), "data", f"there is no {whole.parent if kind == 'abide' else whole}")
+    table.require(kind != "abide" or abide_name(whole.name) in KNOWN, "data", f"{whole.name} is no site of ABIDE")
+    return f"{kind}:{whole}"
+
+
+def at_least_one(policy: Table, key: str) -> int:
+    """Return a number of samples. Raises DataError for one below 1."""
+    samples: Any = policy.take(key, int, 1)
+    policy.require(samples >= 1, key, "must be at least 1")
+    return int(samples)

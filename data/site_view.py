@@ -1,0 +1,62 @@
+"""A site's own view of a federation: one client, with the number that the agreement gives it."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data.datasets import Dataset
+from data.federation import Federation, federate
+from data.samples import Samples
+from data.settings import DataError, DataSettings
+from data.sources.agreement import Agreement
+from data.sources.sites import settings_at_site
+
+
+class SiteView:
+    """What one site holds, read from its own files and normalized as the agreement says."""
+
+    def __init__(self, settings: DataSettings, agreement: Agreement, number: int, spec: str, cache: Path) -> None:
+        """`settings` are the run's; `spec` says where the site's data are.
+
+        Raises:
+            SettingError: settings that the data cannot be read with.
+            DataError: data that are missing, damaged, of other classes or another shape, or no test set.
+        """
+        self.number, self.clients = number, len(agreement.sites)
+        self.federation: Federation = federate(settings_at_site(settings, agreement, spec, cache), 0)
+        if not len(self.dataset.test_labels):
+            raise DataError(f"{spec.partition(':')[2]}: the test set is empty")
+
+    @property
+    def dataset(self) -> Dataset:
+        """The site's data."""
+        return self.federation.dataset
+
+    @property
+    def counts_C(self) -> torch.Tensor:
+        """(C,) int64: training samples of each class."""
+        return torch.from_numpy(self.federation.counts_KC[0])
+
+    @property
+    def tested(self) -> int:
+        """Test samples; subjects, where samples are parts of one."""
+        return int(np.sum(self.federation.tested_C("test", 0)))
+
+    def train(self, client: int, device: str = "cpu") -> Samples:
+        """The training samples. Raises LookupError for another client than this site."""
+        self.check(client)
+        return self.federation.train(0, device)
+
+    def test(self, client: int, device: str = "cpu") -> Samples:
+        """The test samples. Raises LookupError for another client than this site."""
+        self.check(client)
+        return self.federation.test(None, device)
+
+    def validation(self, client: int, device: str = "cpu") -> None:
+        """None: a validation set stays the site's own affair."""
+
+    def check(self, client: int) -> None:
+        """Raise LookupError for another client than this site."""
+        if client != self.number:
+            raise LookupError(f"this is site {self.number}, not {client}")

@@ -1,0 +1,131 @@
+"""federation.toml: the one text that all parties of a federation agree to.
+
+Its sha256 stands for it everywhere: in a run's id and settings.json, and in every message, where a site compares it
+with that of the text it has approved.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from data.rules import SettingError
+from data.settings import DataError, DataSettings
+from data.toml_file import Table, read_toml
+
+KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "app", "site")
+SITE_KEYS = ("name", "key")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+KEY_KIND = "ecdsa-sha2-nistp384"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A site as the agreement names it."""
+
+    name: str
+    key: str
+    """Its node's public key in OpenSSH's form, without a comment."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the parties agree to; the sites' order gives them their numbers."""
+
+    name: str
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    """(C, H, W), or (F,) for vectors."""
+    mean: tuple[float, ...]
+    """One value, or one a channel, on the scale 0..1."""
+    std: tuple[float, ...]
+    min_sites: int
+    """Sites without whose updates no round is taken."""
+    app: str
+    """sha256 over the sorted (name, sha256 of content) of the app's files."""
+    sites: tuple[Member, ...]
+    sha256: str
+    """Of the file's bytes."""
+
+    @property
+    def names(self) -> list[str]:
+        """The sites' names, by number."""
+        return [site.name for site in self.sites]
+
+    def number(self, name: str) -> int:
+        """Return a site's number. Raises LookupError for a site that is none of the agreement's."""
+        if name not in self.names:
+            raise LookupError(f"is no site of federation {self.name}, whose sites are {', '.join(self.names)}")
+        return self.names.index(name)
+
+
+def read_agreement(path: Path) -> Agreement:
+    """Return what federation.toml says. Raises DataError, one sentence, for one that cannot be agreed to."""
+    content, entries = read_toml(path)
+    table = Table(entries, str(path), KEYS)
+    name, classes = table.take("name", str), table.texts("classes")
+    table.require(NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _")
+    table.require(
+        not any("," in text or text != text.strip() for text in classes),
+        "classes",
+        "must be without commas and spaces around",
+    )
+    shape, mean, std = table.take("input-shape", str), table.numbers("mean"), table.numbers("std")
+    stated = {"classes": ",".join(classes), "input_shape": shape}
+    stated |= {"mean": ",".join(map(str, mean)), "std": ",".join(map(str, std))}
+    table.require(len(classes) >= 2, "classes", "must be at least two names")
+    try:
+        settings = DataSettings(**stated)
+        shape, classes, mean, std = settings.shape, settings.class_names, settings.means, settings.stds
+    except SettingError as error:
+        raise DataError(f"{path}: {error}") from None
+    for key, values in (("mean", mean), ("std", std)):
+        rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+        table.require(len(values) in (1, shape[0]), key, rule)
+    table.require(all(value > 0 for value in std), "std", "must be greater than 0")
+    app = table.take("app", str)
+    table.require(SHA256.fullmatch(app) is not None, "app", "must be a sha256: 64 of 0-9 and a-f")
+    sites = members_of(table, path)
+    least = table.take("min-sites", int, len(sites) // 2 + 1)
+    for holds, rule in (
+        (least >= 2, "must be at least 2: an update must never be alone in a mean"),
+        (least <= len(sites), f"must be at most the number of sites, {len(sites)}"),
+    ):
+        if not holds:
+            raise table.error("min-sites", least, rule)
+    return Agreement(name, classes, shape, mean, std, least, app, sites, hashlib.sha256(content).hexdigest())
+
+
+def members_of(table: Table, path: Path) -> tuple[Member, ...]:
+    """Return the sites of [[site]]. Raises DataError for a site or a key that is there twice, or a key of no node."""
+    sites: list[Member] = []
+    for entry in table.take("site", list):
+        number = len(sites) + 1
+        table.require(type(entry) is dict, "site", "must be tables [[site]]")
+        site = Table(entry, f"{path}: site {number}", SITE_KEYS)
+        name, key = site.take("name", str), public_key(site)
+        site.require(NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _")
+        site.require(name not in [other.name for other in sites], "name", "is another site's")
+        site.require(key not in [other.key for other in sites], "key", "is another site's")
+        sites.append(Member(name, key))
+    return tuple(sites)
+
+
+def public_key(site: Table) -> str:
+    """Return the key of a site without its comment. Raises DataError for one of another kind than a node's."""
+    stated = site.take("key", str)
+    rule = f"must be a node's public key: {KEY_KIND} and its base64 form, as `fedskew-site key` prints it"
+    kind, _, rest = stated.strip().partition(" ")
+    text = f"{kind} {rest.split(' ')[0]}"
+    try:
+        key = load_ssh_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise site.error("key", stated, rule) from None
+    fits = kind == KEY_KIND and isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)
+    site.require(fits, "key", rule)
+    return text

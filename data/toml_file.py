@@ -1,0 +1,78 @@
+"""TOML files that people write by hand, read strictly: every error is one sentence with file, key, value and rule."""
+
+import difflib
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from data.rules import shown
+from data.settings import DataError
+
+LARGEST = 2**20
+"""Bytes of the largest file that is read."""
+KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
+
+
+class Table:
+    """A table of a file; `where` is what errors name before a key, the file and the table."""
+
+    def __init__(self, entries: Mapping[str, Any], where: str, keys: Collection[str]) -> None:
+        """Raises DataError for a key that is none of `keys`."""
+        self.entries, self.where = entries, where
+        for key, value in entries.items():
+            if key not in keys:
+                near = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
+                raise self.error(key, value, f"there is no such key{f'; did you mean {near[0]}?' if near else ''}")
+
+    def error(self, key: str, value: object, rule: str) -> DataError:
+        """Return the error of a value that breaks a rule."""
+        return DataError(f"{self.where}: {key} = {shown(value)}: {rule}")
+
+    def require(self, holds: bool, key: str, rule: str) -> None:
+        """Raise DataError about a key's value unless `holds`."""
+        if not holds:
+            raise self.error(key, self.entries.get(key), rule)
+
+    def take(self, key: str, kind: type, default: Any = None) -> Any:
+        """Return a key's value, or the default where that is not None. Raises DataError for a missing or wrong one."""
+        if key not in self.entries:
+            if default is None:
+                raise DataError(f"{self.where}: {key} is missing: it must be {KINDS[kind]}")
+            return default
+        value = self.entries[key]
+        if kind is float and type(value) is int:
+            value = float(value)
+        self.require(type(value) is kind, key, f"must be {KINDS[kind]}")
+        return value
+
+    def texts(self, key: str, default: list[str] | None = None) -> tuple[str, ...]:
+        """Return a list of texts. Raises DataError for what is none, or one text twice."""
+        values = self.take(key, list, default)
+        self.require(all(type(value) is str for value in values), key, "must be a list of texts")
+        self.require(len(set(values)) == len(values), key, "must name each once")
+        return tuple(values)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return a list of numbers. Raises DataError for what is none."""
+        values = self.take(key, list)
+        rule = "must be a list of numbers"
+        self.require(bool(values) and all(type(value) in (int, float) for value in values), key, rule)
+        return tuple(map(float, values))
+
+
+def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """Return a file's bytes and what they say. Raises DataError for a file that is missing, too large or no TOML."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise DataError(f"{path}: has {path.stat().st_size} bytes, and at most {LARGEST} are read")
+        content = path.read_bytes()
+        return content, tomllib.loads(content.decode())
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: is no TOML: {' '.join(str(error).split())[:200]}") from None

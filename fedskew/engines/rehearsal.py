@@ -1,0 +1,44 @@
+"""The sites of a federation played in one process: what a deployment's hash of everything is compared with."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from client_app.site import Site, install
+from data.sources.agreement import Agreement
+from fedskew.engines.local import LocalGrid
+from strategies.directory import as_flower_has_it
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as flwr's Grid lists it."""
+
+    node_id: int
+    public_key: bytes
+
+
+class RehearsalGrid(LocalGrid):
+    """A node a site, each with the public key that the agreement names; all are played here, as each would be alone."""
+
+    def __init__(self, sites: Mapping[int, Site], agreement: Agreement, faithful: bool = False) -> None:
+        super().__init__(faithful=faithful)
+        self.sites = sites
+        keys = {number: as_flower_has_it(site.key) for number, site in enumerate(agreement.sites)}
+        self.nodes = [Node(number + 1, key) for number, key in keys.items() if number in sites]
+
+    def __enter__(self) -> "RehearsalGrid":
+        super().__enter__()
+        install(self.sites)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        install({})
+        super().__exit__(*error)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the sites' nodes."""
+        return [node.node_id for node in self.nodes]
+
+    def get_nodes(self) -> Iterable[Node]:  # type: ignore[override]  # flwr's own holds what only a SuperLink knows
+        """Return the sites' nodes with their keys."""
+        return self.nodes

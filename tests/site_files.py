@@ -1,0 +1,70 @@
+"""Folders of small sites for the tests: one federation.toml, and SITE/site.toml beside each site's own data."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+NAMES = ("north", "east", "south")
+CLASSES = ["healthy", "ill", "other"]
+APP = "0" * 64
+
+
+@cache
+def public_key(name: str) -> str:
+    """Return a site's public key in OpenSSH's form, the same at every call."""
+    number = int.from_bytes(name.encode().ljust(16, b"."), "big")
+    key = ec.derive_private_key(number, ec.SECP384R1()).public_key()
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def agreed(**changes: Any) -> dict[str, Any]:
+    """Return what federation.toml says, with changes; keys with `_` for `-`."""
+    sites = [{"name": name, "key": public_key(name)} for name in NAMES]
+    usual = {"name": "chest", "classes": CLASSES, "input-shape": "1x8x8", "mean": [0.5], "std": [0.5], "app": APP}
+    return {**usual, "site": sites, **{key.replace("_", "-"): value for key, value in changes.items()}}
+
+
+def write(path: Path, entries: Mapping[str, Any]) -> Path:
+    """Write a TOML file and return its path; an entry that is None is left out."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(tomli_w.dumps({key: value for key, value in entries.items() if value is not None}))
+    return path
+
+
+def arrays(number: int, train: int = 24, test: int = 12) -> dict[str, np.ndarray[Any, Any]]:
+    """Return a site's arrays: images whose brightness tells the class, of another contrast at every site."""
+    draws = np.random.default_rng(number)
+    images: dict[str, np.ndarray[Any, Any]] = {}
+    for key, samples in (("train", train), ("test", test)):
+        labels = np.arange(samples) % len(CLASSES)
+        noise = draws.integers(0, 40 + 20 * number, (samples, 8, 8))
+        images |= {f"{key}_images": (60 * labels[:, None, None] + noise).astype(np.uint8), f"{key}_labels": labels}
+    return images
+
+
+def site_entries(**changes: Any) -> dict[str, Any]:
+    """Return what site.toml says, with changes."""
+    return {"federation": "federation.toml", "name": "north", "data": "npz:data.npz", "state": "state", **changes}
+
+
+def site_folders(folder: Path, policy: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    """Write FOLDER/federation.toml and FOLDER/SITE/: site.toml, the approved federation.toml, data.npz."""
+    entries = agreed(**changes)
+    write(folder / "federation.toml", entries)
+    for number, site in enumerate(entries["site"]):
+        place = folder / site["name"]
+        write(place / "federation.toml", entries)
+        write(place / "site.toml", site_entries(name=site["name"], policy=policy))
+        np.savez(place / "data.npz", **arrays(number))  # type: ignore[arg-type]
+    return folder
+
+
+def data_sets(folder: Path) -> str:
+    """Return the simulation's name for the same data: a domain a site."""
+    return "domains:" + ",".join(f"npz:{folder}/{name}/data.npz" for name in NAMES)

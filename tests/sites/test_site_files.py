@@ -1,0 +1,136 @@
+"""What federation.toml and site.toml must say: everything else gets one sentence with file, key, value and rule."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_app.site_file import read_link, read_site, read_sites
+from data import DataError
+from data.sources.agreement import read_agreement
+from tests.site_files import CLASSES, NAMES, agreed, public_key, site_entries, site_folders, write
+
+P256 = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBA=="
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0cGqsdqHVxWyPvbXXLuLdwtGXpDk5qLrLtKqzN9bNu"
+
+
+def sites(*entries: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, "key": public_key(name)} for name in NAMES[:2]] + list(entries)
+
+
+def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Path) -> None:
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
+    assert agreement.names == list(NAMES) and agreement.number("south") == 2 and agreement.min_sites == 2
+    assert agreement.classes == tuple(CLASSES) and agreement.shape == (1, 8, 8) and len(agreement.sha256) == 64
+    commented = {"name": "south", "key": f"{public_key('south')} anna@south"}
+    assert read_agreement(write(tmp_path / "other.toml", agreed(site=sites(commented)))).sites == agreement.sites
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"clases": ["a"]}, "clases = ['a']: there is no such key; did you mean classes?"),
+        ({"classes": []}, "classes = []: must be at least two names"),
+        ({"classes": ["ill", "ill"]}, "classes = ['ill', 'ill']: must name each once"),
+        ({"classes": ["ill", " "]}, "classes = ['ill', ' ']: must be without commas and spaces around"),
+        ({"classes": "ill,healthy"}, "classes = 'ill,healthy': must be a list"),
+        ({"input_shape": "1x8"}, "input-shape = '1x8': must be CHANNELSxHEIGHTxWIDTH"),
+        ({"mean": [0.5, 0.5]}, "mean = [0.5, 0.5]: must be one value, or 1, for input-shape 1x8x8"),
+        ({"std": [0]}, "std = [0]: must be greater than 0"),
+        ({"std": [float("nan")]}, "std = 'nan': must be finite"),
+        ({"app": "12ab"}, "app = '12ab': must be a sha256"),
+        ({"app": None}, "app is missing"),
+        ({"min_sites": 1}, "min-sites = 1: must be at least 2"),
+        ({"min_sites": 4}, "min-sites = 4: must be at most the number of sites, 3"),
+        ({"site": sites()[:1]}, "min-sites = 1: must be at least 2"),
+        ({"name": "../chest"}, "name = '../chest': must be 1 to 40 letters"),
+        ({"site": sites({"name": "north", "key": public_key("south")})}, "site 3: name = 'north': is another site's"),
+        ({"site": sites({"name": "south", "key": public_key("east")})}, "is another site's"),
+        ({"site": sites({"name": "south", "key": ED25519})}, "must be a node's public key: ecdsa-sha2-nistp384"),
+        ({"site": sites({"name": "south", "key": P256})}, "must be a node's public key: ecdsa-sha2-nistp384"),
+        (
+            {"site": sites({"name": "south", "keys": "x"})},
+            "site 3: keys = 'x': there is no such key; did you",
+        ),
+    ],
+)
+def test_what_nobody_can_agree_to_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    path = write(tmp_path / "federation.toml", agreed(**changes))
+    with pytest.raises(DataError) as error:
+        read_agreement(path)
+    assert sentence in str(error.value) and str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"x" * (2**20 + 1)])
+def test_no_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "federation.toml").write_bytes(content)
+    with pytest.raises(DataError, match=r"federation.toml: (is no TOML|has \d+ bytes)"):
+        read_agreement(tmp_path / "federation.toml")
+
+
+def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path, {"allow": ["model"], "min-test-samples": 5, "max-norm": 2})
+    site = read_site(folder / "east/site.toml")
+    assert (site.name, site.number, site.device, site.threads) == ("east", 1, "cpu", 1)
+    assert site.data == f"npz:{folder}/east/data.npz" and site.state == folder / "east/state"
+    assert site.allow == {"model"} and site.min_test_samples == 5 and site.max_norm == 2.0
+    assert {*read_sites(folder)} == {0, 1, 2} and not site.state.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"stat": "x"}, "stat = 'x': there is no such key; did you mean state?"),
+        ({"name": "west"}, "name = 'west': is no site of federation chest, whose sites are north, east, south"),
+        ({"federation": "other.toml"}, "other.toml: there is no such file"),
+        ({"federation": "../federation.toml"}, "federation = '../federation.toml': must not hold .."),
+        ({"data": "npz:../north/data.npz"}, "data = 'npz:../north/data.npz': must not hold .."),
+        ({"data": "npz:gone.npz"}, "data = 'npz:gone.npz': there is no "),
+        ({"data": "folder:data.npz"}, "data = 'folder:data.npz': there is no "),
+        ({"data": "digits"}, "data = 'digits': must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"),
+        ({"data": "abide:YALE"}, "data = 'abide:YALE': YALE is no site of ABIDE"),
+        ({"state": "."}, "must not lie below state = '.'"),
+        ({"state": "data.npz"}, "state = 'data.npz': must be a folder"),
+        ({"state": "a/../b"}, "state = 'a/../b': must not hold .."),
+        ({"device": "tpu"}, "device = 'tpu': must be one of cpu, cuda, auto"),
+        ({"threads": 0}, "threads = 0: must be 1 to 1024"),
+        ({"threads": True}, "threads = True: must be a whole number"),
+        ({"policy": {"allow": ["model", "images"]}}, "policy: allow = 'images': must be some of model, scores"),
+        ({"policy": {"alow": []}}, "policy: alow = []: there is no such key; did you mean allow?"),
+        ({"policy": {"max-norm": -1}}, "policy: max-norm = -1: must be 0 (no limit) or more"),
+        ({"policy": {"min-test-samples": 0}}, "policy: min-test-samples = 0: must be at least 1"),
+    ],
+)
+def test_what_no_site_can_run_with_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    folder = site_folders(tmp_path)
+    path = write(folder / "north/site.toml", site_entries(**changes))
+    with pytest.raises(DataError) as error:
+        read_site(path)
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_link_names_files_that_are_there(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path)
+    link = {"address": "127.0.0.1:1", "key": "node.key", "ca": "ca.crt"}
+    path = write(folder / "north/site.toml", site_entries(link=link))
+    (folder / "north/node.key").touch()
+    with pytest.raises(DataError, match=r"link: ca = 'ca.crt': there is no such file"):
+        read_link(path)
+    (folder / "north/ca.crt").touch()
+    assert read_link(path).address == "127.0.0.1:1" and read_site(path).name == "north"
+
+
+def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path)
+    write(folder / "south/federation.toml", agreed(name="other"))
+    with pytest.raises(DataError, match="federation: is another text than that of"):
+        read_sites(folder)
+    (folder / "south/site.toml").unlink()
+    with pytest.raises(DataError, match=r"holds no site\.toml of south"):
+        read_sites(folder)
+    write(folder / "copy/site.toml", site_entries(federation=str(folder / "north/federation.toml"), data="npz:d.npz"))
+    (folder / "copy/d.npz").touch()
+    with pytest.raises(DataError, match="name = 'north': is another folder's site as well"):
+        read_sites(folder)
+    with pytest.raises(DataError, match=r"holds no \*/site\.toml"):
+        read_sites(tmp_path / "nowhere")
