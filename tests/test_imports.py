@@ -91,7 +91,7 @@ def lines(*patterns: str) -> int:
 
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
-    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 5400
+    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 5600
     assert lines("server_app/*") <= 2140
     assert lines("fedskew/*") <= 6400
 
