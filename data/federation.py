@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from data.datasets import Dataset, load, without_samples
+from data.deal import deal
 from data.long_tail import long_tail
 from data.partition_file import Dealt, path_of, read, save
-from data.partitions import Indices, by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
+from data.partitions import Indices, by_domain
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.resolve import resolve
 from data.rules import SettingError, require
@@ -165,7 +166,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     tail = (settings.imbalance_factor, settings.largest_class, generator(seed, "long tail"))
     train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
     global_test = _subset(data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed)
-    parts = [train[part] for part in _partition(settings, data, train, seed)]
+    parts = [train[part] for part in deal(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
     if settings.partition == "domains":
         domains = tuple(client % len(data.domain_names) for client in range(len(parts)))
@@ -265,27 +266,6 @@ def _subset(
         return np.arange(len(labels_N), dtype=np.int64)
     wanted_C = balanced_counts(number, data.num_classes)
     return draw_of_each_domain(labels_N, domains_N, data.domain_names, wanted_C, key, number, seed)
-
-
-def _partition(settings: DataSettings, data: Dataset, train: Indices, seed: int) -> list[Indices]:
-    """Indices into `train`, one array a client."""
-    labels_N, clients, draws = data.train_labels[train], settings.clients, generator(seed, "partition")
-    if settings.partition == "domains" and data.train_domains is not None:
-        domains_N, domains = data.train_domains[train], len(data.domain_names)
-        if settings.parts_per_domain:
-            return domain_parts(labels_N, domains_N, domains, settings.parts_per_domain, draws)
-        if settings.domain_percent < 100:
-            return domain_shares(labels_N, domains_N, domains, settings.domain_percent, draws)
-        return by_domain(domains_N, domains)
-    if settings.partition == "pooled":
-        return [np.arange(len(train), dtype=np.int64)]
-    if settings.partition == "iid":
-        return iid(labels_N, clients, draws)
-    if settings.partition == "feddf":
-        return feddf(labels_N, clients, settings.alpha, draws)
-    if settings.partition == "llt":
-        return llt(labels_N, clients, data.num_classes, settings.alpha, draws, settings.llt_form == "literal")
-    return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)
 
 
 def _hash(content: str, groups: list[list[Indices]]) -> str:

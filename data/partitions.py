@@ -127,6 +127,55 @@ def llt(
     return _deal(labels_N, counts_KC, generator)
 
 
+def quantity(
+    total: int, clients: int, alpha: float, generator: np.random.Generator, min_samples: int = 10
+) -> list[Indices]:
+    """Shuffled and cut at shares from a Dirichlet(alpha): sizes differ, classes do not (Li et al., NIID-Bench, 2022).
+
+    Raises:
+        SettingError: the minimum cannot be met, or was not met in `DRAWS` draws.
+    """
+    _enough(total, clients, min_samples)
+    for _ in range(DRAWS):
+        shares_K = generator.dirichlet(np.full(clients, alpha))
+        if np.isfinite(shares_K).all() and (sizes_K := _cut(shares_K, total)).min() >= min_samples:
+            cuts = np.cumsum(sizes_K[:-1])
+            return [np.sort(part) for part in np.split(generator.permutation(total), cuts)]
+    rule = (
+        f"in {DRAWS} draws of partition quantity some client held fewer than min-samples = {min_samples}; raise alpha"
+    )
+    raise SettingError("alpha", alpha, rule)
+
+
+def classes_per_client(
+    labels_N: NDArray[np.int64], clients: int, classes: int, held: int, generator: np.random.Generator
+) -> list[Indices]:
+    """Client i holds class i modulo C and `held` - 1 others drawn at random; a class's holders share it equally.
+
+    Li et al. (NIID-Bench, 2022: #C = k). Where there are fewer clients than classes the draw is repeated until every
+    class has a holder.
+
+    Raises:
+        SettingError: more classes a client than there are, or too few to hold every class.
+    """
+    key = "classes-per-client"
+    require(held <= classes, key, held, f"must be at most the number of classes, {classes}")
+    rule = f"{clients} clients with so many classes each cannot hold all {classes}"
+    require(clients * held >= classes, key, held, rule)
+    for _ in range(DRAWS):
+        holds_KC = np.zeros((clients, classes))
+        for client in range(clients):
+            others = np.delete(np.arange(classes), client % classes)
+            holds_KC[client, generator.permutation(others)[: held - 1]] = 1
+            holds_KC[client, client % classes] = 1
+        if (holders_C := holds_KC.sum(axis=0)).all():
+            sizes_C = np.bincount(labels_N, minlength=classes)
+            shares_KC = holds_KC / holders_C
+            columns = [_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)]
+            return _deal(labels_N, np.stack(columns, axis=1), generator)
+    raise SettingError(key, held, f"in {DRAWS} draws some class had no holder; raise it, or clients")
+
+
 def by_domain(domains_N: NDArray[np.int64], clients: int) -> list[Indices]:
     """Client i holds every sample of domain i."""
     return [np.flatnonzero(domains_N == client) for client in range(clients)]

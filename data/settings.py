@@ -16,11 +16,12 @@ class DataError(ValueError):
     """Data that cannot be used as they are; the message names the file or folder, the key, the value and the rule."""
 
 
-PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "domains", "pooled", "file")
+PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "quantity", "classes-per-client", "domains", "pooled", "file")
 USED_BY = {
-    "alpha": ("lda", "feddf", "llt"),
-    "min_samples": ("lda",),
+    "alpha": ("lda", "feddf", "llt", "quantity"),
+    "min_samples": ("lda", "quantity"),
     "llt_form": ("llt",),
+    "classes_per_client": ("classes-per-client",),
     "parts_per_domain": ("domains",),
     "domain_percent": ("domains",),
     "unseen_domain": ("domains",),
@@ -85,15 +86,18 @@ class DataSettings(Settings):
     """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: Annotated[str, OneOf(*PARTITIONS)] = "auto"
     """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
-    at its main clients), domains, or pooled (one client with everything); auto is lda, or domains."""
+    at its main clients), quantity (sizes alone differ), classes-per-client, domains, or pooled (one client with
+    everything); auto is lda, or domains."""
     partition_file: str = ""
     """File of `fedskew data save-partition` that says who holds what; imbalance-factor then only names shot groups."""
     alpha: Annotated[float, Gt(0)] = 0.1
-    """lda, feddf: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
+    """lda, feddf, quantity: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: Annotated[int, Ge(1)] = 10
-    """lda: draw again until every client holds at least that many samples."""
+    """lda, quantity: draw again until every client holds at least that many samples."""
     llt_form: Annotated[str, OneOf("exact", "literal")] = "exact"
     """llt: exact, the main clients hold alpha; or literal, the public code's shares, .497 of alpha = .9 for N = 100."""
+    classes_per_client: Annotated[int, Ge(1)] = 2
+    """classes-per-client: how many classes a client holds; who holds a class shares it equally."""
     parts_per_domain: Annotated[int, Ge(0), Le(10)] = 0
     """domains: 1 to 10 cuts every domain into ten parts, that many of which are a client each; 0 leaves it whole."""
     domain_percent: Annotated[float, PERCENT] = 100.0

@@ -7,7 +7,7 @@ import pytest
 
 from data import SettingError, partitions
 from data.long_tail import long_tail_counts
-from data.partitions import by_domain, domain_parts, domain_shares, feddf, iid, lda, llt
+from data.partitions import by_domain, classes_per_client, domain_parts, domain_shares, feddf, iid, lda, llt, quantity
 
 BALANCED = np.repeat(np.arange(10), 100)
 TAILED = np.random.default_rng(5).permutation(np.repeat(np.arange(10), long_tail_counts(1200, 100, 10)))
@@ -28,6 +28,8 @@ MAKERS = {
     "llt 0.9": lambda labels, clients, seed: llt(labels, clients, 10, 0.9, draws(seed)),
     "llt 0.9 literal": lambda labels, clients, seed: llt(labels, clients, 10, 0.9, draws(seed), literal=True),
     "feddf 0.1": lambda labels, clients, seed: feddf(labels, clients, 0.1, draws(seed)),
+    "quantity 0.5": lambda labels, clients, seed: quantity(len(labels), clients, 0.5, draws(seed)),
+    "three classes each": lambda labels, clients, seed: classes_per_client(labels, clients, 10, 3, draws(seed)),
     "llt 0.1": lambda labels, clients, seed: llt(labels, clients, 10, 0.1, draws(seed)),
 }
 
@@ -229,3 +231,38 @@ def test_percent_of_a_domain(percent, sizes):
     assert [len(part) for part in parts[:2]] == [sizes, sizes]
     assert [set(DOMAINS[part]) for part in parts] == [{0}, {1}, {2}]
     assert np.bincount(IN_DOMAINS[parts[0]], minlength=10).std() < 0.1 * sizes / 10 + 1
+
+
+# ---- NIID-Bench ------------------------------------------------------------------------------------------------------
+
+
+def test_quantity_changes_sizes_and_not_classes():
+    labels = np.tile(BALANCED, 20)
+    held = counts(labels, quantity(len(labels), 10, 0.5, draws(1), min_samples=200))
+    sizes = held.sum(axis=1)
+    assert sizes.min() >= 200 and sizes.max() > 3 * sizes.min()
+    assert np.abs(held / sizes[:, None] - 0.1).max() < 0.06
+    even = [len(part) for part in quantity(len(labels), 10, 1e6, draws(1))]
+    assert max(even) - min(even) < 40  # the limit of a large alpha is iid
+
+
+def test_quantity_gives_up_with_a_sentence():
+    with pytest.raises(SettingError, match=r"alpha = 0.001: in 10000 draws of partition quantity"):
+        quantity(1000, 10, 0.001, draws())
+
+
+@pytest.mark.parametrize(("clients", "held"), [(10, 1), (10, 2), (20, 3), (5, 2), (7, 10)])
+def test_a_client_holds_so_many_classes_and_shares_them_equally(clients, held):
+    held_KC = counts(BALANCED, classes_per_client(BALANCED, clients, 10, held, draws(2)))
+    assert ((held_KC > 0).sum(axis=1) == held).all()
+    assert all(held_KC[client, client % 10] for client in range(clients))
+    for column in held_KC.T:
+        assert np.ptp(column[column > 0]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "held", "rule"), [(10, 11, "at most the number of classes, 10"), (3, 2, "cannot hold all")]
+)
+def test_classes_that_cannot_be_dealt_are_refused(clients, held, rule):
+    with pytest.raises(SettingError, match=rule):
+        classes_per_client(BALANCED, clients, 10, held, draws())

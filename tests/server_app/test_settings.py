@@ -84,6 +84,7 @@ OTHER_VALUE: dict[str, Scalar] = {
 NEEDED: dict[str, dict[str, Scalar]] = {
     "fedbe.concentration": {"fedbe.distribution": "dirichlet"},
     "llt-form": {"partition": "llt", "clients": 20},
+    "classes-per-client": {"partition": "classes-per-client"},
     "recipe": {"dataset": "digits-five"},
     "cinic-train": {"dataset": "cinic10"},
     "window-width": {"dataset": "abide"},
