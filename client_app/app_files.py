@@ -1,0 +1,81 @@
+"""The files of an app, and the hash that all parties of a federation agree to: over names and contents, not a zip."""
+
+import hashlib
+import io
+import stat
+import warnings
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from data import DataError
+
+LARGEST = 64 * 2**20
+"""Bytes that an app's files may have in all; flwr packs at most 10 MB."""
+
+
+def app_files(path: Path) -> dict[str, bytes]:
+    """Return an app's files by name: of a .fab, or of those of a folder that flwr would pack.
+
+    flwr leaves links in a folder out; what `.info/` holds is about the zip and no part of the app.
+
+    Raises:
+        DataError: no app, or a .fab with a path or an entry that no app has.
+    """
+    if path.is_dir():
+        return packed_files(build(path), str(path))
+    try:
+        return packed_files(path.read_bytes(), str(path))
+    except OSError as error:
+        raise DataError(f"{path}: the app cannot be read: {error.strerror}") from None
+
+
+def build(folder: Path) -> bytes:
+    """Return the .fab that flwr makes of an app's folder. Raises DataError for a folder that is no app."""
+    from flwr.cli.build import build_fab_from_disk
+
+    try:
+        with warnings.catch_warnings():  # of flwr's own about pathspec
+            warnings.simplefilter("ignore")
+            return build_fab_from_disk(folder)
+    except Exception as error:
+        raise DataError(f"{folder}: flwr cannot pack this app: {error}") from None
+
+
+def packed_files(fab: bytes, name: str = "the app") -> dict[str, bytes]:
+    """Return the files of a .fab by name, those below `.info/` left out; nothing is written anywhere.
+
+    Raises:
+        DataError: a damaged or too large zip, a name twice, a link, or a path that leads out of the app.
+    """
+    files: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(fab)) as packed:
+            entries = [entry for entry in packed.infolist() if not entry.is_dir()]
+            if sum(entry.file_size for entry in entries) > LARGEST:
+                raise DataError(f"{name}: the files must come to at most {LARGEST >> 20} MiB")
+            for entry in entries:
+                check_entry(entry, name)
+                if entry.filename in files:
+                    raise DataError(f"{name}: {entry.filename!r} is there twice")
+                files[entry.filename] = packed.read(entry)
+    except DataError:
+        raise
+    except Exception as error:  # zipfile raises some ten kinds for damaged zips
+        raise DataError(f"{name}: no readable .fab: {type(error).__name__}: {error}") from None
+    return {file: content for file, content in files.items() if not file.startswith(".info/")}
+
+
+def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
+    """Raise DataError for a link, or a path that is not plainly below the app's folder."""
+    file = entry.filename
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        raise DataError(f"{name}: {file!r} is a link, which an app must not hold")
+    plain = file.isprintable() and "\\" not in file and ":" not in file and "\0" not in entry.orig_filename
+    if not plain or file.startswith("/") or ".." in PurePosixPath(file).parts or str(PurePosixPath(file)) != file:
+        raise DataError(f"{name}: {file!r} is no plain path inside the app")
+
+
+def app_hash(files: dict[str, bytes]) -> str:
+    """Return the sha256 of an app's files: of a line `NAME SHA256` each, sorted."""
+    rows = sorted(f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in files.items())
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()

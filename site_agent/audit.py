@@ -1,0 +1,90 @@
+"""The site's audit log: what was asked, what left, what was refused; each line holds the hash of the line before."""
+
+import fcntl
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data import DataError
+
+FIRST = "0" * 64
+"""What the first line holds in place of a hash."""
+LONGEST = 2**20
+"""Bytes at the log's end that hold its last line."""
+
+
+def digest(line: bytes) -> str:
+    """Return the hash of a line, without its end."""
+    return hashlib.sha256(line.rstrip(b"\n")).hexdigest()
+
+
+class Audit:
+    """An audit log in a file; `FILE.last` keeps the hash of its last line, so that a missing end is seen as well."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last = path.with_name(f"{path.name}.last")
+
+    def write(self, event: str, **entry: Any) -> None:
+        """Append a line, on the disk before this returns. Raises OSError, and leaves the file as it was."""
+        self.path.touch(0o600)
+        with self.path.open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            start = max(file.seek(0, os.SEEK_END) - LONGEST, 0)
+            file.seek(start)
+            end, before = tail(file.read())
+            end += start
+            stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+            line = json.dumps({"time": stamp, "event": event, **entry, "before": before}).encode() + b"\n"
+            try:
+                file.truncate(end)  # what a loss of power left of a line that nothing followed
+                file.seek(end)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)
+                raise
+            self.last.write_text(digest(line))
+
+    def lines(self) -> list[bytes]:
+        """Return the log's lines, oldest first. Raises DataError where it cannot be read."""
+        try:
+            return self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def verify(self) -> int:
+        """Return how many lines follow from each other.
+
+        Raises:
+            DataError: a line that was changed, or one before which lines are missing; or the end is missing.
+        """
+        before, hashes = FIRST, [FIRST]
+        for number, line in enumerate(self.lines(), start=1):
+            try:
+                stated = json.loads(line)["before"]
+            except (ValueError, TypeError, LookupError):
+                raise DataError(f"{self.path}: line {number} is no entry of an audit log") from None
+            if stated != before:
+                raise DataError(
+                    f"{self.path}: line {number} does not follow from what is before it: line {number - 1} was changed,"
+                    " or lines are missing before it"
+                )
+            before = digest(line)
+            hashes.append(before)
+        last = self.last.read_text() if self.last.exists() else FIRST
+        if last not in hashes[-2:]:  # a kill between the two writes leaves the hash one line behind
+            raise DataError(f"{self.path}: its last line was changed, or lines are missing at the end")
+        return len(hashes) - 1
+
+
+def tail(content: bytes) -> tuple[int, str]:
+    """Return where the last whole line ends, and its hash."""
+    end = content.rfind(b"\n") + 1
+    return end, digest(content[content.rfind(b"\n", 0, max(end - 1, 0)) + 1 : end]) if end else FIRST

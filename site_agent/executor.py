@@ -1,0 +1,131 @@
+"""The executor: takes the SuperNode's tasks, and has the code installed here play them, never code from the wire."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import Context, Error, Message
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.proto.task_pb2 import Task
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from client_app.app_files import app_hash, packed_files
+from data import DataError
+from site_agent.audit import Audit
+from site_agent.worker import Lost, Pool
+
+logger = logging.getLogger("fedskew.site")
+PLAYED = "flwr-clientapp"
+TASKS = (PLAYED, "flwr-agentapp", "flwr-model", "flwr-connector")
+"""What a SuperLink can send to a SuperNode; all are taken, so that what is refused is answered and stops nothing."""
+REFUSED, CRASHED = 7, 8
+"""flwr's codes for an error in place of a reply: INVALID_FAB, CLIENT_APP_CRASHED."""
+POLL = 0.1
+HEARTBEAT = 10.0
+"""Seconds between signs of life for a task; flwr gives one up after 60 without."""
+
+packed_hash = lru_cache(2)(lambda fab: app_hash(packed_files(fab)))
+
+
+def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
+    """Return a client of a SuperNode's runtime interface on loopback."""
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
+    )
+
+
+class Executor:
+    """Serves one SuperNode, task by task.
+
+    `approved` is the hash of the app that this site agreed to; `idle` is called at least once a second.
+    """
+
+    def __init__(
+        self, address: str, secret: bytes, approved: str, pool: Pool, audit: Audit, idle: Callable[[], None]
+    ) -> None:
+        self.address, self.approved, self.pool, self.audit, self.idle = address, approved, pool, audit, idle
+        method = "/flwr.proto.Runtime/AcquireTask"
+        self.link = connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method]))
+
+    def run(self) -> None:
+        """Serve for ever."""
+        while True:
+            self.idle()
+            try:
+                taken = self.link.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
+            except Exception as error:  # of httpx, which flwr calls
+                if (answer := getattr(error, "response", None)) is not None:
+                    logger.error("the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code)
+                time.sleep(0.5)
+                continue
+            if taken.HasField("task"):
+                self.serve(taken.task, taken.token)
+            else:
+                time.sleep(POLL)
+
+    def serve(self, task: Task, token: str) -> None:
+        """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
+        with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
+            try:
+                message, context, run, fab = pull_task_input(client)
+                began = time.monotonic()
+                entry = {"run": run.run_id, "message": message.metadata.message_id}
+                entry["kind"] = message.metadata.message_type
+                if refused := self.refused(task, fab.content):
+                    reply, status = Message(Error(REFUSED, refused), reply_to=message), "failed"
+                    logger.error("refused: %s (run %s)", refused, run.run_id)
+                    self.audit.write("refused", **entry, why=refused)
+                else:
+                    reply, status = self.play(client, message, context, entry)
+                push_message(client, reply, context)
+                push_task_output(client, context, status, "")
+                logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began)
+            except Exception as error:
+                self.pool.end()
+                logger.error("a task was lost: %s: %s", type(error).__name__, error)
+
+    def refused(self, task: Task, fab: bytes) -> str:
+        """Return why a task is not played, or nothing."""
+        if task.type != PLAYED:
+            return f"this site plays no task of kind {task.type}"
+        try:
+            code = packed_hash(fab)
+        except DataError as error:
+            return f"the app is not approved at this site: {error}"
+        return "" if code == self.approved else f"the app {code[:16]} is not approved at this site"
+
+    def play(self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]) -> Any:
+        """Return the reply and the task's status; a worker that dies is replaced once."""
+        began = time.monotonic()
+        due = began + HEARTBEAT
+
+        def waiting() -> None:
+            nonlocal due
+            self.idle()
+            if time.monotonic() > due:
+                due = time.monotonic() + HEARTBEAT
+                if not client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
+                    raise Lost("the run was stopped")
+
+        for _ in range(2):
+            played = self.pool.play(message.metadata.run_id, message, context, waiting)
+            if played is not None:
+                reply, leaving = played
+                event = "failed" if reply.has_error() else "answered"
+                seconds = round(time.monotonic() - began, 3)
+                self.audit.write(event, **entry, app=self.approved, seconds=seconds, left=leaving)
+                return reply, "failed" if reply.has_error() else "completed"
+        self.audit.write("failed", **entry, app=self.approved, left=[], why="the worker died twice")
+        return Message(Error(CRASHED, "the worker died twice; see the site's log"), reply_to=message), "failed"

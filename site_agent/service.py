@@ -1,0 +1,140 @@
+"""`fedskew-site start`: the SuperNode and the executor, together or apart, until a signal ends them."""
+
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from types import FrameType
+from typing import IO, NoReturn
+
+from client_app.site import Site, install
+from client_app.site_file import Link
+from data import DataError
+from site_agent.approval import approved_app
+from site_agent.audit import Audit
+from site_agent.link import SuperNode, command_of, environment
+from site_agent.metrics import serve
+
+PORT = 9094
+"""Of the loopback between the two halves, where they are started apart."""
+LARGEST_LOG = 10 * 2**20
+
+
+def write_log(path: Path) -> None:
+    """Let the site's words go to a file, and to whoever started this; a large file makes room first."""
+    if path.exists() and path.stat().st_size > LARGEST_LOG:
+        path.replace(path.with_suffix(".log.1"))
+    form = logging.Formatter("%(asctime)s %(message)s")
+    logger = logging.getLogger("fedskew.site")
+    logger.setLevel(logging.INFO)
+    for handler in (logging.FileHandler(path), logging.StreamHandler()):
+        handler.setFormatter(form)
+        logger.addHandler(handler)
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End this process in order, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise SystemExit(0)
+
+
+def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
+    """Become the process that keeps a SuperNode running; it holds the key and has no need of the data."""
+    (state / "link").mkdir(parents=True, exist_ok=True)
+    read_secret(secret)
+    assert link.key and link.ca
+    command = command_of(link.address, link.key, link.ca, port, secret)
+    keeper = [sys.executable, "-m", "site_agent.link", str(state / "link"), *command]
+    os.execv(sys.executable, keeper)  # leaves torch behind, which read site.toml with us
+
+
+def train_only(site: Site, port: int, secret: Path, metrics: int) -> None:
+    """Play the tasks of a SuperNode that another process keeps."""
+    site.state.mkdir(parents=True, exist_ok=True)
+    with only_one(site.state):
+        execute(site, port, read_secret(secret), None, metrics)
+
+
+def start(site: Site, link: Link, metrics: int) -> None:
+    """Keep a SuperNode and play its tasks."""
+    (site.state / "link").mkdir(parents=True, exist_ok=True)
+    with only_one(site.state):
+        secret, port = site.state / "link" / "secret", free_port()
+        secret.write_text(secrets.token_hex(32))
+        assert link.key and link.ca
+        home = site.state / "link"
+        node = SuperNode(command_of(link.address, link.key, link.ca, port, secret), home)
+        execute(site, port, secret.read_bytes(), node, metrics)
+
+
+def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metrics: int) -> None:
+    """Serve tasks until a signal comes."""
+    app = approved_app(site)
+    write_log(site.state / "site.log")
+    os.environ.update(environment(site.state / "link"))
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    from client_app.app import app as code
+    from site_agent.executor import Executor
+    from site_agent.worker import Pool
+
+    install({site.number: site})
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    pool, audit = Pool(code), Audit(site.state / "audit.jsonl")
+    audit.write("started", app=app, federation=site.agreement.sha256)
+    if metrics:
+        get_context("fork").Process(target=serve, args=(site.state, metrics, os.getpid()), daemon=True).start()
+    executor = Executor(f"127.0.0.1:{port}", secret, app, pool, audit, node.tend if node else lambda: None)
+    try:
+        executor.run()
+    finally:
+        executor.link.close()  # the SuperNode waits for it
+        if node:
+            node.stop()
+        pool.end()
+        audit.write("stopped")
+
+
+def read_secret(path: Path) -> bytes:
+    """Return the secret between the two halves. Raises DataError where it is missing, or open to everybody."""
+    try:
+        mode, secret = path.stat().st_mode, path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: the secret of both halves cannot be read: {error.strerror}") from None
+    if mode & 0o007 or len(secret) < 32:
+        raise DataError(f"{path}: must hold at least 32 random bytes, and be closed to others (chmod o= {path})")
+    return secret
+
+
+@contextmanager
+def only_one(state: Path) -> Iterator[None]:
+    """Hold the lock on a state folder. Raises DataError where another process holds it."""
+    with (state / "lock").open("a") as file:
+        if not lock(file):
+            raise DataError(f"{state}: another `fedskew-site start` is at work there")
+        yield
+
+
+def lock(file: IO[str]) -> bool:
+    """Lock a file for as long as it is open, and return whether that was possible."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

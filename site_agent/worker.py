@@ -1,0 +1,119 @@
+"""The processes that play: one at a time, warm, new for every run and every 200 messages.
+
+They are forked from a process that has imported everything and computed nothing, so a new one costs no time and little
+memory.
+"""
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Error, Message
+
+from client_app.messages import unpack
+from client_app.state import difference, norm
+from site_agent.child import end_with
+
+logger = logging.getLogger("fedskew.site")
+MOST_MESSAGES = 200
+RAISED = 2
+"""flwr's code for an error in place of a reply: CLIENT_APP_RAISED_EXCEPTION."""
+
+App = Callable[[Message, Context], Message]
+Leaving = list[dict[str, Any]]
+"""name, bytes and norm of every record that leaves."""
+
+
+class Lost(Exception):
+    """A task whose reply nobody waits for any more."""
+
+
+class Pool:
+    """The worker that plays at the moment, if any."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.process: ForkProcess | None = None
+        self.run = self.messages = 0
+
+    def play(
+        self, run: int, message: Message, context: Context, waiting: Callable[[], None]
+    ) -> tuple[Message, Leaving] | None:
+        """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second."""
+        if self.process is None or not self.process.is_alive() or run != self.run or self.messages >= MOST_MESSAGES:
+            self.renew(run)
+        assert self.process is not None
+        self.messages += 1
+        try:
+            self.connection.send((message, context))
+            while not (ready := wait([self.connection, self.process.sentinel], timeout=1.0)):
+                waiting()
+            if self.connection in ready:
+                played: tuple[Message, Leaving] = self.connection.recv()
+                return played
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass
+        self.process.join(1)
+        logger.error("the worker died (status %s)", self.process.exitcode)
+        self.end()
+        return None
+
+    def renew(self, run: int) -> None:
+        """Put a new worker in the place of the one there is."""
+        self.end()
+        fork = get_context("fork")
+        self.connection, theirs = fork.Pipe()
+        self.process = fork.Process(target=serve, args=(theirs, self.connection, os.getpid(), self.app), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.run, self.messages = run, 0
+
+    def end(self) -> None:
+        """End the worker; nothing of a run stays in memory."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.connection.close()
+            self.process = None
+
+
+def serve(connection: Connection, parents: Connection, parent: int, app: App) -> None:
+    """Play what comes through the pipe, for ever."""
+    parents.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent, signal.SIGKILL)
+    while True:
+        message, context = connection.recv()
+        try:
+            reply = app(message, context)
+            rows = leaving(reply, message)
+        except Exception as error:
+            logger.exception("the app failed")
+            reply, rows = Message(Error(RAISED, type(error).__name__), reply_to=message), []
+        connection.send((reply, rows))
+
+
+def leaving(reply: Message, message: Message) -> Leaving:
+    """Return name and bytes of every record of a reply, the norm of one that holds tensors, the kind of an error.
+
+    Of a model that answers a model, it is the norm of the change.
+    """
+    received = message.content.array_records
+    known = unpack(received["model"]) if "model" in received else {}
+    rows: Leaving = []
+    for name, record in reply.content.items():
+        row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
+        if isinstance(record, ArrayRecord):
+            state = unpack(record)
+            changed = name.endswith("/model") and state.keys() <= known.keys()
+            row["norm"] = float(f"{norm(difference(state, known) if changed else state):.6g}")
+        elif "reason" in record:
+            row["why"] = record["reason"]
+        rows.append(row)
+    return rows

@@ -1,0 +1,229 @@
+"""`fedskew-site`: what it refuses, and what it needs no import of."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import site_agent
+from client_app.app_files import app_hash, build, packed_files
+from client_app.site_file import read_site
+from data import DataError
+from site_agent import approval
+from site_agent.approval import approve, approved_app, check_installed
+from site_agent.audit import Audit
+from site_agent.keys import make_key
+from site_agent.main import main
+
+CODE = {"client_app/app.py": b"app = 1\n", "data/a.py": b"", "site_agent/main.py": b"", "README.md": b"what it is"}
+
+
+def written(folder: Path, app: str, **site: str) -> Path:
+    """Write federation.toml, site.toml and data of the site `north`, and return site.toml."""
+    for name in ("north", "south"):
+        if not (folder / name).exists():
+            (folder / f"{name}.pub").write_text(make_key(folder / name))
+    draw, whole = np.random.default_rng(0), {}
+    for count, kind in ((12, "train"), (4, "test")):
+        arrays = {
+            f"{kind}_images": draw.integers(0, 255, (count, 4, 4), np.uint8),
+            f"{kind}_labels": np.arange(count) % 2,
+        }
+        np.savez(folder / f"{kind}.npz", **arrays)  # type: ignore[arg-type]
+    whole = {**np.load(folder / "train.npz"), **np.load(folder / "test.npz")}
+    np.savez(folder / "data.npz", **whole)
+    text = f'name = "lung"\nclasses = ["no", "yes"]\ninput-shape = "1x4x4"\nmean = [0.5]\nstd = [0.5]\napp = "{app}"\n'
+    for name in ("north", "south"):
+        text += f'[[site]]\nname = "{name}"\nkey = "{(folder / f"{name}.pub").read_text()}"\n'
+    (folder / "federation.toml").write_text(text)
+    keys = {"federation": "federation.toml", "name": "north", "data": "npz:data.npz", "state": "state"} | site
+    (folder / "ca.crt").touch()
+    link = '[link]\naddress = "127.0.0.1:1"\nkey = "north"\nca = "ca.crt"\n'
+    (folder / "site.toml").write_text("".join(f'{key} = "{value}"\n' for key, value in keys.items()) + link)
+    return folder / "site.toml"
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An app's folder that is what is installed, too."""
+    folder = tmp_path / "small-app"
+    for name, content in CODE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "small"\nversion = "1.0.0"\ndescription = "An app."\nlicense = {text = "Apache-2.0"}\n'
+        '[tool.flwr.app]\npublisher = "nobody"\n[tool.flwr.app.components]\n'
+        'serverapp = "client_app.app:app"\nclientapp = "client_app.app:app"\n'
+    )
+    monkeypatch.setattr(approval, "ROOT", folder)
+    return folder
+
+
+@pytest.fixture
+def site(tmp_path: Path, app: Path) -> Path:
+    return written(tmp_path, app_hash(packed_files(build(app))))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Return the exit status of the command line."""
+    monkeypatch.setattr(sys, "argv", ["fedskew-site", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_what_is_approved_is_kept_and_shown(
+    site: Path, app: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = site.with_name("federation.toml")
+    assert run(monkeypatch, "approve", federation, app, "--site", site, "--yes") == 0
+    said = capsys.readouterr().out
+    place = read_site(site)
+    assert place.agreement.sha256 in said and place.agreement.app in said and "stays here  head-gradients" in said
+    assert approved_app(place) == place.agreement.app
+    assert place.state.stat().st_mode & 0o077 == 0
+    assert run(monkeypatch, "status", "--site", site) == 0
+    assert "at work    no" in capsys.readouterr().out
+    assert run(monkeypatch, "log", "--verify", "--site", site) == 0
+    assert capsys.readouterr().out == "1 lines follow from each other\n"
+
+
+def test_a_fab_is_approved_as_its_folder_is(site: Path, app: Path, tmp_path: Path) -> None:
+    fab = tmp_path / "small.fab"
+    fab.write_bytes(build(app))
+    assert approve(read_site(site), site.with_name("federation.toml"), fab, lambda text: True)
+
+
+def test_nothing_is_kept_when_somebody_says_no(site: Path, app: Path) -> None:
+    place = read_site(site)
+    assert not approve(place, site.with_name("federation.toml"), app, lambda text: False)
+    with pytest.raises(DataError, match="nothing is approved"):
+        approved_app(place)
+
+
+def test_another_app_than_the_agreed_is_refused(site: Path, app: Path) -> None:
+    (app / "README.md").write_text("what it is not")
+    with pytest.raises(DataError, match="its hash is"):
+        approve(read_site(site), site.with_name("federation.toml"), app, lambda text: pytest.fail("it asks"))
+
+
+@pytest.mark.parametrize("change", ["changed", "removed", "added"])
+def test_an_app_other_than_the_installed_code_is_refused(app: Path, change: str) -> None:
+    file = app / "client_app" / "app.py"
+    if change == "removed":
+        file.unlink()
+    else:
+        (file if change == "changed" else file.with_name("more.py")).write_text("app = 2\n")
+    with pytest.raises(DataError, match=r"client_app/(app|more)\.py is not what is installed"):
+        check_installed(CODE, "app")
+
+
+def test_what_was_approved_once_is_looked_at_again(site: Path, app: Path) -> None:
+    federation = site.with_name("federation.toml")
+    place = read_site(site)
+    approve(place, federation, app, lambda text: True)
+    (app / "data" / "a.py").write_text("changed = 1")
+    with pytest.raises(DataError, match="is not what is installed"):
+        approved_app(place)
+    (app / "data" / "a.py").write_bytes(CODE["data/a.py"])
+    federation.write_text(federation.read_text().replace("lung", "heart"))
+    with pytest.raises(DataError, match=r"another federation\.toml was approved"):
+        approved_app(read_site(site))
+
+
+def test_check_shows_each_class_and_what_is_to_be_done(
+    site: Path, app: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    approve(read_site(site), site.with_name("federation.toml"), app, lambda text: True)
+    (site.parent / "state").chmod(0o700)
+    assert run(monkeypatch, "check", "--site", site) == 0, capsys.readouterr().out
+    rows = capsys.readouterr().out.splitlines()
+    assert all(row.startswith("ok ") for row in rows)
+    assert any("no: 6 training samples, 2 test samples" in row for row in rows)
+    (site.parent / "state").chmod(0o755)
+    (site.parent / "north").chmod(0o644)
+    assert run(monkeypatch, "check", "--site", site) == 1
+    said = capsys.readouterr().out
+    assert "NO  state" in said and "chmod 700" in said and "NO  key" in said and "chmod 600" in said
+
+
+def test_check_names_data_that_are_not_the_agreements(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = dict(np.load(site.with_name("data.npz")))
+    np.savez(site.with_name("data.npz"), **(arrays | {"train_labels": np.full(12, 2)}))  # type: ignore[arg-type]
+    assert run(monkeypatch, "check", "--site", site) == 1
+    assert "NO  data" in (said := capsys.readouterr().out) and "train_labels" in said
+
+
+def test_bad_input_gets_a_sentence_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "status", "--site", tmp_path / "none.toml") == 2
+    assert "none.toml" in capsys.readouterr().err
+    assert run(monkeypatch, "start", "--only", "link", "--site", tmp_path / "none.toml") == 2
+    assert "--secret" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        monkeypatch.setattr(sys, "argv", ["fedskew-site", "nothing"])
+        main()
+
+
+def test_start_needs_an_approval(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "start", "--site", site) == 2
+    assert "nothing is approved" in capsys.readouterr().err
+
+
+def test_a_run_is_forgotten_with_the_copy_of_the_data(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = read_site(site)
+    for folder in (place.run_folder("a"), place.run_folder("b"), place.cache):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    assert run(monkeypatch, "forget", "a", "--site", site) == 0
+    assert not place.run_folder("a").exists() and not place.cache.exists() and place.run_folder("b").exists()
+    assert b'"event": "forgotten", "run": "a"' in Audit(place.state / "audit.jsonl").lines()[-1]
+    for run_id in ("a", "../b"):
+        assert run(monkeypatch, "forget", run_id, "--site", site) == 2
+    assert place.run_folder("b").exists()
+
+
+def test_key_prints_the_lines_of_federation_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "key", tmp_path / "node", "--name", "west") == 0
+    assert capsys.readouterr().out.startswith('[[site]]\nname = "west"\nkey = "ecdsa-sha2-nistp384 ')
+    assert run(monkeypatch, "key", tmp_path / "node") == 2
+
+
+def test_the_hospitals_command_imports_few_packages() -> None:
+    """Itself; flwr brings others with it."""
+    allowed = {"client_app", "cryptography", "data", "flwr", "numpy", "safetensors", "site_agent", "torch"}
+    for file in Path(site_agent.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            packages = {name.split(".")[0] for name in names}
+            assert packages <= allowed | sys.stdlib_module_names, file
+
+
+def test_a_hospital_needs_few_packages() -> None:
+    """Asked in a new process. flwr brings typer and rich; a ResNet, as no other model, takes torchvision's blocks."""
+    script = """
+import pkgutil, sys, importlib, site_agent
+for module in pkgutil.iter_modules(site_agent.__path__, "site_agent."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+import client_app.app, data.site_view
+from client_app.models import build
+build("mlp-bn", (1, 8, 8), 3, 0)
+others = "ray sklearn scipy torchvision matplotlib pandas jinja2 strategies server_app fedskew".split()
+print(*({name.split(".")[0] for name in sys.modules} & {*others}))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == ""

@@ -1,0 +1,173 @@
+"""The executor plays what is approved with the code installed here, in processes that are new for every run."""
+
+import io
+import json
+import os
+import signal
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.app_files import app_hash, packed_files
+from client_app.messages import pack, unpack
+from site_agent import executor as module
+from site_agent.audit import Audit
+from site_agent.executor import PLAYED, TASKS, Executor
+from site_agent.worker import MOST_MESSAGES, Pool
+
+
+@pytest.fixture(autouse=True)
+def identity() -> None:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+def fab(text: str = "app = 1") -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as packed:
+        packed.writestr("client_app/app.py", text)
+    return whole.getvalue()
+
+
+def asked(run: int = 1, **arrays: Any) -> Message:
+    model = pack({name: torch.tensor(value, dtype=torch.float32) for name, value in arrays.items()})
+    message = Message(RecordDict({"model": model}), dst_node_id=1, message_type="train")
+    message.metadata.__dict__["_run_id"] = run
+    message.metadata.__dict__["_message_id"] = "m"
+    return message
+
+
+def context() -> Context:
+    return Context(1, 1, {}, RecordDict(), {})
+
+
+class Site:
+    """An executor whose SuperNode is this object."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, app: Any) -> None:
+        self.pushed: list[Message] = []
+        self.ended: list[str] = []
+        self.running = True
+        self.message, self.fab = asked(w=[1, 2]), fab()
+        monkeypatch.setattr(module, "connect", lambda *_: self)
+        monkeypatch.setattr(module, "pull_task_input", self.pull)
+        monkeypatch.setattr(module, "push_message", lambda client, reply, context: self.pushed.append(reply))
+        monkeypatch.setattr(module, "push_task_output", lambda client, context, status, _: self.ended.append(status))
+        monkeypatch.setattr(module, "HEARTBEAT", 0.0)
+        self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
+        approved = app_hash(packed_files(fab()))
+        self.executor = Executor("loopback", b"secret", approved, self.pool, self.audit, lambda: None)
+
+    def pull(self, client: object) -> Any:
+        return self.message, context(), SimpleNamespace(run_id=7), SimpleNamespace(content=self.fab)
+
+    def SendTaskHeartbeat(self, request: object) -> Any:
+        return SimpleNamespace(success=self.running)
+
+    def close(self) -> None:
+        pass
+
+    def serve(self, kind: str = PLAYED) -> Message:
+        self.executor.serve(SimpleNamespace(type=kind), "token")  # type: ignore[arg-type]
+        return self.pushed[-1]
+
+    def entry(self) -> Any:
+        return json.loads(self.audit.lines()[-1])
+
+
+def double(message: Message, context: Context) -> Message:
+    state = unpack(message.content.array_records["model"])
+    return Message(RecordDict({"0/model": pack({"w": state["w"] * 2})}), reply_to=message)
+
+
+def pid(message: Message, context: Context) -> Message:
+    return Message(RecordDict({"0/pid": pack({"w": torch.tensor([os.getpid()])})}), reply_to=message)
+
+
+def test_the_approved_app_is_answered_by_the_code_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, double)
+    try:
+        reply = site.serve()
+    finally:
+        site.pool.end()
+    assert unpack(reply.content.array_records["0/model"])["w"].tolist() == [2, 4]
+    assert site.ended == ["completed"]
+    entry = site.entry()
+    assert entry["event"] == "answered" and entry["run"] == 7 and entry["kind"] == "train"
+    assert [(row["name"], row["norm"]) for row in entry["left"]] == [("0/model", 2.23607)], "the norm of the change"
+    assert entry["left"][0]["bytes"] > 0
+
+
+def test_another_app_is_refused_before_anything_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
+    for content in (fab("app = 2"), b"no zip"):
+        site.fab = content
+        reply = site.serve()
+        assert reply.has_error() and reply.error.code == 7 and "not approved" in str(reply.error.reason)
+        assert site.ended[-1] == "failed" and site.entry()["event"] == "refused" and site.pool.process is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != PLAYED])
+def test_tasks_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
+    assert kind in str(site.serve(kind).error.reason) and site.entry()["why"].endswith(kind)
+
+
+def test_what_an_error_says_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(message: Message, context: Context) -> Message:
+        raise ValueError("MUELLER_Anna.png")
+
+    site = Site(tmp_path, monkeypatch, fail)
+    try:
+        reply = site.serve()
+    finally:
+        site.pool.end()
+    assert (reply.error.code, reply.error.reason) == (2, "ValueError") and site.entry()["event"] == "failed"
+
+
+def test_a_worker_that_dies_is_replaced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = tmp_path / "dead"
+
+    def die_once(message: Message, context: Context) -> Message:
+        if not dead.exists():
+            dead.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return double(message, context)
+
+    site = Site(tmp_path, monkeypatch, die_once)
+    try:
+        assert site.serve().has_content() and site.ended == ["completed"]
+    finally:
+        site.pool.end()
+
+
+def test_a_worker_that_dies_twice_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    assert site.serve().error.code == 8 and site.ended == ["failed"] and site.pool.process is None
+
+
+def test_a_task_that_nobody_waits_for_ends_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, lambda *_: signal.pause())
+    site.running = False
+    site.executor.serve(SimpleNamespace(type=PLAYED), "token")  # type: ignore[arg-type]
+    assert not site.pushed and site.pool.process is None
+
+
+def test_processes_are_new_for_every_run_and_after_so_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("site_agent.worker.MOST_MESSAGES", 3)
+    assert MOST_MESSAGES == 200
+    pool, seen = Pool(pid), []
+    try:
+        for run in (1, 1, 1, 1, 2, 2):
+            played = pool.play(run, asked(), context(), lambda: None)
+            assert played
+            seen.append(int(unpack(played[0].content.array_records["0/pid"])["w"][0]))
+    finally:
+        pool.end()
+    assert seen[0] == seen[1] == seen[2] != seen[3] != seen[4] == seen[5]
+    assert os.getpid() not in seen and not Path(f"/proc/{seen[-1]}").exists()
