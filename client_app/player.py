@@ -14,8 +14,9 @@ from client_app.process import choose_device, code_version
 from client_app.site import NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
-from data import Federation, Samples, federate
+from data import DataError, Federation, Samples, federate
 from data.site_view import SiteView
+from data.sources.catalog import SITES_PREFIX
 from data.sources.sites import OF_ALL, in_messages
 
 
@@ -31,12 +32,15 @@ class Player:
         self.assignment = assignment
         self.policy: Policy | None = None
         self.federation: Federation | SiteView
+        if site is None and assignment.data.dataset.startswith(SITES_PREFIX):
+            raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
             device, self.run_folder = assignment.device, assignment.folder
             self.federation = federate(assignment.data, assignment.seed)
         else:
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
+            same_as_before(self.run_folder, seen.dataset.content)
             self.policy = Policy(site, assignment.variants, seen.counts_C, seen.tested)
         self.device = choose_device(device)
         dataset = self.federation.dataset
@@ -121,6 +125,16 @@ def view(site: Site, assignment: Assignment) -> SiteView:
         raise NotAgreed(f"{', '.join(stated) or assignment.model} is the site's own affair")
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache)
+
+
+def same_as_before(folder: Path, content: str) -> None:
+    """Keep the data's hash in a run's folder. Raises DataError where it has another one: the data have changed."""
+    file = folder / "data.sha256"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    if file.read_text() != content:
+        raise DataError(f"the data have changed since the run began: their hash is {content}, not that of {file}")
 
 
 def player_of(assignment: str, client: int) -> Player:

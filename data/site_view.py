@@ -10,7 +10,10 @@ from data.federation import Federation, federate
 from data.samples import Samples
 from data.settings import DataError, DataSettings
 from data.sources.agreement import Agreement
+from data.sources.npz import read_arrays
+from data.sources.own import path_of
 from data.sources.sites import settings_at_site
+from data.text import printable
 
 
 class SiteView:
@@ -24,7 +27,10 @@ class SiteView:
             DataError: data that are missing, damaged, of other classes or another shape, or no test set.
         """
         self.number, self.clients = number, len(agreement.sites)
-        self.federation: Federation = federate(settings_at_site(settings, agreement, spec, cache), 0)
+        here = settings_at_site(settings, agreement, spec, cache)
+        if spec.startswith("npz:"):
+            check_names(path_of(spec, here), here)
+        self.federation: Federation = federate(here, 0)
         if not len(self.dataset.test_labels):
             raise DataError(f"{spec.partition(':')[2]}: the test set is empty")
 
@@ -60,3 +66,12 @@ class SiteView:
         """Raise LookupError for another client than this site."""
         if client != self.number:
             raise LookupError(f"this is site {self.number}, not {client}")
+
+
+def check_names(path: Path, settings: DataSettings) -> None:
+    """Raise DataError where an npz file's class_names, if it has them, are others than agreed, or in another order."""
+    names = read_arrays(path, (), ("class_names",), settings).get("class_names")
+    if names is not None and tuple(map(str, names.tolist())) != settings.class_names:
+        stated = printable(", ".join(map(str, names.tolist())))
+        agreed = ", ".join(settings.class_names)
+        raise DataError(f"{path}: class_names are {stated}, and federation.toml says {agreed}, in this order")

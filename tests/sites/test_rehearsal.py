@@ -1,20 +1,35 @@
 """The sites of a federation in one process: the numbers of a simulation that has all data, with none at the server."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from client_app.site import installed
+import pytest
+from flwr.app import Message
+
+from client_app.player import site_player
+from client_app.site import PERMISSIONS, install, installed
+from client_app.site_file import read_sites
+from data import SettingError, federate
+from data.sources.agreement import read_agreement
 from fedskew.engines import execute
+from fedskew.engines.rehearsal import RehearsalGrid
+from server_app.app import run
 from server_app.results import RunFolder
 from server_app.settings import parse
-from tests.site_files import CLASSES, data_sets, site_folders
+from strategies.exchange import TooFewReplies
+from tests.site_files import CLASSES, NAMES, agreed, data_sets, site_entries, site_folders, write
 
+WORK = {"ccvr.features-per-class": 2, "ccvr.head-steps": 2}
 RUN: dict[str, Any] = {"method": "fedshift+fedbn", "model": "mlp-bn", "rounds": 2, "batch-size": 8, "device": "cpu"}
 
 
-def rehearse(folder: Path, results: Path, **changes: Any) -> tuple[dict[str, Any], RunFolder]:
+def rehearse(
+    folder: Path, results: Path, tell: Callable[[str], None] = lambda line: None, **changes: Any
+) -> tuple[dict[str, Any], RunFolder]:
     settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results), **changes})
-    summary = execute(settings, "inprocess", lambda line: None, sites=str(folder))
+    summary = execute(settings, "inprocess", tell, sites=str(folder))
     return summary, RunFolder(settings.folder)
 
 
@@ -28,3 +43,124 @@ def test_sites_with_their_own_files_make_the_simulations_model(tmp_path: Path) -
     ours, theirs = (folder.rounds()[-1].models["average"] for folder in (records, RunFolder(simulation.folder)))
     assert ours.means == theirs.means and ours.recall == theirs.recall and ours.spreads == theirs.spreads
     assert installed() == {}
+
+
+class Alone(RehearsalGrid):
+    """Each site in a process that knows of no other, as far as this process can be one."""
+
+    def play_here(self, message: Message) -> Message:
+        number = message.metadata.dst_node_id - 1
+        install({number: self.sites[number]})
+        federate.cache_clear()
+        site_player.cache_clear()
+        return super().play_here(message)
+
+
+def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path / "sites")
+    rehearsed, _ = rehearse(folder, tmp_path)
+    settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), "fresh": True})
+    agreement = settings.agreement
+    assert agreement is not None
+    with Alone(read_sites(folder), agreement, faithful=True) as grid:
+        assert run(grid, settings, lambda line: None)["hash"] == rehearsed["hash"]
+
+
+def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path / "sites")
+    lines: list[str] = []
+    _, records = rehearse(folder, tmp_path, rounds=1, tell=lines.append)
+    origin = records.origin()
+    sha256 = read_agreement(folder / "federation.toml").sha256
+    assert origin["agreement"] == {"name": "chest", "sha256": sha256, "sites": list(NAMES)}
+    assert origin["partition-hash"] == sha256 and "samples" not in origin
+    assert records.rounds()[0].workers == []
+
+
+@pytest.mark.parametrize(
+    ("method", "allow", "kept"),
+    [
+        ("ccvr", [], "class-statistics"),
+        ("creff", [], "head-gradients"),
+        ("scaffold", [], "control-variates"),
+        ("fedshift", ["model", "scores"], "class-counts"),
+        ("fedavg", ["model"], "scores"),
+        ("fedshift", ["scores"], "class-counts, model"),
+    ],
+)
+def test_a_run_that_needs_what_a_site_keeps_is_refused_by_name_before_round_1(
+    tmp_path: Path, method: str, allow: list[str], kept: str
+) -> None:
+    folder = site_folders(tmp_path / "sites")
+    write(folder / "east/site.toml", site_entries(name="east", policy={"allow": allow} if allow else None))
+    with pytest.raises(SettingError) as error:
+        rehearse(folder, tmp_path, method=method)
+    site = "east" if allow else "north"
+    assert re.fullmatch(rf"method = .*: needs what site {site} does not let leave: {kept} \d+", str(error.value))
+    assert not list(tmp_path.glob("*/rounds.jsonl"))
+
+
+@pytest.mark.parametrize("method", ["ccvr", "creff", "scaffold", "fedshift"])
+def test_what_a_site_allows_leaves(tmp_path: Path, method: str) -> None:
+    folder = site_folders(tmp_path / "sites", {"allow": list(PERMISSIONS)})
+    assert rehearse(folder, tmp_path, method=method, rounds=1, **(WORK if method == "ccvr" else {}))[0]["failures"] == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "method", "kept"),
+    [
+        ({"min-class-samples": 9}, "fedshift", "class-counts"),
+        ({"min-test-samples": 13}, "fedavg", "scores"),
+    ],
+)
+def test_too_few_samples_are_refused_before_round_1(
+    tmp_path: Path, policy: dict[str, Any], method: str, kept: str
+) -> None:
+    with pytest.raises(SettingError, match=f"does not let leave: {kept}"):
+        rehearse(site_folders(tmp_path / "sites", policy), tmp_path, method=method)
+
+
+def test_a_site_that_moves_the_model_too_far_is_left_out(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path / "sites")
+    write(folder / "east/site.toml", site_entries(name="east", policy={"max-norm": 1e-6}))
+    _, records = rehearse(folder, tmp_path, method="fedavg")
+    assert [record.clients for record in records.rounds()] == [[0, 2], [0, 2]]
+    assert all(re.fullmatch(r"policy: model \d+", record.failures[1]) for record in records.rounds())
+
+
+def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path / "sites")
+    (folder / "east/data.npz").write_bytes(b"damaged")
+    lines: list[str] = []
+    _, records = rehearse(folder, tmp_path, method="fedavg", rounds=1, tell=lines.append)
+    assert records.rounds()[0].clients == [0, 2]
+    assert any(re.fullmatch(r"site east is not ready: data \d+", line) for line in lines)
+    (folder / "south/data.npz").write_bytes(b"damaged")
+    federate.cache_clear()
+    site_player.cache_clear()
+    with pytest.raises(TooFewReplies, match=r"readiness: 1 good replies of 3.* client 1: data \d+; client 2: data \d+"):
+        rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sites", "sentence"),
+    [
+        ({}, "", "--sites = '': must be a folder that holds a SITE/site.toml"),
+        ({"dataset": "digits"}, "sites", "--sites = "),
+    ],
+)
+def test_a_rehearsal_needs_sites_and_their_folder(
+    tmp_path: Path, changes: dict[str, Any], sites: str, sentence: str
+) -> None:
+    folder = site_folders(tmp_path / "sites")
+    settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), **changes})
+    with pytest.raises(SettingError) as error:
+        execute(settings, "inprocess", lambda line: None, sites=str(tmp_path / sites) if sites else "")
+    assert sentence in str(error.value)
+
+
+def test_a_rehearsal_of_another_agreement_is_refused(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path / "sites")
+    write(folder / "federation.toml", agreed(min_sites=3))
+    with pytest.raises(SettingError, match=r"is not what the sites of .* have approved"):
+        rehearse(folder, tmp_path)

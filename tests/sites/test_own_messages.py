@@ -1,0 +1,159 @@
+"""A site answers for itself alone, from its own files; nothing in a message names a place, and no sentence leaves."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from client_app.app import app
+from client_app.messages import handing_over
+from client_app.models import build
+from client_app.player import site_player
+from client_app.site import install
+from client_app.site_file import read_site
+from data import federate
+from fedskew.engines.local import identify
+from server_app.settings import parse
+from strategies.exchange import EVALUATE, QUERY, TRAIN, Request
+from strategies.flower import Strategy
+from tests.site_files import arrays, site_folders
+
+RUN: dict[str, Any] = {"method": "fedbn", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Sites, of which north is installed."""
+    folder = site_folders(tmp_path / "sites")
+    install({0: read_site(folder / "north/site.toml")})
+    yield folder
+    install({})
+    site_player.cache_clear()
+
+
+def ask(
+    folder: Path,
+    kind: str = TRAIN,
+    clients: tuple[int, ...] = (0,),
+    change: Change | None = None,
+    question: str = "",
+    **settings: Any,
+) -> dict[str, str]:
+    """Return by record of the reply to a message its error, or nothing where it has none."""
+    chosen = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", **settings})
+    assignment = json.loads(chosen.assignment().to_json())
+    if change is not None:
+        change(assignment)
+    strategy = Strategy(build("mlp-bn", (1, 8, 8), 3, 0), chosen.assignment(), clients=3)
+    states = {"deployed/average": strategy.shared} if kind == EVALUATE else {"model": strategy.shared}
+    task: dict[str, int | str] = {"round": 1, "question": question}
+    identify()
+    with handing_over():
+        message = Request(kind, task, states, json.dumps(assignment), {}).message(1, clients)
+        message.metadata.__dict__["_message_id"] = "1"
+        context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+        content = app(message, context).content
+    return {name: str(record.get("reason", "")) if name.endswith("/error") else "" for name, record in content.items()}
+
+
+def error_of(records: dict[str, str], client: int = 0) -> str:
+    return records[f"{client}/error"].rpartition(" ")[0]
+
+
+def test_a_site_answers_for_itself_and_tells_nothing_of_its_machine(folder: Path) -> None:
+    records = ask(folder, clients=(0, 1))
+    assert error_of(records, 1) == "agreement"
+    assert {*records} == {"0/model", "0/metrics", "1/error"}
+    assert {*ask(folder, EVALUATE)} == {"0/test/average", "0/metrics"}
+    assert {*ask(folder, QUERY, question="readiness")} == {"0/upload/readiness"}
+
+
+def test_memory_and_cache_lie_below_the_sites_state_which_is_nobody_elses(folder: Path) -> None:
+    ask(folder)
+    state = folder / "north/state"
+    assert list(state.glob("runs/sites-chest-fedbn-*/memory/client-00000/round-000001.safetensors"))
+    assert list(state.glob("cache/*/dataset.json")) and state.stat().st_mode & 0o777 == 0o700
+
+
+def changed(part: str, key: str, value: Any) -> Change:
+    def change(assignment: dict[str, Any]) -> None:
+        (assignment[part] if part else assignment)[key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("data", "dataset", "sites:" + "0" * 64),
+        changed("data", "dataset", "digits"),
+        changed("data", "data_root", "/etc"),
+        changed("data", "cache", "/tmp/cache"),
+        changed("data", "partition_file", "/tmp/partition.json"),
+        changed("data", "download", True),
+        changed("data", "max_image_pixels", 10**12),
+        changed("", "folder", "/tmp/run"),
+        changed("", "folder", ".."),
+        changed("", "folder", "../../other"),
+        changed("", "model", "os:system"),
+    ],
+)
+def test_a_message_that_names_a_place_a_module_or_another_agreement_is_refused(folder: Path, change: Change) -> None:
+    records = ask(folder, change=change)
+    assert {*records} == {"0/error"} and error_of(records) == "agreement"
+    assert not list((folder / "north").glob("state/runs/*"))
+
+
+def test_a_node_that_is_no_site_plays_no_sites(folder: Path) -> None:
+    install({})
+    assert "no site" in ask(folder)["0/error"]
+
+
+def test_the_sentence_stays_in_the_sites_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.savez(folder / "north/data.npz", **{**arrays(0), "train_labels": np.full(24, 7)})
+    with caplog.at_level(logging.ERROR, "fedskew.site"):
+        reason = ask(folder)["0/error"]
+    kind, _, number = reason.rpartition(" ")
+    assert kind == "data" and number.isdecimal()
+    assert f"north: {reason}: DataError: {folder}/north/data.npz: train_labels: label 7 of 3 classes" in caplog.text
+
+
+def nan(parts: dict[str, Any]) -> None:
+    parts["train_images"] = np.full((24, 8, 8), np.nan, np.float32)
+    parts["test_images"] = parts["test_images"].astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (nan, "pixels must be finite"),
+        (lambda parts: parts.update(test_images=parts["test_images"][:0], test_labels=parts["test_labels"][:0]), "one"),
+        (lambda parts: parts.update(train_images=parts["train_images"].astype(np.float64)), "dtype float64"),
+        (lambda parts: parts.update(train_images=np.zeros((24, 8, 8, 4), np.uint8)), "channels"),
+        (lambda parts: parts.update(class_names=np.array(["ill", "healthy", "other"])), "class_names"),
+        (lambda parts: parts.update(train_labels=np.array([{}] * 24)), "train_labels"),
+    ],
+)
+def test_data_that_are_not_as_agreed_stay_out(
+    folder: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[dict[str, Any]], None], sentence: str
+) -> None:
+    parts: dict[str, Any] = arrays(0)
+    spoil(parts)
+    np.savez(folder / "north/data.npz", **parts)
+    assert error_of(ask(folder, QUERY, question="readiness")) == "data"
+    assert sentence in caplog.text
+
+
+def test_data_that_change_while_a_run_goes_on_stay_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert "0/model" in ask(folder)
+    np.savez(folder / "north/data.npz", **arrays(5))
+    site_player.cache_clear()  # as when the site is started again
+    federate.cache_clear()
+    assert error_of(ask(folder)) == "data" and "have changed since the run began" in caplog.text
+    assert "0/model" in ask(folder, seed=1)

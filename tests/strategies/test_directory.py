@@ -1,0 +1,72 @@
+"""Between sites a message goes to its site's own node, known by its key; who is away costs one wait and no more."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from data.sources.agreement import read_agreement
+from fedskew.engines.rehearsal import Node
+from strategies.directory import SiteNodes, as_flower_has_it
+from strategies.exchange import ExchangeSettings
+from tests.site_files import NAMES, agreed, public_key, write
+
+SETTINGS = ExchangeSettings(node_wait=7.0)
+
+
+class Nodes:
+    """A grid on which only the given sites are connected, and a node that is nobody's."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.looks = 0
+
+    def get_nodes(self) -> Iterable[Node]:
+        self.looks += 1
+        keys = [as_flower_has_it(public_key(name)) for name in ("stranger", *self.names)]
+        return [Node(100 + number, key) for number, key in enumerate(keys)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteNodes:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    return SiteNodes(read_agreement(write(tmp_path / "federation.toml", agreed())))
+
+
+def test_a_site_is_its_key_in_whatever_order_nodes_come(directory: SiteNodes) -> None:
+    grid = Nodes("south", "north", "east")
+    assert directory.deal(grid, [0, 1, 2], SETTINGS) == {102: [0], 103: [1], 101: [2]}  # type: ignore[arg-type]
+    assert directory.deal(grid, [2], SETTINGS) == {101: [2]}  # type: ignore[arg-type]
+    assert directory.absent == {} and grid.looks == 2
+
+
+def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(directory: SiteNodes) -> None:
+    grid = Nodes("south", "north")
+    assert directory.deal(grid, [0, 1, 2], SETTINGS) == {102: [0], 101: [2]}  # type: ignore[arg-type]
+    assert time.monotonic() == pytest.approx(SETTINGS.node_wait, abs=0.5)
+    assert directory.absent == {1: "site east is not connected"}
+    waited = time.monotonic()
+    assert directory.deal(grid, [0, 1, 2], SETTINGS).keys() == {101, 102}  # type: ignore[arg-type]
+    assert directory.deal(grid, [1], SETTINGS) == {}  # type: ignore[arg-type]
+    assert time.monotonic() == waited
+    grid.names.append("east")
+    assert directory.deal(grid, [0, 1, 2], SETTINGS)[103] == [1]  # type: ignore[arg-type]
+    assert directory.absent == {} and time.monotonic() == waited
+    assert {*directory.clients.values()} == {*range(len(NAMES))}
+
+
+def test_a_site_that_comes_while_it_is_waited_for_is_asked(directory: SiteNodes) -> None:
+    grid = Nodes("south", "north")
+    sites = grid.get_nodes
+
+    def later() -> Iterable[Node]:
+        if grid.looks == 3:
+            grid.names.append("east")
+        return sites()
+
+    grid.get_nodes = later  # type: ignore[method-assign]
+    assert directory.deal(grid, [0, 1, 2], SETTINGS).keys() == {101, 102, 103}  # type: ignore[arg-type]
+    assert 0 < time.monotonic() < 2
