@@ -13,20 +13,28 @@ PACKAGES = ("data", "client_app", "strategies", "server_app", "site_agent", "fed
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 PRIVATE = {
     "flwr.common.config": ["tests/fedskew/engines/test_launcher.py"],
-    "flwr.common.serde": ["fedskew/engines/local.py", "tests/client_app/test_client_messages.py"],
+    "flwr.common.serde": [
+        "fedskew/engines/local.py",
+        "fedskew/federation/control.py",
+        "tests/client_app/test_client_messages.py",
+    ],
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
     "flwr.cli.build": ["client_app/app_files.py", "tests/test_packaging.py"],
     "flwr.cli.utils": ["tests/test_packaging.py"],
     "flwr.proto.fleet_pb2": ["site_agent/online.py"],
     "flwr.proto.runtime_pb2": ["site_agent/executor.py"],
     "flwr.proto.task_pb2": ["site_agent/executor.py"],
-    "flwr.supercore.interceptors": ["site_agent/executor.py"],
+    "flwr.supercore.interceptors": ["fedskew/federation/control.py", "site_agent/executor.py"],
     "flwr.supercore.primitives.asymmetric": ["site_agent/online.py"],
     "flwr.supercore.runtime": ["site_agent/executor.py"],
     "flwr.supercore.task_identity": ["fedskew/engines/local.py", "tests/site_agent/test_executor.py"],
     "flwr.supernode.fleet_http_client": ["site_agent/online.py"],
     "flwr.supernode.node_auth_http_interceptor": ["site_agent/online.py"],
     "flwr.supernode.runtime.run_clientapp": ["site_agent/executor.py"],
+    "flwr.proto.control_pb2": ["fedskew/federation/control.py"],
+    "flwr.supercore.constant": ["fedskew/federation/gate.py"],
+    "flwr.supercore.control": ["fedskew/federation/control.py"],
+    "flwr.supercore.fab": ["fedskew/federation/control.py"],
 }
 """What a new release of flwr may move without a word; `make newest` tries the newest one."""
 

@@ -13,7 +13,7 @@ ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedske
 FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/flower.py", "strategies/exchange.py",
     "server_app/app.py", "site_agent/executor.py", "site_agent/worker.py", "site_agent/online.py",
-    "client_app/app_files.py", "fedskew/engines/*.py",
+    "client_app/app_files.py", "fedskew/engines/*.py", "fedskew/federation/*.py",
 )  # fmt: skip
 FILES = sorted(file.relative_to(ROOT).as_posix() for package in ORDER for file in (ROOT / package).rglob("*.py"))
 
@@ -104,7 +104,8 @@ def test_the_house_stays_small() -> None:
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 5700
     assert lines("server_app/*") <= 2140
     assert lines("site_agent/*") <= 1250
-    assert lines("fedskew/*") <= 6400
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 6600
+    assert lines("fedskew/federation/*") <= 760
 
 
 def identifiers(file: Path) -> set[str]:

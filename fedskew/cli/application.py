@@ -8,6 +8,7 @@ import typer
 from data import DataError, SettingError
 from fedskew.cli.data import application as data_application
 from fedskew.cli.export import export, predict
+from fedskew.cli.federation import application as federation_application
 from fedskew.cli.list import list_topic
 from fedskew.cli.report import report
 from fedskew.cli.run import run
@@ -23,6 +24,7 @@ application.command()(run)
 application.command(name="list")(list_topic)
 application.add_typer(data_application, name="data")
 application.command()(report)
+application.add_typer(federation_application, name="federation")
 application.command()(export)
 application.command()(predict)
 

@@ -1,0 +1,166 @@
+"""`fedskew federation`: the coordinator's commands."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from data import SettingError, require
+from fedskew.cli.terminal import console
+from server_app.run_settings import Scalar
+from server_app.settings import parse, parse_text
+
+
+class Service(StrEnum):
+    """The coordinator's services."""
+
+    superlink = "superlink"
+    gate = "gate"
+
+
+application = typer.Typer(help="A federation of sites that own their data: the coordinator's side.")
+Folder = Annotated[Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)]
+
+
+@application.command()
+def new(
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="The federation's name.")],
+    classes: Annotated[str, typer.Option(help="The classes' names in order, separated by commas.")],
+    input_shape: Annotated[str, typer.Option(help="CHANNELSxHEIGHTxWIDTH, or a number of features.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT by which sites reach the gate.")],
+    mean: Annotated[str, typer.Option(help="Mean of the inputs on the scale 0..1, one or one a channel.")] = "0.5",
+    std: Annotated[str, typer.Option(help="Their standard deviation.")] = "0.5",
+    min_sites: Annotated[int, typer.Option(min=2, help="Sites without whose updates no round is taken.")] = 2,
+    listen: Annotated[str, typer.Option(help="Address that the gate listens on.")] = "0.0.0.0",
+) -> None:
+    """Make certificates and a federation.toml that has no sites yet."""
+    from fedskew.federation.certificates import read_certificate
+    from fedskew.federation.folder import begin
+
+    scales = numbers("--mean", mean), numbers("--std", std)
+    names = [word.strip() for word in classes.split(",")]
+    begun = begin(folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen)
+    last = read_certificate(begun.server[0]).not_valid_after_utc
+    out = console()
+    out.print(f"{begun.agreement_file}: name, classes, shape and the app's hash; sites are added by `add`")
+    out.print(f"{begun.server[0]}: holds until {last:%Y-%m-%d}; `fedskew federation renew {folder}` makes the next")
+    out.print(f"Sites get {begun.agreement_file.name} and {begun.authority[0].name}. Nobody gets a .key file.")
+
+
+@application.command()
+def add(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(help="The site's name.")],
+    key: Annotated[str, typer.Argument(help="The line that `fedskew-site key` printed, or a file that holds it.")],
+) -> None:
+    """Add a site to federation.toml; all sites then have a new text to approve."""
+    from fedskew.federation.folder import FederationFolder, add
+
+    text = Path(key).read_text(encoding="utf-8") if not key.startswith("ecdsa") and Path(key).is_file() else key
+    member = add(FederationFolder(folder), name, text)
+    console().print(f"{member.name} is in {folder / 'federation.toml'}")
+
+
+@application.command()
+def renew(folder: Folder) -> None:
+    """Make a new key and certificate for gate and SuperLink; they take it when they start."""
+    from fedskew.federation.certificates import read_certificate
+    from fedskew.federation.folder import FederationFolder
+
+    federation = FederationFolder(folder)
+    federation.renew()
+    last = read_certificate(federation.server[0]).not_valid_after_utc
+    console().print(f"{federation.server[0]}: holds until {last:%Y-%m-%d}")
+
+
+@application.command()
+def up(folder: Folder) -> None:
+    """Start SuperLink and gate, and register the sites."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.services import up
+
+    federation = FederationFolder(folder)
+    up(federation)
+    coordinator = federation.coordinator
+    console().print(f"{federation.agreement.name}: sites reach it at {coordinator.host}:{coordinator.port}")
+
+
+@application.command()
+def serve(
+    folder: Folder, service: Annotated[Service, typer.Argument(help="Which of the two.", show_default=False)]
+) -> None:
+    """Run SuperLink or gate in the foreground, as a system's own supervisor wants it."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.services import serve
+
+    serve(FederationFolder(folder), service.value)
+
+
+@application.command()
+def register(folder: Folder) -> None:
+    """Let the sites of federation.toml in, once the SuperLink answers; `up` does it as well."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.services import register
+
+    register(FederationFolder(folder))
+
+
+@application.command()
+def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
+    """Print which sites are registered and online; the exit status is 0 when all are."""
+    from fedskew.federation.control import Control
+    from fedskew.federation.folder import FederationFolder
+
+    federation = FederationFolder(folder)
+    control = Control(federation.coordinator.superlink_port, federation.authority[0])
+    sites = control.sites(federation.agreement)
+    if as_json:
+        print(json.dumps(sites, indent=2))
+    else:
+        for site, state in sites.items():
+            console().print(f"{site}: {state}")
+    if any(state != "online" for state in sites.values()):
+        raise typer.Exit(1)
+
+
+@application.command()
+def run(
+    folder: Folder,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    results: Annotated[str, typer.Option(help="The setting results: the folder of the runs' folders.")] = "results",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")] = False,
+) -> None:
+    """Run an experiment on the sites; a run that loses its process is submitted again and goes on."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.submission import run
+    from fedskew.interrupt import one_interrupt
+
+    stated: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
+    require("dataset" not in stated, "dataset", stated.get("dataset"), "is the sites' own in a federation")
+    federation = FederationFolder(folder)
+    whole = {**stated, "dataset": f"sites:{federation.agreement_file.resolve()}"}
+    out = console(stderr=as_json)
+    with one_interrupt():
+        summary = run(federation, parse({**whole, "results": str(Path(results).resolve())}), out.print)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+
+
+@application.command()
+def down(folder: Folder) -> None:
+    """End SuperLink, gate and what they have started, by process id."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.services import down
+
+    console().print("ended" if down(FederationFolder(folder)) else "nothing was running")
+
+
+def numbers(key: str, text: str) -> list[float]:
+    """Return the numbers of a list. Raises SettingError for what is none."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise SettingError(key, text, "must be numbers separated by commas") from None

@@ -1,0 +1,1 @@
+"""The coordinator's side of a federation of sites: certificates, SuperLink, gate, and runs that go on by themselves."""

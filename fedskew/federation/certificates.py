@@ -1,0 +1,122 @@
+"""The coordinator's certificates: an authority of the federation's own, and what the gate and the SuperLink show."""
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from data import DataError
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+"""Days that a certificate holds; of a server's, no common client takes more."""
+CLOCKS = timedelta(minutes=10)
+"""By how much the sites' clocks may be behind on the first day."""
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    draft = path.with_name(path.name + ".tmp")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def write_authority(name: str, certificate: Path, key: Path) -> None:
+    """Make the federation's certificate authority, whose key stays with the coordinator (ECDSA P-384)."""
+    private = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name[:40]} (authority)")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    signed = (
+        _begin(subject, subject, private.public_key(), AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(private, hashes.SHA384())
+    )
+    write_private(key, _pem(private))
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+
+def write_server(name: str, hosts: Sequence[str], authority: tuple[Path, Path], certificate: Path, key: Path) -> None:
+    """Make, or renew, the server's key and certificate for its hosts, names or addresses, and for this machine.
+
+    `authority` is the authority's certificate and key. Raises DataError where these cannot be read or belong to
+    different authorities.
+    """
+    issuer = read_certificate(authority[0])
+    try:
+        signer = serialization.load_pem_private_key(authority[1].read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{authority[1]}: cannot be read as the authority's key") from error
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+        raise DataError(f"{authority[1]}: is not the key of {authority[0]}")
+    private = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:40])])
+    names = x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys((*hosts, *LOCAL))])
+    signed = (
+        _begin(subject, issuer.subject, private.public_key(), SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(names, critical=False)
+        .sign(signer, hashes.SHA384())
+    )
+    write_private(key, _pem(private))
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return a certificate in PEM form. Raises DataError naming the file where there is none."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a certificate") from error
+
+
+def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> None:
+    """Raise DataError where the server's certificate is of another authority, out of date, or lacks one of its hosts.
+
+    Hosts are compared as they are written.
+    """
+    signed, issuer = read_certificate(certificate), read_certificate(authority)
+    try:
+        signed.verify_directly_issued_by(issuer)
+    except Exception as error:  # cryptography: ValueError, TypeError or InvalidSignature
+        raise DataError(f"{certificate}: is not of the authority {authority}") from error
+    now = datetime.now(UTC)
+    for path, shown in ((authority, issuer), (certificate, signed)):
+        first, last = shown.not_valid_before_utc, shown.not_valid_after_utc
+        if not first <= now <= last:
+            raise DataError(
+                f"{path}: holds from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and it is {now:%Y-%m-%d}: renew it"
+            )
+    held = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    for host in hosts:
+        if _host(host) not in held:
+            raise DataError(f"{certificate}: does not hold for {host}: renew it")
+
+
+def _begin(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    begun = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    begun = begun.serial_number(x509.random_serial_number())
+    return begun.not_valid_before(now - CLOCKS).not_valid_after(now + timedelta(days=days))
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

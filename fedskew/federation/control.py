@@ -1,0 +1,98 @@
+"""What the coordinator asks of its SuperLink: sites registered and online, runs submitted and how they ended.
+
+flwr's own client of the control interface in one process: each call of flwr's command line would cost a second.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from client_app.app_files import build
+from data.sources.agreement import Agreement, Member
+
+
+class Unreachable(ConnectionError):
+    """The SuperLink does not answer."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a submitted run stands."""
+
+    status: str
+    """pending, starting, running, or as finished:completed."""
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self.status.startswith("finished")
+
+
+class Control:
+    """The control interface of the SuperLink behind the gate."""
+
+    def __init__(self, port: int, authority: Path) -> None:
+        self.client = ControlHttpClient.from_server_address(
+            server_address=f"127.0.0.1:{port}",
+            insecure=False,
+            root_certificates=authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def ask(self, call: str, request: Any) -> Any:
+        """Return the answer to a call. Raises Unreachable when there is none, RuntimeError when it is a refusal."""
+        try:
+            return getattr(self.client, call)(request)
+        except httpx.HTTPStatusError as error:
+            raise RuntimeError(f"the SuperLink refuses {call}: {error.response.text[:500]}") from error
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the SuperLink does not answer: {error}") from error
+
+    def nodes(self) -> dict[bytes, str]:
+        """Return the status of the registered nodes by their public key: registered, online or offline."""
+        nodes = self.ask("ListNodes", ListNodesRequest()).nodes_info
+        return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
+
+    def register(self, agreement: Agreement) -> None:
+        """Let the agreement's sites in, those that are not yet."""
+        known = self.nodes()
+        for site in agreement.sites:
+            if (key := pem(site)) not in known:
+                self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=site.name))
+
+    def sites(self, agreement: Agreement) -> dict[str, str]:
+        """Return each site's status, unknown for one that has not been registered."""
+        nodes = self.nodes()
+        return {site.name: nodes.get(pem(site), "unknown") for site in agreement.sites}
+
+    def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
+        """Submit the app with a run config, and return the run's id."""
+        packed = build(app)
+        fab = fab_to_proto(Fab(hashlib.sha256(packed).hexdigest(), packed, {}))
+        request = StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(config)))
+        answer = self.ask("StartRun", request)
+        if not answer.HasField("run_id"):
+            raise RuntimeError(f"the SuperLink takes no run: {answer.note}")
+        return int(answer.run_id)
+
+    def status(self, run: int) -> RunStatus:
+        """Return how a run stands."""
+        stated = self.ask("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
+        status = f"{stated.status}:{stated.sub_status}" if stated.sub_status else stated.status
+        return RunStatus(status, stated.details)
+
+
+def pem(site: Member) -> bytes:
+    """Return a site's public key in the form that flwr keeps."""
+    return load_ssh_public_key(site.key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -1,0 +1,180 @@
+"""A federation's folder at its coordinator: what is in it, how it begins, and how a site is added.
+
+FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
+      /coordinator.toml   the address that sites use, and the ports
+      /ca.crt, ca.key     the authority; sites get the certificate, nobody the key
+      /server.crt, .key   what gate and SuperLink show
+      /superlink/         flwr's state, home and logs; 0700
+"""
+
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from client_app.app_files import app_files, app_hash
+from data import DataError, SettingError
+from data.sources.agreement import KEYS, Agreement, Member, members_of, read_agreement
+from data.toml_file import Table, read_toml
+from fedskew.federation.certificates import check_server, write_authority, write_server
+
+COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib")
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """What coordinator.toml says."""
+
+    host: str
+    """Name or address by which sites reach the gate."""
+    port: int
+    """Port by which they do."""
+    listen: str
+    """Address that the gate listens on."""
+    superlink_port: int
+    """The SuperLink's, on the loopback address."""
+    largest_message: int
+    """Bytes of the largest request that the gate takes."""
+
+
+@dataclass(frozen=True)
+class FederationFolder:
+    """A coordinator's folder."""
+
+    path: Path
+
+    @property
+    def agreement_file(self) -> Path:
+        """federation.toml."""
+        return self.path / "federation.toml"
+
+    @property
+    def authority(self) -> tuple[Path, Path]:
+        """Certificate and key of the authority."""
+        return self.path / "ca.crt", self.path / "ca.key"
+
+    @property
+    def server(self) -> tuple[Path, Path]:
+        """Certificate and key of gate and SuperLink."""
+        return self.path / "server.crt", self.path / "server.key"
+
+    @property
+    def state(self) -> Path:
+        """The folder of flwr's state, home and logs."""
+        return self.path / "superlink"
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """What federation.toml says. Raises DataError as `read_agreement`."""
+        return read_agreement(self.agreement_file)
+
+    @cached_property
+    def coordinator(self) -> Coordinator:
+        """What coordinator.toml says. Raises DataError for what it cannot say."""
+        file = self.path / "coordinator.toml"
+        table = Table(read_toml(file)[1], str(file), COORDINATOR_KEYS)
+        host, port = host_and_port(table.take("address", str), str(file))
+        inner = table.take("superlink-port", int)
+        table.require(0 < inner < 65536 and inner != port, "superlink-port", f"must be 1 to 65535, and not {port}")
+        most = table.take("largest-message-mib", int, 1024)
+        table.require(most > 0, "largest-message-mib", "must be at least 1")
+        return Coordinator(host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20)
+
+    def check(self) -> None:
+        """Raise DataError where certificates, agreement or app are not what a federation can start with."""
+        check_server(self.server[0], self.authority[0], [self.coordinator.host])
+        here = app_hash(app_files(app_folder()))
+        if self.agreement.app != here:
+            raise DataError(
+                f"{self.agreement_file}: app = {self.agreement.app[:16]}...: the app installed here is {here[:16]}...; "
+                "all parties have to agree to one"
+            )
+
+    def renew(self) -> None:
+        """Make a new key and certificate for the server, for the address of coordinator.toml."""
+        write_server(self.agreement_name, [self.coordinator.host], self.authority, *self.server)
+
+    @property
+    def agreement_name(self) -> str:
+        """The federation's name, of an agreement whose sites may not be complete yet."""
+        return str(read_toml(self.agreement_file)[1].get("name", "federation"))
+
+
+def app_folder() -> Path:
+    """Return the folder of the Flower app: the clone that this package is installed from."""
+    return Path(__file__).resolve().parent.parent.parent
+
+
+def host_and_port(address: str, where: str) -> tuple[str, int]:
+    """Return the parts of HOST:PORT. Raises DataError for what is none."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise DataError(f"{where}: address = {address!r}: must be HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def begin(
+    path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
+    min_sites: int, address: str, listen: str,
+) -> FederationFolder:  # fmt: skip
+    """Make a folder with certificates and a federation.toml that has no sites yet.
+
+    Raises SettingError where something is in the folder already, and DataError for an address that is none.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SettingError("FOLDER", str(path), "must be empty: what is in a federation's folder is never written over")
+    host, _ = host_and_port(address, "--address")
+    path.mkdir(parents=True, exist_ok=True)
+    folder = FederationFolder(path)
+    folder.state.mkdir(mode=0o700)
+    agreed: dict[str, object] = {
+        "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
+        "min-sites": min_sites, "app": app_hash(app_files(app_folder())),
+    }  # fmt: skip
+    coordinator: dict[str, object] = {"address": address, "listen": listen, "superlink-port": free_port()}
+    folder.agreement_file.write_text(lines_of(agreed), encoding="utf-8")
+    (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
+    write_authority(name, *folder.authority)
+    write_server(name, [host], folder.authority, *folder.server)
+    return folder
+
+
+def add(folder: FederationFolder, name: str, key: str) -> Member:
+    """Write a site into federation.toml, under the next number.
+
+    Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
+    """
+    file = folder.agreement_file
+    before = file.read_text(encoding="utf-8")
+    known = read_toml(file)[1].get("site", [])
+    member: dict[str, object] = {"name": name, "key": key.strip()}
+    draft = file.with_name(file.name + ".tmp")
+    draft.write_text(f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}", encoding="utf-8")
+    try:
+        sites = members(draft, len(known) + 1)
+    except DataError as error:
+        draft.unlink()
+        raise DataError(str(error).replace(str(draft), str(file))) from None
+    draft.replace(file)
+    return sites[-1]
+
+
+def members(file: Path, count: int) -> tuple[Member, ...]:
+    """Return the sites of a federation.toml that is being written, which may still be fewer than two."""
+    sites = members_of(Table(read_toml(file)[1], str(file), KEYS), file)
+    assert len(sites) == count
+    return sites
+
+
+def lines_of(entries: dict[str, object]) -> str:
+    """Return a line of TOML an entry: of texts, numbers and lists of them it reads as JSON does."""
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items())
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,127 @@
+"""The gate: the one port of a federation that its sites reach. `python -m fedskew.federation.gate FOLDER`.
+
+Behind a SuperLink's one port are three interfaces, and two of them ask for no account: whoever reaches it could submit
+code, remove a hospital, or take over the running ServerApp with all updates. The gate passes on what a SuperNode asks
+of the fleet interface, of the nodes of federation.toml alone, and nothing else. That a request is signed by the key it
+names is looked at by the SuperLink.
+"""
+
+import base64
+import binascii
+import logging
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from data import DataError
+from fedskew.federation.control import pem
+from fedskew.federation.folder import FederationFolder
+
+log = logging.getLogger("fedskew.gate")
+PASSED = frozenset(
+    f"/v1/fleet/{call}"
+    for call in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
+        "get-fab", "push-object", "pull-object", "confirm-message-received",
+    )
+)  # fmt: skip
+"""What a registered SuperNode asks; registering and its opposite are the coordinator's."""
+TIMEOUT = 60.0
+"""Seconds that the SuperLink has for an answer."""
+
+
+class Gate:
+    """Answers the sites' requests with those of the SuperLink."""
+
+    def __init__(self, folder: FederationFolder) -> None:
+        self.sites = {pem(site): site.name for site in folder.agreement.sites}
+        self.largest = folder.coordinator.largest_message
+        self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
+        authority = ssl.create_default_context(cafile=str(folder.authority[0]))
+        self.client = httpx.AsyncClient(verify=authority, timeout=TIMEOUT, trust_env=False)
+
+    def application(self) -> Starlette:
+        """Return the gate as an ASGI application."""
+        methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"]
+        return Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
+
+    async def answer(self, request: Request) -> Response:
+        """Pass a request on, or refuse it: 404 for another path, 403 for another key, 413 for too large a body."""
+        began, site = time.perf_counter(), self.site(request)
+        status, content, headers = await self.exchange(request, site)
+        seconds, name = time.perf_counter() - began, site or "unknown"
+        host = request.client.host if request.client else "?"
+        log.info("%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds)
+        return Response(content, status, headers)
+
+    async def exchange(self, request: Request, site: str | None) -> tuple[int, bytes, dict[str, str]]:
+        """Return status, body and headers of the answer."""
+        if request.method != "POST" or request.url.path not in PASSED:
+            return 404, b"", {}
+        if site is None:
+            return 403, b"", {}
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self.largest:
+                return 413, b"", {"connection": "close"}
+        try:
+            answer = await self.client.post(
+                self.behind + request.url.path, content=bytes(body), headers=kept(request.headers)
+            )
+        except httpx.HTTPError as error:
+            log.warning("the SuperLink does not answer: %r", error)
+            return 503, b"", {}
+        return answer.status_code, answer.content, kept(answer.headers)
+
+    def site(self, request: Request) -> str | None:
+        """Return the name of the site whose key a request names, or None."""
+        try:
+            key = base64.b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        return self.sites.get(key)
+
+
+def kept(headers: Any) -> dict[str, str]:
+    """Return the headers that are flwr's, and the body's kind."""
+    return {
+        name: value for name, value in headers.items() if name.lower().startswith("flwr-") or name == "content-type"
+    }
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    folder = FederationFolder(Path(sys.argv[1]))
+    try:
+        application, coordinator = Gate(folder).application(), folder.coordinator
+    except DataError as error:
+        sys.exit(f"gate: {error}")
+    certificate, key = map(str, folder.server)
+    uvicorn.run(
+        application,
+        host=coordinator.listen,
+        port=coordinator.port,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The coordinator's two services, SuperLink and gate: started, looked at and ended by process id."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from fedskew.engines.launcher import DEFAULTS, LaunchFailed
+from fedskew.engines.processes import end, mark, marked
+from fedskew.federation.control import Control, Unreachable
+from fedskew.federation.folder import FederationFolder
+
+START_TIMEOUT = 60.0
+"""Seconds until a service has to answer."""
+PATIENCE = 5.0
+"""Seconds that services have to end by themselves."""
+SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gate", "flwr-serverapp"
+
+
+def superlink_command(folder: FederationFolder) -> list[str]:
+    """Return the command of the SuperLink, which only this machine reaches."""
+    program = shutil.which(SUPERLINK, path=search_path()) or SUPERLINK
+    certificate, key = folder.server
+    words = ["--ssl-ca-certfile", folder.authority[0], "--ssl-certfile", certificate, "--ssl-keyfile", key]
+    words += ["--enable-supernode-auth", "--host", "127.0.0.1", "--port", folder.coordinator.superlink_port]
+    words += ["--database", folder.state / "state.db", "--disable-runtime-dependency-installation"]
+    return [program, *(str(word if not isinstance(word, Path) else word.resolve()) for word in words)]
+
+
+def gate_command(folder: FederationFolder) -> list[str]:
+    """Return the command of the gate, the one port that sites reach."""
+    return [sys.executable, "-m", GATE, str(folder.path.resolve())]
+
+
+COMMANDS = {"superlink": superlink_command, "gate": gate_command}
+PROGRAMS = {"superlink": SUPERLINK, "gate": GATE}
+
+
+def search_path() -> str:
+    """Return where programs are looked for: beside this Python first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def environment(folder: FederationFolder) -> dict[str, str]:
+    """Return the environment of a service: flwr's home in the folder, no proxy for what is on this machine."""
+    home = (folder.state / "home").resolve()
+    home.mkdir(mode=0o700, exist_ok=True)
+    local = {"FLWR_HOME": str(home), "PATH": search_path(), "NO_PROXY": "127.0.0.1,localhost"}
+    return DEFAULTS | os.environ | mark(folder.path) | local
+
+
+def up(folder: FederationFolder) -> None:
+    """Start SuperLink and gate where they are not up, and register the agreement's sites.
+
+    Raises DataError for certificates or an agreement that cannot be started with, LaunchFailed with a service's last
+    words when it does not come up.
+    """
+    folder.check()
+    if not running(folder, SUPERLINK):
+        start(folder, "superlink")
+    register(folder)
+    if not running(folder, GATE):
+        start(folder, "gate")
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(reachable(folder), timeout=1):
+            return
+        wait_for(folder, "gate", deadline, "it does not answer")
+
+
+def register(folder: FederationFolder) -> None:
+    """Let the agreement's sites in, once the SuperLink answers. Raises LaunchFailed when it does not in time."""
+    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            return control.register(folder.agreement)
+        except Unreachable as error:
+            wait_for(folder, "superlink", deadline, str(error))
+
+
+def reachable(folder: FederationFolder) -> tuple[str, int]:
+    """Return where this machine reaches the gate."""
+    listen = folder.coordinator.listen
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen), folder.coordinator.port
+
+
+def serve(folder: FederationFolder, name: str) -> None:
+    """Become a service, superlink or gate, in this process."""
+    folder.check()
+    command = COMMANDS[name](folder)
+    os.chdir(folder.state)
+    os.execve(command[0], command, environment(folder))
+
+
+def start(folder: FederationFolder, name: str) -> None:
+    """Start a service that goes on when this process ends; what it prints goes to superlink/NAME.log."""
+    with (folder.state / f"{name}.log").open("ab") as log:
+        subprocess.Popen(
+            COMMANDS[name](folder),
+            cwd=folder.state,
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def wait_for(folder: FederationFolder, name: str, deadline: float, reason: str) -> None:
+    """Wait a moment for a service. Raises LaunchFailed with its last words where it has ended or is too late."""
+    if running(folder, PROGRAMS[name]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+        return
+    log = folder.state / f"{name}.log"
+    words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
+    raise LaunchFailed(f"{name} is not up ({reason}): {words}")
+
+
+def running(folder: FederationFolder, service: str) -> list[psutil.Process]:
+    """Return the live processes of a service of this federation: SUPERLINK, GATE or SERVER_APP."""
+    processes = []
+    for process in marked(folder.path):
+        with contextlib.suppress(psutil.Error):
+            if any(Path(word).name == service for word in process.cmdline()[:4]):
+                processes.append(process)
+    return processes
+
+
+def down(folder: FederationFolder) -> bool:
+    """End every process of the federation, and return whether there was one."""
+    there = bool(marked(folder.path))
+    end(folder.path, PATIENCE)
+    return there

@@ -1,0 +1,82 @@
+"""A run of a federation: submitted, followed by its records, and submitted again where its process was lost."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from data import federate
+from fedskew.engines import following
+from fedskew.engines.launcher import LaunchFailed, reason
+from fedskew.engines.processes import alive
+from fedskew.federation.control import Control, Unreachable
+from fedskew.federation.folder import FederationFolder, app_folder
+from fedskew.federation.services import SERVER_APP, running
+from server_app.results import RunFolder
+from server_app.run_settings import RunSettings
+
+POLL, LOOK = 0.2, 5.0
+"""Seconds between two looks for the result, and for the run's status."""
+FAREWELL = 3.0
+"""Seconds that a run's status may need to tell of an end that its process has met."""
+LOST = ("heartbeat", "superlink")
+"""Words in flwr's details of a run whose process was lost, and did not fail."""
+
+
+class Lost(ConnectionError):
+    """The run's process, or the SuperLink, is gone; the run can be submitted again."""
+
+
+def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Run the settings in the federation and return the summary.
+
+    The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
+    Raises LaunchFailed with the reason where the app itself failed.
+    """
+    results = RunFolder(settings.folder)
+    with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
+        if finished is not None:
+            return finished
+    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    config = settings.going_on().flat()
+    with following(results, tell):
+        while results.summary() is None:
+            end_orphans(folder)
+            try:
+                follow(folder, control, control.submit(app_folder(), config), results)
+            except (Unreachable, Lost) as error:
+                tell(f"{error}: submitting the run again")
+                time.sleep(LOOK)
+    summary = results.summary()
+    assert summary is not None
+    return summary
+
+
+def follow(folder: FederationFolder, control: Control, number: int, results: RunFolder) -> None:
+    """Return once there is a summary. Raises Lost for a process that is gone, LaunchFailed for an app that failed."""
+    process: psutil.Process | None = None
+    looked, gone = time.monotonic(), float("inf")
+    while not results.summary_file.exists():
+        now = time.monotonic()
+        process = process or next(iter(running(folder, SERVER_APP)), None)
+        if process is not None and not alive(process):
+            gone = min(gone, now)
+        if now - looked > LOOK or now - gone > FAREWELL:
+            looked, status = now, control.status(number)
+            if status.finished and not results.summary_file.exists():
+                if any(word in status.details.lower() for word in LOST):
+                    raise Lost(f"run {number} was lost ({status.details})")
+                raise LaunchFailed(reason("", status.details) or f"run {number} ended: {status.status}")
+            if now - gone > FAREWELL:
+                raise Lost(f"the process of run {number} is gone")
+        time.sleep(POLL)
+
+
+def end_orphans(folder: FederationFolder) -> None:
+    """End server processes of earlier submissions, which would hold the run's lock: a SuperLink may die before them."""
+    orphans = running(folder, SERVER_APP)
+    for process in orphans:
+        process.terminate()
+    for process in psutil.wait_procs(orphans, timeout=5)[1]:
+        process.kill()

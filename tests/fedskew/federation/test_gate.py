@@ -1,0 +1,152 @@
+"""The gate: which requests reach the SuperLink, and which get no further."""
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from data import DataError, SettingError
+from fedskew.federation import folder as folders
+from fedskew.federation.folder import FederationFolder, add, begin
+from fedskew.federation.gate import PASSED, Gate
+
+
+def node_key() -> ec.EllipticCurvePublicKey:
+    return ec.generate_private_key(ec.SECP384R1()).public_key()
+
+
+def line(key: ec.EllipticCurvePublicKey) -> str:
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def header(key: ec.EllipticCurvePublicKey) -> dict[str, str]:
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return {"flwr-public-key": base64.b64encode(pem).decode(), "flwr-timestamp": "now", "cookie": "secret"}
+
+
+NORTH, SOUTH, STRANGER = node_key(), node_key(), node_key()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
+    monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project]"})
+    begun = begin(
+        tmp_path / "federation", "two", ["sick", "well"], "1x8x8", [0.5], [0.5], 2, "gate.example.org:8443", "0.0.0.0"
+    )
+    add(begun, "north", line(NORTH))
+    add(begun, "south", line(SOUTH))
+    return begun
+
+
+@pytest.fixture
+def asked() -> list[httpx.Request]:
+    return []
+
+
+@pytest.fixture
+def client(folder: FederationFolder, asked: list[httpx.Request]) -> "Client":
+    gate = Gate(folder)
+    gate.largest = 100
+
+    def superlink(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        headers = {"flwr-version": "1", "server": "superlink", "content-type": "application/x-protobuf"}
+        return httpx.Response(200, content=b"answer", headers=headers)
+
+    gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    return Client(gate)
+
+
+class Client:
+    """Asks a gate as a site does, without a network."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.transport = httpx.ASGITransport(gate.application())
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def answer() -> httpx.Response:
+            async with httpx.AsyncClient(transport=self.transport, base_url="https://gate") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(answer())
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.ask("POST", path, **options)
+
+
+def test_a_sites_request_is_passed_on_and_answered(client: Client, asked: list[httpx.Request]) -> None:
+    answer = client.post("/v1/fleet/pull-messages", content=b"question", headers=header(NORTH))
+    assert (answer.status_code, answer.content, answer.headers["flwr-version"]) == (200, b"answer", "1")
+    assert asked[0].content == b"question" and asked[0].headers["flwr-timestamp"] == "now"
+    assert "cookie" not in asked[0].headers and answer.headers.get("server") != "superlink"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run", "/v1/control/list-runs", "/v1/control/unregister-node", "/v1/runtime/acquire-task",
+        "/v1/fleet/register-node", "/v1/fleet/unregister-node", "/v1/fleet/pull-messages/", "//v1/fleet/pull-messages",
+        "/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run", "/", "/docs",
+    ],
+)  # fmt: skip
+def test_other_paths_end_at_the_gate(client: Client, asked: list[httpx.Request], path: str) -> None:
+    assert client.post(path, headers=header(NORTH)).status_code == 404 and not asked
+    assert client.ask("GET", "/v1/fleet/pull-messages", headers=header(NORTH)).status_code == 404 and not asked
+
+
+def test_only_the_agreements_keys_pass(client: Client, asked: list[httpx.Request]) -> None:
+    for headers in (header(STRANGER), {}, {"flwr-public-key": "no base64!"}):
+        assert client.post("/v1/fleet/activate-node", headers=headers).status_code == 403
+    assert not asked and "/v1/fleet/activate-node" in PASSED
+    assert client.post("/v1/fleet/activate-node", headers=header(SOUTH)).status_code == 200
+
+
+def test_a_body_over_the_limit_ends_at_the_gate(client: Client, asked: list[httpx.Request]) -> None:
+    assert client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH)).status_code == 413
+    assert not asked
+    assert client.post("/v1/fleet/push-object", content=b"x" * 100, headers=header(NORTH)).status_code == 200
+
+
+def test_every_request_leaves_a_line_with_the_sites_name(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fedskew.gate")
+    client.post("/v1/fleet/get-run", headers=header(SOUTH))
+    client.post("/v1/control/start-run", headers=header(STRANGER))
+    assert caplog.messages[0].startswith("south 127.0.0.1 POST '/v1/fleet/get-run': 200")
+    assert caplog.messages[1].startswith("unknown 127.0.0.1 POST '/v1/control/start-run': 404")
+
+
+def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder) -> None:
+    with pytest.raises(SettingError, match="must be empty"):
+        begin(folder.path, "two", ["a", "b"], "1x8x8", [0.5], [0.5], 2, "gate.example.org:8443", "0.0.0.0")
+    before = folder.agreement_file.read_text()
+    for name, key, rule in (
+        ("north", line(STRANGER), "is another site's"), ("east", line(NORTH), "is another site's"),
+        ("no name", line(STRANGER), "must be 1 to 40 letters"),
+        ("east", "ssh-ed25519 AAAA", "must be a node's public key"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=rule):
+            add(folder, name, key)
+    assert folder.agreement_file.read_text() == before
+    assert [site.name for site in folder.agreement.sites] == ["north", "south"]
+    assert folder.state.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_whose_app_is_another_does_not_start(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.check()
+    monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project] "})
+    with pytest.raises(DataError, match="all parties have to agree to one"):
+        folder.check()
+
+
+@pytest.mark.parametrize("address", ["gate.example.org", "gate:0", "gate:99999", ":80", "gate:8O"])
+def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str) -> None:
+    with pytest.raises(DataError, match="must be HOST:PORT"):
+        begin(tmp_path / "other", "two", ["a", "b"], "1x8x8", [0.5], [0.5], 2, address, "0.0.0.0")
+    assert not (tmp_path / "other").exists()
