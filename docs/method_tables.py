@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from client_app.client import Variant
-from server_app.methods import METHODS, Method, section_types
+from server_app.methods import METHODS, Method
+from server_app.parts import section_types
 from strategies.fedavg import FedAvg
 from strategies.server import ServerMethod
 

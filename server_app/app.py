@@ -23,7 +23,7 @@ from client_app.state import State, digest, with_prefix
 from data import Federation, federate
 from server_app.checkpoint import Checkpoint, latest
 from server_app.evaluation import by_group, of_clients, of_server, shot_groups
-from server_app.methods import row_name
+from server_app.parts import row_name
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings

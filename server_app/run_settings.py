@@ -20,7 +20,7 @@ from data import DataSettings, OneOf, Rule, Settings
 from data.sources.agreement import Agreement
 from data.sources.catalog import is_sites
 from data.sources.sites import agreement_of, in_messages
-from server_app.methods import Parts
+from server_app.parts import Parts
 from strategies.adaptive_optimizer import RULES, AdaptiveOptimizer
 from strategies.exchange import ExchangeSettings
 from strategies.server import ServerMethod

@@ -20,7 +20,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.sources.catalog import is_sites
-from server_app.methods import Parts, compose, section_types
+from server_app.parts import Parts, compose, section_types
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.suitable_model import suitable_model
 from strategies.exchange import ExchangeSettings

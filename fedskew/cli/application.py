@@ -1,32 +1,73 @@
-"""The command line: its subcommands, and what becomes of an error."""
+"""The command line: its subcommands, each imported when it is called, and what becomes of an error."""
 
 import logging
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 
 import click
 import typer
+from typer.core import TyperGroup
 
-from data import DataError, SettingError
-from fedskew.cli.data import application as data_application
-from fedskew.cli.export import export, predict
-from fedskew.cli.federation import application as federation_application
-from fedskew.cli.list import list_topic
-from fedskew.cli.report import report
-from fedskew.cli.run import run
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain
 
+COMMANDS = {
+    "run": ("fedskew.cli.run:run", "Run experiments, or one run from settings, and print the results."),
+    "list": ("fedskew.cli.list:list_topic", "List the methods, settings, models or experiments there are."),
+    "data": ("fedskew.cli.data:application", "Data sets and partitions."),
+    "report": (
+        "fedskew.cli.report:report",
+        "Report on experiments: ours beside the paper's, whether the claims hold, and what it took.",
+    ),
+    "federation": (
+        "fedskew.cli.federation:application",
+        "A federation of sites that own their data: the coordinator's side.",
+    ),
+    "export": ("fedskew.cli.export:export", "Write a run's deployed model as safetensors, with a model card."),
+    "predict": (
+        "fedskew.cli.export:predict",
+        "Use an exported model on images; where their classes are known, say how well it does.",
+    ),
+}
+"""By name: where it is, in a module that may take seconds to import (torch), and the line of `fedskew --help`."""
+
+
+class Commands(TyperGroup):
+    """Shows the commands by their lines, and imports the one that is called."""
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, _, rest = super().resolve_command(context, words)
+        return name, loaded(name) if name else None, rest
+
+
 application = typer.Typer(
+    cls=Commands,
     help="Federated learning on skewed data.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-application.command()(run)
-application.command(name="list")(list_topic)
-application.add_typer(data_application, name="data")
-application.command()(report)
-application.add_typer(federation_application, name="federation")
-application.command()(export)
-application.command()(predict)
+for name, (_, line) in COMMANDS.items():
+    application.command(name=name, help=line)(lambda: None)
+
+
+@cache
+def loaded(name: str) -> click.Command:
+    """Return a command, ready to be called."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(module), attribute)
+    if not isinstance(command, typer.Typer):
+        function, command = command, typer.Typer(add_completion=False)
+        command.command()(function)
+    return typer.main.get_command(command)
+
+
+def prepare(words: Sequence[str]) -> None:
+    """Import what a command line calls."""
+    if words and words[0] in COMMANDS:
+        loaded(words[0])
 
 
 def run_command_line() -> int:
@@ -39,7 +80,9 @@ def run_command_line() -> int:
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
         return error.exit_code
-    except (SettingError, DataError) as error:
-        return complain(str(error), BAD_INPUT)
     except (RuntimeError, OSError, ValueError, LookupError) as error:
+        from data import DataError, SettingError  # whoever raises one has imported them
+
+        if isinstance(error, SettingError | DataError):
+            return complain(str(error), BAD_INPUT)
         return complain(f"{type(error).__name__}: {error}", FAILED)

@@ -20,7 +20,7 @@ from fedskew.cli.class_matrix import draw
 from fedskew.cli.terminal import console
 from server_app.settings import parse, parse_text
 
-application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True)
+application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True, add_completion=False)
 out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")]

@@ -20,7 +20,9 @@ class Service(StrEnum):
     gate = "gate"
 
 
-application = typer.Typer(help="A federation of sites that own their data: the coordinator's side.")
+application = typer.Typer(
+    help="A federation of sites that own their data: the coordinator's side.", add_completion=False
+)
 Folder = Annotated[Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)]
 
 

@@ -9,9 +9,7 @@ from rich import box
 from rich.table import Table
 
 from fedskew.cli.terminal import console
-from fedskew.experiments.experiments import listed
 from server_app.methods import METHODS
-from server_app.settings import defaults, explanations
 
 
 class Topic(StrEnum):
@@ -28,8 +26,6 @@ def list_topic(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List the methods, settings, models or experiments there are."""
-    from client_app.models import MODELS
-
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [
@@ -39,11 +35,17 @@ def list_topic(
             for method in METHODS.values()
         ]  # fmt: skip
     elif topic is Topic.settings:
+        from server_app.settings import defaults, explanations  # with torch, a second; so are the others
+
         meaning = explanations()
         rows = [{"key": key, "default": value, "meaning": meaning[key]} for key, value in defaults().items()]
     elif topic is Topic.models:
+        from client_app.models import MODELS
+
         rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
     else:
+        from fedskew.experiments.experiments import listed
+
         rows = [{"experiment": name, "what": title} for name, title in listed().items()]
     if as_json:
         print(json.dumps(rows, indent=2))

@@ -10,8 +10,9 @@ from fedskew.interrupt import INTERRUPTED, abandon, end_children, heed, leave, o
 def main() -> None:
     """Run the command line; the exit status is 0 only for complete success, and 130 after a signal."""
     heed(leave)
-    from fedskew.cli.application import run_command_line  # loads torch, which takes seconds
+    from fedskew.cli.application import prepare, run_command_line
 
+    prepare(sys.argv[1:])  # may load torch, which takes seconds
     status = INTERRUPTED
     with contextlib.suppress(KeyboardInterrupt), one_interrupt(abandon) as arrived:
         status = run_command_line()

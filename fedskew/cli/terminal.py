@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
-from data import DataError
-
 BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
 
@@ -39,6 +37,8 @@ def to_stdout() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
+        from data import DataError  # takes a second to import
+
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise DataError(f"stdout cannot be written: {error.strerror}") from error
 

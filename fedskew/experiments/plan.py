@@ -7,7 +7,8 @@ from client_app.client import Variant
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row
-from server_app.methods import METHODS, compose
+from server_app.methods import METHODS
+from server_app.parts import compose
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 from strategies.outcome import AVERAGE

@@ -13,7 +13,8 @@ from data.sources.catalog import is_own, members
 from fedskew.export.model_folder import Description
 from fedskew.markdown import escaped
 from fedskew.numbers import percent
-from server_app.methods import METHODS, compose, row_name
+from server_app.methods import METHODS
+from server_app.parts import compose, row_name
 from server_app.record import ModelNumbers
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 

@@ -1,6 +1,6 @@
 """The units of a record's numbers: shares are in percent, the others say what they are."""
 
-from server_app.methods import SERVER_METHODS
+from server_app.parts import SERVER_METHODS
 from server_app.record import BY_CLASS
 from strategies.server import Unit
 

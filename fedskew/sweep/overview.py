@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedskew.jobs import Job, Outcome
 from fedskew.numbers import duration, percent
-from server_app.methods import row_name
+from server_app.parts import row_name
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.results import RunFolder
 from server_app.selection import selected

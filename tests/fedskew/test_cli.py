@@ -12,7 +12,24 @@ import psutil
 import pytest
 from command_line import FedSkew
 
-QUICK = ["--engine", "inprocess", "--set", "rounds=2"]
+from fedskew.cli.application import COMMANDS, loaded
+
+QUICK = ["--engine", "inprocess", "--set", "rounds=2", "--set", "local-steps=2"]
+
+
+def test_what_computes_nothing_loads_neither_torch_nor_flwr() -> None:
+    code = (
+        "import sys; from fedskew.cli.application import application\n"
+        "for words in (['--help'], ['list', 'methods']): application(words, standalone_mode=False)\n"
+        "print(sorted({'torch', 'flwr', 'numpy'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "Usage" in printed and "creff-code" in printed and printed.endswith("[]\n")
+
+
+def test_the_overview_says_of_each_command_what_its_own_help_says() -> None:
+    for name, (_, line) in COMMANDS.items():
+        assert (loaded(name).help or "").split("\n\n")[0] == line
 
 
 def test_a_run_prints_rounds_table_and_folder(tmp_path: Path, fedskew: FedSkew) -> None:
@@ -139,19 +156,13 @@ def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["inprocess", pytest.param("workers", marks=pytest.mark.slow)])
-def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: Path, engine: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "fedskew",
-        "run",
-        "--engine",
-        engine,
-        "--results",
-        str(tmp_path),
-        "--json",
-    ]
-    command += ["--set", "rounds=60", "--set", "local-epochs=1"]
+def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(
+    tmp_path: Path, fedskew: FedSkew, engine: str
+) -> None:
+    small = {"rounds": 150, "clients": 2, "train-images": 40, "test-images": 20, "local-steps": 1, "evaluate-every": 0}
+    words = ["run", "--engine", engine, "--results", str(tmp_path), "--json"]
+    words += [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "fedskew", *words]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
@@ -162,9 +173,9 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(tmp_path: 
     assert running.returncode == 130
     assert "interrupted" in errors
     assert not psutil.wait_procs(children, timeout=5)[1]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "resuming after round" in finished.stderr
-    assert json.loads(finished.stdout)["rounds"] == 60
+    status, summary, lines = fedskew(*words)
+    assert status == 0 and "resuming after round" in lines
+    assert json.loads(summary)["rounds"] == 150
 
 
 @pytest.mark.slow

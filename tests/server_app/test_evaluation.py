@@ -18,7 +18,7 @@ from server_app.evaluation import (
     shot_groups,
     spread,
 )
-from server_app.methods import compose, row_name
+from server_app.parts import compose, row_name
 from server_app.record import ModelNumbers, RoundRecord, Spread, to_json
 from server_app.results import RunFolder
 from server_app.selection import summarize

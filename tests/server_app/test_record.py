@@ -16,7 +16,7 @@ from data.sources.catalog import domain_names, members
 from fedskew.experiments.experiments import load_experiments
 from fedskew.report.units import UNITS, unit_of
 from fedskew.sites import site_names
-from server_app.methods import SERVER_METHODS
+from server_app.parts import SERVER_METHODS
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
 from server_app.results import RunFolder
 from strategies.movement import Movement

@@ -8,7 +8,8 @@ import pytest
 import torch
 from in_process import SERVER_SMALL, Outcome
 
-from server_app.methods import METHODS, SERVER_METHODS
+from server_app.methods import METHODS
+from server_app.parts import SERVER_METHODS
 from strategies.server import Server, ServerMethod
 
 PLACES = ("combine", "monitor", "deploy", "deploy_finally")
