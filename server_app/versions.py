@@ -15,17 +15,22 @@ PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
 
 def versions() -> dict[str, str]:
     """Return what a number may depend on beside the settings."""
-    known = {
+    return {
         "python": platform.python_version(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "code": code_version(*PACKAGES),
+        **{package: installed(package) for package in ("fedskew", "flwr", "torch", "numpy", "ray")},
+        "commit": commit(),
     }
-    for package in ("fedskew", "flwr", "torch", "numpy", "ray"):
-        try:
-            known[package] = version(package)
-        except PackageNotFoundError:
-            known[package] = "not installed"
-    return known | {"commit": commit()}
+
+
+@functools.cache
+def installed(package: str) -> str:
+    """Return a package's version, or "not installed"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 @functools.cache

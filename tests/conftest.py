@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,14 @@ def children_take_an_interrupt() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def torch_is_imported_once() -> None:
-    """Children of this process are forked from one that has torch and flwr, as the engines' are."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["server_app.app", "client_app.app"])
+def torch_is_imported_once(cache_of_the_session: None) -> None:
+    """Children of this process are forked from one that has what they need, as the engines' are from one with torch."""
+    from fedskew.interrupt import held_back
+
+    preload = ["server_app.app", "client_app.app", "fedskew.experiments.plan"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
+    with held_back():
+        forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "method": "fedavg",
     "model": "mlp-bn",
     "rounds": 2,
+    "local-epochs": 2,
     "dataset": "digits",
     "clients": 4,
     "train-images": 200,

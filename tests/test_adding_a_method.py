@@ -1,5 +1,6 @@
 """docs/adding_a_method.md: FedLC's lines are in the sources, and three edits add a method with an upload to a copy."""
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from client_app.client import Variant
+from client_app.discovery import parts_in
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (ROOT / "docs" / "adding_a_method.md").read_text()
@@ -68,7 +72,7 @@ def test_the_shown_diff_is_what_the_sources_hold() -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree with one source file, one line and one contract row more, and what `make config` writes."""
+    """A copy of the tree with one source file, one line and one contract row more."""
     folder = tmp_path_factory.mktemp("copy")
     for name in ("data", "client_app", "strategies", "server_app", "fedskew", "tests", "docs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -79,45 +83,54 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = (folder / name).read_text()
         assert text.count(before) == 1
         (folder / name).write_text(text.replace(before, before + more))
-    write = "import pathlib, runpy, server_app.settings as s; s.write_toml(pathlib.Path('pyproject.toml'))\n"
-    python(folder, "-c", write + "runpy.run_path('docs/method_tables.py', run_name='__main__')")
     return folder
 
 
-def python(folder: Path, *words: str) -> str:
-    """Return what Python prints in a folder, whose packages go before all others."""
-    command = [sys.executable, "-W", "ignore", *words]
-    environment = {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HOME": str(folder)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+PLAY = """
+import pathlib, runpy, sys
+import pytest
+import fedskew, server_app.settings
+from client_app.models import build
+from client_app.variants import VARIANTS
+from fedskew.experiments.plan import passive
+
+server_app.settings.write_toml(pathlib.Path("pyproject.toml"))
+runpy.run_path("docs/method_tables.py", run_name="__main__")
+settings = {"method": "tempered+fedbn", "model": "mlp-bn", "rounds": 1, "local-epochs": 1,
+            "tempered-reweighting.power": 0.25}
+uploaded = VARIANTS["tempered-reweighting"]().upload_bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
+print(fedskew.run(settings).finished, passive("tempered-reweighting"), uploaded)
+sys.exit(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "-k", sys.argv[1], *sys.argv[2:]]))
+"""
+"""In one process, as each takes seconds to import torch: `make config`, a run, the rows of the tests."""
 
 
-def test_its_contract_row_its_bytes_and_its_settings_hold(copy: Path) -> None:
+@pytest.fixture(scope="module")
+def printed(copy: Path) -> str:
+    """What PLAY prints in the copy, whose packages go before all others."""
     tests = ["test_variant_contract.py", "test_settings.py", "test_fixed_points.py", "test_method_tables.py"]
     files = [str(file.relative_to(copy)) for name in tests for file in (copy / "tests").rglob(name)]
     assert len(files) == len(tests)
     words = "tempered or every_variant or every_key or toml or written_from"
-    printed = python(copy, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", words, *files)
+    command = [sys.executable, "-W", "ignore", "-c", PLAY, words, *files]
+    environment = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HOME": str(copy)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=copy, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_contract_row_its_bytes_and_its_settings_hold(printed: str) -> None:
     assert int(printed.split(" passed")[0].split()[-1]) >= 20 and "skipped" not in printed
 
 
-def test_its_name_works_wherever_a_method_s_does(copy: Path) -> None:
-    script = (
-        "import fedskew; from fedskew.experiments.plan import passive; from client_app.models import build\n"
-        "from client_app.variants import VARIANTS\n"
-        "settings = {'method': 'tempered+fedbn', 'model': 'mlp-bn', 'rounds': 1, 'local-epochs': 1,"
-        " 'tempered-reweighting.power': 0.25}\n"
-        "uploaded = VARIANTS['tempered-reweighting']().upload_bytes(build('mlp-bn', (1, 8, 8), 10, 0), 3)\n"
-        "print(fedskew.run(settings).finished, passive('tempered-reweighting'), uploaded)"
-    )
-    assert python(copy, "-c", script) == "True False 80\n"
+def test_its_name_works_wherever_a_method_s_does(copy: Path, printed: str) -> None:
+    assert printed.startswith("True False 80\n")
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
     assert "| `tempered` | weights to a power | made up |" in (copy / "README.md").read_text()
 
 
-def test_a_file_in_the_folder_is_found(tmp_path: Path) -> None:
+def test_a_file_in_the_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "parts"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -126,9 +139,5 @@ def test_a_file_in_the_folder_is_found(tmp_path: Path) -> None:
         "class Mine(Variant):\n    name = 'mine'\n"
         "class Nameless(Variant):\n    pass\n"
     )
-    script = (
-        "import parts\nfrom client_app.client import Variant\nfrom client_app.discovery import parts_in\n"
-        "print(list(parts_in(parts, Variant)))"
-    )
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{script}"]
-    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout == "['mine']\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(parts_in(importlib.import_module("parts"), Variant)) == ["mine"]

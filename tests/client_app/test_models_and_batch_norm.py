@@ -19,6 +19,8 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.local_statistics import LocalStatistics
 from data import SettingError
 
+LARGE = {"alexnet-bn", "digit-model", "resnet-18", "resnet-18-imagenet", "resnet-50", "resnet-50-imagenet"}
+"""Millions of weights to draw, three times, by the same lines as the small models of their families."""
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
 
 
@@ -59,7 +61,7 @@ def test_counts(
         assert f"{parameters:,}" in (MODELS[name].__doc__ or "")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in MODELS])
 def test_weights_come_from_the_seed_alone(name: str) -> None:
     torch.manual_seed(5)
     state = torch.random.get_rng_state()

@@ -31,7 +31,7 @@ from client_app.variants.resampling import Resampling
 from client_app.variants.reweighting import Reweighting
 from data import DataSettings, SettingError
 
-SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1, momentum=0.5)
+SETTINGS = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.1, momentum=0.5)
 SKEWED = [(8, 4, 2, 1), (1, 2, 4, 8)]
 ALIKE = [(4, 3, 2, 1), (4, 3, 2, 1)]
 
@@ -172,6 +172,8 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
 @pytest.mark.parametrize("counts", [(6, 0, 3, 1), (0, 0, 5, 0), (0, 1, 0, 0)], ids=["missing", "one class", "one"])
 @pytest.mark.parametrize("which", ["default", "other"])
 def test_missing_classes_and_a_single_example(row: Row, counts: tuple[int, ...], which: str) -> None:
+    if which == "other" and row.other == row.default:
+        pytest.skip("no fields")
     shared, reports = play([getattr(row, which)], [counts, (3, 2, 2, 0)], SETTINGS)
     assert all(torch.isfinite(tensor).all() for tensor in shared.values())
     assert all(0 <= report.loss < float("inf") for report in reports)

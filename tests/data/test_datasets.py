@@ -2,6 +2,7 @@
 
 import bz2
 import json
+import multiprocessing
 import os
 import re
 import struct
@@ -307,32 +308,29 @@ def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision():
     assert output.stdout.split() == []
 
 
-RACE = """
-import sys, time
-from pathlib import Path
-from data import DataSettings, load
-from data.sources import cache
-write = cache.write
-def late(folder, arrays):
-    Path(sys.argv[1]).touch()  # both have found no copy before either writes one
-    while not all(map(Path.exists, map(Path, sys.argv[1:]))):
-        time.sleep(0.01)
-    write(folder, arrays)
-cache.write = late
-print(load(DataSettings()).content)
-"""
+def race(folder, barrier, contents):
+    """Load digits; nobody writes a copy before both have found none."""
+    write = cache.write
+
+    def late(folder, arrays):
+        barrier.wait()
+        write(folder, arrays)
+
+    cache.write = late
+    contents.put(load(DataSettings(cache=folder)).content)
 
 
-def test_two_processes_race_for_the_cache(own_cache, tmp_path):
-    marks = [str(tmp_path / name) for name in ("first", "second")]
-    racers = [
-        subprocess.Popen([sys.executable, "-c", RACE, *order], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-        for order in (marks, marks[::-1])
-    ]
-    outputs = [racer.communicate()[0].strip() for racer in racers]
-    assert [racer.returncode for racer in racers] == [0, 0]
-    assert outputs[0] == outputs[1] == load(DataSettings()).content
-    assert len(list(own_cache.iterdir())) == 1  # one copy, no temporary folder left
+def test_two_processes_race_for_the_cache(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    shared = (str(tmp_path / "cache"), context.Barrier(2), contents := context.SimpleQueue())
+    racers = [context.Process(target=race, args=shared) for _ in range(2)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0, 0]
+    assert contents.get() == contents.get() == load(DataSettings()).content
+    assert len(list((tmp_path / "cache").iterdir())) == 1  # one copy, no temporary folder left
 
 
 def test_the_second_writer_leaves_the_first_ones_copy(tmp_path):

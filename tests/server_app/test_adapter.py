@@ -132,7 +132,7 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "garbage": (garbage, "unreadable reply: "),
     "dropped": (lambda records: drop(records, FAULTY), "no reply"),
 }
-CHANGES: dict[str, Any] = {"method": "fedbn+creff", "min_replies": 0.5, "alpha": 10.0}
+CHANGES: dict[str, Any] = {"method": "fedbn+creff", "min_replies": 0.5, "alpha": 10.0, "local_steps": 1}
 
 
 def in_round(round: int, spoil: Callable[[RecordDict], None]) -> Tamper:

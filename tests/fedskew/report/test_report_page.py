@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from frozen import gathered
+from frozen import ENTRY, gathered
 
 from fedskew.report.document import document
 from fedskew.report.page import TEMPLATES, html
@@ -54,7 +54,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
     folders = (tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second"))
-    first, second = (document(gathered(folder)) for folder in folders)
+    column = {"columns": {"LDA 0.5": ENTRY["columns"]["LDA 0.5"]}, "cells": {"fedavg": [75.5]}}
+    first, second = (document(gathered(folder, **column)) for folder in folders)
     object.__setattr__(second.gathered.experiment, "name", "other")
     return Page(html([first, second]))
 
@@ -113,7 +114,7 @@ def test_several_experiments_begin_with_all_their_claims(two: Page, page: Page, 
     assert "<nav" not in page.text
 
 
-def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
+def test_what_people_wrote_is_escaped(tmp_path: Path, no_drawings: None) -> None:
     claims = [{"says": "<b>a & b</b>", "better": "creff", "than": "fedavg"}]
     text = html([document(gathered(tmp_path, title='<script>alert("x")</script>', claims=claims))])
     assert not Page(text).all("script", "b")

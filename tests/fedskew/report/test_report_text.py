@@ -128,7 +128,9 @@ def test_the_command_line_writes_every_form(tmp_path: Path, fedskew: FedSkew, at
 
 
 @pytest.mark.parametrize("form", ["", "--markdown", "--csv", "--json", "--html"])
-def test_every_form_warns_once(form: str, tmp_path: Path, fedskew: FedSkew, at: list[object]) -> None:
+def test_every_form_warns_once(
+    form: str, tmp_path: Path, fedskew: FedSkew, at: list[object], no_drawings: None
+) -> None:
     words = [form, tmp_path / "report.html"] if form == "--html" else [form] * bool(form)
     status, output, errors = fedskew("report", "frozen", *words, *at)
     assert status == 0
@@ -151,7 +153,7 @@ def test_runs_of_other_settings_stand_below_a_line_that_says_so(tmp_path: Path) 
     )
 
 
-def test_what_no_claim_can_express_is_listed_as_not_judged(tmp_path: Path) -> None:
+def test_what_no_claim_can_express_is_listed_as_not_judged(tmp_path: Path, no_drawings: None) -> None:
     says = "CReFF's curves are smoother"
     for claims in ({}, {"claims": []}):
         report = document(gathered(tmp_path, **claims))
