@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from data.sources.named import files_of
 from data.sources.own import seen
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.terminal import console
+from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.settings import parse, parse_text
 
 application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True, add_completion=False)
@@ -58,9 +58,7 @@ def list_data(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("dataset", "classes", "input-shape", "there", "what"):
-        table.add_column(heading, no_wrap=heading != "what")
+    table = terminal_table(*named("dataset", "classes", "input-shape", "there"), "what")
     for row in rows:
         there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
         table.add_row(row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"])
@@ -120,7 +118,7 @@ def save(
 def matrix_table(federation: Federation, title: str) -> Table:
     """Return a row a client: its samples of each class, brighter where they are more of the client's own."""
     counts_KC, names = federation.counts_KC, federation.dataset.class_names
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = terminal_table(title=title)
     few = len(names) <= SHOWN_CLASSES
     digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
     for heading in ("client", *(names if few else ("classes held", "largest class", "its share")), "all"):
@@ -154,20 +152,16 @@ def check(
         raise DataError(f"{path}: there is no such file or folder")
     name = f"{'folder' if path.is_dir() else 'npz'}:{path.absolute()}"
     guessed = seen(name, DataSettings(name))
-    stated = {
-        "classes": classes or guessed.get("classes", ""),
-        "input-shape": input_shape or guessed.get("input-shape", ""),
-    }
+    classes, shape = classes or guessed.get("classes", ""), input_shape or guessed.get("input-shape", "")
+    stated = {"dataset": name, "classes": classes, "input-shape": shape}
     with tempfile.TemporaryDirectory() as cache:
-        settings = DataSettings(
-            name, classes=stated["classes"] or "2", input_shape=stated["input-shape"] or "3x32x32", cache=cache
-        )
+        settings = DataSettings(name, classes=classes or "2", input_shape=shape or "3x32x32", cache=cache)
         data = load(settings)
         out.print(f"{path} will work.", style="green")
         if beyond_one(data):
             out.print("Images of floating-point numbers are taken as 0..1, and some are outside.", style="yellow")
         out.print(counts_table(data))
-        words = " ".join(f"--set '{key}={value}'" for key, value in (("dataset", name), *stated.items()))
+        words = " ".join(f"--set '{key}={value}'" for key, value in stated.items())
         out.print(f"fedskew run {words}")
         try:
             federate(settings, 0)
@@ -184,11 +178,9 @@ def beyond_one(data: Dataset) -> bool:
 
 def counts_table(data: Dataset) -> Table:
     """Return the samples of each class in each split."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     splits = {"train": data.train_labels, "test": data.test_labels}
     splits |= {} if data.val_labels is None else {"val": data.val_labels}
-    for heading in ("class", *splits):
-        table.add_column(heading, justify="right")
+    table = terminal_table(*numeric("class", *splits))
     counts = [np.bincount(labels, minlength=data.num_classes).tolist() for labels in splits.values()]
     for name, *row in zip(data.class_names, *counts, strict=True):
         table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +19,7 @@ from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import Prediction
 from fedskew.export.predict import predict as predict_inputs
 from fedskew.numbers import percent
+from fedskew.terminal_table import numeric, terminal_table
 from server_app.record import ModelNumbers, to_json
 from server_app.results import RunFolder
 
@@ -85,9 +85,7 @@ def write_csv(file: Path, predictions: list[Prediction]) -> None:
 def predictions_table(predictions: list[Prediction]) -> Table:
     """Return the first predictions, wrong ones in red where the true class is known."""
     labeled = predictions[0].label is not None
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("input", "prediction", "probability", *(["label"] * labeled)):
-        table.add_column(heading, justify="right" if heading == "probability" else "left")
+    table = terminal_table("input", "prediction", *numeric("probability"), *(["label"] * labeled))
     for row in predictions[:SHOWN_ROWS]:
         wrong = labeled and row.label != row.prediction
         cells = (row.input, row.prediction, f"{row.probability:.3f}", *([str(row.label)] * labeled))
@@ -97,9 +95,7 @@ def predictions_table(predictions: list[Prediction]) -> Table:
 
 def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
     """Return accuracy, balanced accuracy and the recall of every class, in percent."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+    table = terminal_table("", *numeric(""), show_header=False)
     for key in ("accuracy", "balanced-accuracy"):
         table.add_row(key.replace("-", " "), percent(numbers[key]))
     for name, recall in zip(classes, numbers.recall, strict=True):

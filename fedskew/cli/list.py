@@ -5,10 +5,9 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from fedskew.cli.terminal import console
+from fedskew.terminal_table import named, terminal_table
 from server_app.methods import METHODS
 
 
@@ -50,9 +49,8 @@ def list_topic(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, heading in enumerate(rows[0]):
-        table.add_column(heading, no_wrap=number == 0)  # names are to be copied whole
+    name, *others = rows[0]
+    table = terminal_table(*named(name), *others)
     for row in rows:
         table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
     console().print(table)

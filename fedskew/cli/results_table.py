@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from fedskew.experiments.plan import Cell
 from fedskew.numbers import percent
+from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.record import ModelNumbers, unseen_of
 from server_app.run_settings import RunSettings
 from server_app.selection import selected
@@ -56,13 +56,6 @@ def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapp
 
 def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
     """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, recalls."""
-    table = Table(
-        title="Last round (best: the round that was best on the test set). Percent"
-        + "; right: recall by class" * by_class,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
     named = {line.settings.data.class_names for line in shown}
     classes = named.pop() if len(named) == 1 else ()
     recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else ()
@@ -72,10 +65,10 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
     experiments = len({line.experiment for line in shown}) > 1
     columns = any(line.column for line in shown)
     seeds = len({line.settings.general.seed for line in shown}) > 1
-    for heading in (*(["experiment"] * experiments), "method", *(["column"] * columns)):
-        table.add_column(heading, no_wrap=True)
-    for heading in (*(["seed"] * seeds), *means.values(), *recalls):
-        table.add_column(heading[:8], justify="right", no_wrap=True)
+    names = named(*(["experiment"] * experiments), "method", *(["column"] * columns))
+    numbers = numeric(*(heading[:8] for heading in (*(["seed"] * seeds), *means.values(), *recalls)))
+    title = "Last round (best: the round that was best on the test set). Percent"
+    table = terminal_table(*names, *numbers, title=title + "; right: recall by class" * by_class)
     for line in shown:
         shares = {**line.numbers.means, "best": line.best}
         table.add_row(
@@ -91,16 +84,8 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
 
 def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> Table:
     """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
-    table = Table(
-        title="A site nobody trained with, last round. Percent.",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("site", "method", "seed", "batch norm"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("balanced", "F1"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = (*named("site", "method", "seed", "batch norm"), *numeric("balanced", "F1"))
+    table = terminal_table(*headings, title="A site nobody trained with, last round. Percent.")
     shown: set[tuple[str, ...]] = set()
     for settings in planned:
         summary = summaries.get(settings.run_id, {})

@@ -4,17 +4,7 @@ from dataclasses import dataclass
 
 from client_app.messages import size
 from client_app.training import private_names
-from fedskew.costs.footprint import (
-    asked_once,
-    disk_of,
-    down_of,
-    memory_of,
-    model_of,
-    participants,
-    parts_of,
-    server_of,
-    up_of,
-)
+from fedskew.costs.footprint import disk_of, down_of, memory_of, model_of, participants, parts_of, server_of, up_of
 from fedskew.costs.pace import Pace
 from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.results import RunFolder
@@ -46,17 +36,13 @@ def rounds_left(settings: RunSettings) -> int:
 
 def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -> Cost:
     """Return a run's cost, its clients played by so many processes."""
-    left, taking, clients, model = (
-        rounds_left(settings),
-        participants(settings),
-        settings.data.clients,
-        model_of(settings),
-    )
+    left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
+    model = model_of(settings)
     by_clients = bool(private_names(model, settings.variants)) or sizes.own_tests
     at_once, testing = min(workers, taking), min(workers, clients) if by_clients else 1
     seconds = left * (pace.clients / at_once + pace.server) + evaluations(settings, left) * pace.evaluation / testing
     up, answers = up_of(settings, sizes)
-    questions = sum(variant.upload_bytes(model, 1) > 0 for variant in asked_once(settings.variants))
+    questions = sum(variant.asked_once and variant.upload_bytes(model, 1) > 0 for variant in settings.variants)
     return Cost(
         left=left,
         seconds=seconds + (pace.once if left else 0.0),

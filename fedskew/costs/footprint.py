@@ -1,12 +1,11 @@
 """The tensors of a run by formula: memory, bytes on disk and on the way; and which runs this machine cannot hold."""
 
-from collections.abc import Iterable
+import statistics
 from functools import lru_cache
 
 import psutil
 import torch
 
-from client_app.client import Variant
 from client_app.messages import size
 from client_app.models import Classifier, build, is_own_model
 from client_app.models.classifier import INFERENCE_BATCH
@@ -48,9 +47,9 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     if not (known and known.image_folder):
         sample = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
         need += (sum(sizes.train) + sizes.test + sizes.holdout) * sample
-    held, variants = max(sizes.held), settings.variants
-    reply = size(model.state_dict()) + upload_of(every_round(variants), model, held)
-    answer = upload_of(asked_once(variants), model, held)
+    held = max(sizes.held)
+    reply = size(model.state_dict()) + upload_of(settings, held, once=False)
+    answer = upload_of(settings, held, once=True)
     return need + 2 * max(participants(settings) * reply, settings.data.clients * answer)
 
 
@@ -74,34 +73,21 @@ def down_of(settings: RunSettings) -> int:
         server = server_of(settings)
         sent = [part.broadcast(server, part.initial_state(server)) for part in parts_of(settings)]
     asked = (variant for variant in settings.variants if variant.question)
-    sums = upload_of(asked, server.model, settings.data.num_classes)
+    sums = sum(variant.upload_bytes(server.model, settings.data.num_classes) for variant in asked)
     return size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
 
 
 def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
     """Return the bytes that a client sends in a round, and once: the mean over all clients."""
-    model, variants = model_of(settings), settings.variants
-    shared, clients = size(server_of(settings).start), len(sizes.held)
-    round, once = (
-        sum(upload_of(kind, model, held) for held in sizes.held) / clients
-        for kind in (every_round(variants), asked_once(variants))
-    )
-    return shared + round, once
+    every, once = (statistics.fmean(upload_of(settings, held, kind) for held in sizes.held) for kind in (False, True))
+    return size(server_of(settings).start) + every, once
 
 
-def upload_of(variants: Iterable[Variant], model: Classifier, held: int) -> int:
-    """Return the bytes that a client holding samples of `held` classes sends at most beside its model."""
-    return sum(variant.upload_bytes(model, held) for variant in variants)
-
-
-def asked_once(variants: Iterable[Variant]) -> list[Variant]:
-    """Return those whose upload is an answer."""
-    return [variant for variant in variants if variant.asked_once]
-
-
-def every_round(variants: Iterable[Variant]) -> list[Variant]:
-    """Return those whose upload goes with every update."""
-    return [variant for variant in variants if not variant.asked_once]
+def upload_of(settings: RunSettings, held: int, once: bool) -> int:
+    """Return the bytes that a client holding samples of `held` classes sends at most beside its model, as an answer
+    (`once`) or with every update."""
+    model = model_of(settings)
+    return sum(variant.upload_bytes(model, held) for variant in settings.variants if variant.asked_once is once)
 
 
 def parts_of(settings: RunSettings) -> list[ServerMethod]:

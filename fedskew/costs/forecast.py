@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from data import SettingError
@@ -18,6 +17,7 @@ from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.jobs import Job, Shares, shares
 from fedskew.numbers import duration, in_bytes
+from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.run_settings import RunSettings
 
 RAY_START = 15.0
@@ -112,10 +112,7 @@ def free_disk(folder: Path) -> int:
 
 def as_table(forecast: Forecast) -> Table:
     """Return a row a run."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True)
-    for heading in ("rounds", "left", "time", "memory", "disk", "up", "down"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = terminal_table(*named("run"), *numeric("rounds", "left", "time", "memory", "disk", "up", "down"))
     for entry in forecast.entries:
         rounds, cost = str(entry.settings.general.rounds), entry.cost
         if cost is None:

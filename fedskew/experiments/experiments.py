@@ -84,6 +84,14 @@ class Experiment:
     def __post_init__(self) -> None:
         where = f"experiments.yaml: {self.name}"
         labels = [row.label for row in self.rows]
+
+        def row(key: str, label: str) -> None:
+            require(label in labels, f"{where}: {key}", label, f"is no row; rows are {', '.join(labels)}")
+
+        def column(key: str, label: str) -> None:
+            known = ", ".join(self.columns)
+            require(label in self.columns, f"{where}: {key}", label, f"is no column; columns are {known}")
+
         require(len(set(labels)) == len(labels), f"{where}: methods", labels, "name a row twice")
         require(len(labels) > 0, f"{where}: methods", labels, "must name at least one")
         require(len(self.columns) > 0, f"{where}: columns", [], "must name at least one, where there are any")
@@ -93,25 +101,22 @@ class Experiment:
         for selection in (self.selection, *(claim.selection or self.selection for claim in self.claims)):
             require(selection in SELECTIONS, f"{where}: selection", selection, known)
         if self.reaches:
-            rule = f"is no row; rows are {', '.join(labels)}"
-            require(self.reaches in labels, f"{where}: reaches", self.reaches, rule)
-        for column in self.metrics:
-            rule = f"is no column; columns are {', '.join(self.columns)}"
-            require(column in self.columns, f"{where}: metrics", column, rule)
+            row("reaches", self.reaches)
+        for label in self.metrics:
+            column("metrics", label)
         for label, cells in self.cells.items():
-            require(label in labels, f"{where}: cells", label, f"is no row; rows are {', '.join(labels)}")
+            row("cells", label)
             rule = f"must have one number a column ({len(self.columns)})"
             require(len(cells) == len(self.columns), f"{where}: cells: {label}", list(cells), rule)
         for note in self.notes:
-            label, _, column = note.partition(", ")
-            holds = label in labels and (not column or column in self.columns)
+            label, _, beside = note.partition(", ")
+            holds = label in labels and (not beside or beside in self.columns)
             require(holds, f"{where}: notes", note, "must be `ROW` or `ROW, COLUMN`")
         for claim in self.claims:
             for label in (claim.better, claim.than):
-                require(label in labels, f"{where}: claims", label, f"is no row; rows are {', '.join(labels)}")
-            for column in claim.columns:
-                rule = f"is no column; columns are {', '.join(self.columns)}"
-                require(column in self.columns, f"{where}: claims", column, rule)
+                row("claims", label)
+            for label in claim.columns:
+                column("claims", label)
             number, most = claim.in_columns, len(claim.columns or self.columns)
             require(0 <= number <= most, f"{where}: claims: in_columns", number, f"must be 0 to {most}, its columns")
 

@@ -91,15 +91,14 @@ def seconds_split(measured: Measured) -> dict[str, float]:
 
 def trainings(gathered: Gathered, column: str) -> dict[str, list[Measured]]:
     """Return the trainings of a column by the rows that they serve: one run a seed each."""
-    rows_of: dict[str, list[str]] = {}
+    served: dict[str, tuple[list[str], Measured]] = {}
     for row in gathered.experiment.rows:
         for measured in gathered.of(row.label, column):
-            rows_of.setdefault(measured.run.name, []).append(row.label)
-    result: dict[str, dict[str, Measured]] = {}
-    for row in gathered.experiment.rows:
-        for measured in gathered.of(row.label, column):
-            result.setdefault(", ".join(rows_of[measured.run.name]), {})[measured.run.name] = measured
-    return {label: list(runs.values()) for label, runs in result.items()}
+            served.setdefault(measured.run.name, ([], measured))[0].append(row.label)
+    result: dict[str, list[Measured]] = {}
+    for rows, measured in served.values():
+        result.setdefault(", ".join(rows), []).append(measured)
+    return result
 
 
 def time_tables(gathered: Gathered) -> list[Table]:

@@ -10,6 +10,7 @@ from typing import Any
 from data import DataError, require
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
+from fedskew.experiments.plan import runs as runs_of
 from fedskew.sites import site_names
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
@@ -121,7 +122,7 @@ class Gathered:
     """The plan."""
     runs: Mapping[str, RunRecords]
     """Every run of the plan by its id, whether there is anything of it or not."""
-    measured: Mapping[tuple[str, str], tuple[Measured, ...]]
+    measured: Mapping[tuple[str, str], Sequence[Measured]]
     """By row and column the finished runs, in the order of the seeds."""
     warnings: tuple[str, ...]
     command: str
@@ -136,8 +137,8 @@ class Gathered:
     def finished(self) -> list[RunRecords]:
         return [run for run in self.runs.values() if run.finished]
 
-    def of(self, row: str, column: str) -> tuple[Measured, ...]:
-        """Return the finished runs of a row in a column; none is an empty tuple."""
+    def of(self, row: str, column: str) -> Sequence[Measured]:
+        """Return the finished runs of a row in a column."""
         return self.measured.get((row, column), ())
 
 
@@ -147,20 +148,15 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
     Raises as `plan` and `RunRecords.read` do.
     """
     cells = plan(experiment, overrides)
-    runs = {
-        run_id: RunRecords.read(settings) for run_id, settings in {cell.run.run_id: cell.run for cell in cells}.items()
-    }
-    measured: dict[tuple[str, str], tuple[Measured, ...]] = {}
+    runs = {settings.run_id: RunRecords.read(settings) for settings in runs_of(cells)}
+    measured: dict[tuple[str, str], list[Measured]] = {}
     without: list[str] = []
     for cell in cells:
         run = runs[cell.run.run_id]
         if not run.finished:
             continue
         if points := points_of(run.records, cell.deployed):
-            measured[cell.row, cell.column] = (
-                *measured.get((cell.row, cell.column), ()),
-                Measured(cell, run, points),
-            )
+            measured.setdefault((cell.row, cell.column), []).append(Measured(cell, run, points))
         else:
             without.append(f"{run.name} is finished and has no numbers of {cell.deployed}, row {cell.row}.")
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
@@ -186,9 +182,8 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
     missing = [run for run in runs if run.state == "missing"]
-    warnings = (
-        [f"{len(missing)} of {len(runs)} runs are missing: {listed(run.name for run in missing)}."] if missing else []
-    )
+    said = f"{len(missing)} of {len(runs)} runs are missing: {listed(run.name for run in missing)}."
+    warnings = [said] * bool(missing)
     for run in runs:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"

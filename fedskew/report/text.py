@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -16,6 +15,7 @@ from fedskew.report.claims import Verdict, reached
 from fedskew.report.document import Document, counted
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.table import Table, TableCell, signed
+from fedskew.terminal_table import terminal_table
 from server_app.selection import SELECTIONS
 
 SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
@@ -196,7 +196,7 @@ def unmarked(line: str) -> str:
 
 def rich_table(table: Table) -> RichTable:
     """Return a table for a terminal."""
-    shown = RichTable(title=table.caption, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = terminal_table(title=table.caption)
     for number, heading in enumerate(table.headings):
         left = number == 0 or table.wordy
         shown.add_column(

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from fedskew.jobs import Job, Outcome
 from fedskew.numbers import duration, percent
+from fedskew.terminal_table import terminal_table
 from server_app.parts import row_name
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.results import RunFolder
@@ -136,7 +135,7 @@ class Overview:
 
     def table(self) -> RenderableType:
         """Return the live table: a row a running job."""
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=False)
+        table = terminal_table(show_header=False)
         for standing in list(self.running.values()):  # a thread of its own draws this
             pace = standing.pace or self.seconds_a_round()
             left = "" if pace is None else f"{duration(standing.left * pace)} left"

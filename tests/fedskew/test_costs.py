@@ -25,7 +25,6 @@ from fedskew.costs import pace as paces
 from fedskew.costs import sizes
 from fedskew.costs.estimate import Cost, cost_of, evaluations, rounds_left, work_of
 from fedskew.costs.footprint import (
-    asked_once,
     disk_of,
     down_of,
     memory_of,
@@ -79,7 +78,8 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
         for name, variant in variants.items()
     }
     assert heard == {name: uploads for name, uploads in expected.items() if any(uploads.values())}
-    once = sum(sum(heard[variant.name].values()) for variant in asked_once(settings.variants) if variant.name in heard)
+    answers = {variant.name for variant in settings.variants if variant.asked_once}
+    once = sum(sum(uploads.values()) for name, uploads in heard.items() if name in answers)
     trained = [message for message in grid.asked if message.metadata.message_type == "train"]
     sent = [sum(size(unpack(record)) for record in asked.content.array_records.values()) for asked in trained]
     assert sent == [down_of(settings)] * 2, "an in-process node plays all clients by one message"

@@ -447,7 +447,7 @@ def test_lock_refuses_a_second_process(train: Train, tmp_path: Path) -> None:
     ours, theirs = context.Pipe()
     holder = context.Process(target=hold, args=(folder, theirs))
     holder.start()
-    assert ours.recv() == "held"
+    assert ours.poll(60) and ours.recv() == "held"
     with pytest.raises(FolderBusy, match=rf"process {holder.pid} is working on {folder}"):
         train()
     ours.send("enough")
