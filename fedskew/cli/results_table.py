@@ -56,8 +56,8 @@ def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapp
 
 def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
     """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, recalls."""
-    named = {line.settings.data.class_names for line in shown}
-    classes = named.pop() if len(named) == 1 else ()
+    class_names = {line.settings.data.class_names for line in shown}
+    classes = class_names.pop() if len(class_names) == 1 else ()
     recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else ()
     means = {"balanced-accuracy": "balanced", "best": "best", "macro-f1": "F1"}
     if all(line.settings.data.num_classes == 2 for line in shown):
