@@ -64,7 +64,7 @@ def test_report_and_export_run_from_the_bundle(bundle: zipfile.ZipFile, tmp_path
         "from fedskew.report.document import document; from fedskew.report.gather import gather\n"
         "from fedskew.report.page import html\n"
         "assert Path(fedskew.__file__).is_relative_to(Path('app').resolve())\n"
-        "mine = experiment('mine', {'title': 'Mine', 'methods': ['fedavg'], 'settings': {'rounds': 1}})\n"
+        "mine = experiment('mine', {'title': 'Mine', 'methods': ['fedavg'], 'settings': {'rounds': 1, 'local-steps': 1}})\n"
         "(settings,) = runs(plan(mine)); folder = fedskew.run(settings.flat()).folder\n"
         "Path('report.html').write_text(html([document(gather(mine, {}))]))\n"
         "sys.argv = ['fedskew', 'export', str(folder), '--output', 'model']; main()\n"

@@ -16,6 +16,7 @@ from server_app.settings import parse
 
 DIGITS: dict[str, Any] = {
     "rounds": 2,
+    "local-epochs": 2,
     "clients": 3,
     "train-images": 200,
     "alpha": 0.5,

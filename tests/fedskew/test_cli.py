@@ -159,7 +159,7 @@ def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
 def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(
     tmp_path: Path, fedskew: FedSkew, engine: str
 ) -> None:
-    small = {"rounds": 150, "clients": 2, "train-images": 40, "test-images": 20, "local-steps": 1, "evaluate-every": 0}
+    small = {"rounds": 100, "clients": 2, "train-images": 40, "test-images": 20, "local-steps": 1, "evaluate-every": 0}
     words = ["run", "--engine", engine, "--results", str(tmp_path), "--json"]
     words += [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "fedskew", *words]
@@ -175,7 +175,7 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(
     assert not psutil.wait_procs(children, timeout=5)[1]
     status, summary, lines = fedskew(*words)
     assert status == 0 and "resuming after round" in lines
-    assert json.loads(summary)["rounds"] == 150
+    assert json.loads(summary)["rounds"] == 100
 
 
 @pytest.mark.slow

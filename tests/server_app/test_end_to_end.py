@@ -157,6 +157,7 @@ def test_identity_settings_are_plain_training(train: Train, method: str, setting
     assert train("effect", method=method).hash != identity.hash
 
 
+@pytest.mark.slow  # quickly on synthetic features: strategies/test_creff.py
 def test_matching_loss_falls_on_digits(train: Train) -> None:
     """With the settings of the paper's Figure 4 (m = 100, I = 100, rate 0.1) below 0.15 within ten rounds."""
     outcome = train(

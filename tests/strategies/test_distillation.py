@@ -154,8 +154,8 @@ def test_gaussian_without_noise_is_the_mean_direction() -> None:
 
 
 def test_gaussian_noise_has_its_variance() -> None:
-    start, clients = state_of(50), [state_of(seed) for seed in (1, 2, 3)]
     generator, name = draws(3), "features.0.weight"
+    start, *clients = [{name: state_of(seed)[name]} for seed in (50, 1, 2, 3)]
     many = torch.stack([gaussian(start, clients, 0.1, generator)[name] for _ in range(4000)])
     steps = torch.stack([client[name] - start[name] for client in clients])
     norms = steps.flatten(1).norm(dim=1)

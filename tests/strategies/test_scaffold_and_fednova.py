@@ -233,10 +233,10 @@ def pooled_gradient(shared: State) -> float:
     return (sum(total[1:], total[0]) / len(total)).abs().max().item()
 
 
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_scaffold_reaches_the_optimum_and_fedavg_does_not(option: str) -> None:
-    assert pooled_gradient(trained(LIKELIHOODS, True, 150, option)[0]) < 1e-7
-    assert pooled_gradient(trained(LIKELIHOODS, False, 150)[0]) > 1e-3
+def test_scaffold_reaches_the_optimum_and_fedavg_does_not() -> None:
+    for option in ("I", "II"):
+        assert pooled_gradient(trained(LIKELIHOODS, True, 50, option)[0]) < 1e-7
+    assert pooled_gradient(trained(LIKELIHOODS, False, 50)[0]) > 1e-3
 
 
 def test_first_round_is_the_uniform_mean_to_the_bit() -> None:
