@@ -1,13 +1,12 @@
 """Tables for a terminal, all of one look."""
 
-from rich import box
+from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 
-def terminal_table(*headings: Column | str, title: str | None = None, show_header: bool = True) -> Table:
+def terminal_table(*columns: Column | str, title: str | None = None, header: bool = True) -> Table:
     """Return a table without rows."""
-    look = box.SIMPLE_HEAD
-    return Table(*headings, title=title, title_justify="left", box=look, padding=(0, 1, 0, 0), show_header=show_header)
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=header)
 
 
 def numeric(*headings: str) -> list[Column]:

@@ -95,7 +95,7 @@ def predictions_table(predictions: list[Prediction]) -> Table:
 
 def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
     """Return accuracy, balanced accuracy and the recall of every class, in percent."""
-    table = terminal_table("", *numeric(""), show_header=False)
+    table = terminal_table("", *numeric(""), header=False)
     for key in ("accuracy", "balanced-accuracy"):
         table.add_row(key.replace("-", " "), percent(numbers[key]))
     for name, recall in zip(classes, numbers.recall, strict=True):

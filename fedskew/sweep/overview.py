@@ -135,7 +135,7 @@ class Overview:
 
     def table(self) -> RenderableType:
         """Return the live table: a row a running job."""
-        table = terminal_table(show_header=False)
+        table = terminal_table(header=False)
         for standing in list(self.running.values()):  # a thread of its own draws this
             pace = standing.pace or self.seconds_a_round()
             left = "" if pace is None else f"{duration(standing.left * pace)} left"
