@@ -80,7 +80,7 @@ def test_another_process_gives_the_same(train: Train, tmp_path: Path) -> None:
     assert hashes.get() == [train("here", method=method).hash for method in methods]
 
 
-@pytest.mark.parametrize("other", ["fedavg", "fedbn", "fedshift", "iwds", "fedshift+fedbn"])
+@pytest.mark.parametrize("other", ["fedavg", "iwds", "fedshift+fedbn"])
 def test_creff_leaves_the_average_alone(train: Train, other: str) -> None:
     """{u, v} is the other method's to the bit in every round; the re-trained head never enters it."""
     plain = train("plain", method=other, rounds=4, participation=0.75)
@@ -100,7 +100,7 @@ def test_server_optimizer_identity(train: Train) -> None:
     assert train("momentum", rounds=3, server_momentum=0.9).hash != plain.hash
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedshift+iwds", "scaffold", "ratio-loss"])
+@pytest.mark.parametrize("method", ["fedshift+iwds", "scaffold", "ratio-loss"])
 def test_bfloat16_repeats_to_the_bit_and_differs_by_little(train: Train, method: str) -> None:
     changes = {"method": method, "model": "small-cnn"}
     exact, rounded = (train(precision, precision=precision, **changes) for precision in ("float32", "bfloat16"))
@@ -139,10 +139,10 @@ def test_participation_is_rounded_down_and_at_least_one(train: Train) -> None:
 
 
 def test_every_client_is_sampled_in_time(tmp_path: Path) -> None:
-    outcome = experiment(tmp_path, rounds=12, participation=0.5, evaluate_every=0)
+    outcome = experiment(tmp_path, rounds=12, participation=0.5, evaluate_every=0, local_steps=1)
     sampled = [tuple(record["clients"]) for record in outcome.records]
     assert len(set(sampled)) > 2 and {client for clients in sampled for client in clients} == set(range(4))
-    longer = experiment(tmp_path / "longer", rounds=13, participation=0.5, evaluate_every=0)
+    longer = experiment(tmp_path / "longer", rounds=13, participation=0.5, evaluate_every=0, local_steps=1)
     assert [tuple(record["clients"]) for record in longer.records][:12] == sampled
 
 
