@@ -76,7 +76,7 @@ def test_shared_batch_norm_and_the_first_two_identities(train: Train, unseen: di
 
 @pytest.mark.parametrize("method", ["fedbn", "silobn"])
 def test_the_twin_is_found_and_its_batch_norm_does_well(train: Train, unseen: dict[str, Any], method: str) -> None:
-    outcome = train(method=method, **{**unseen, "rounds": 8}, **{SHARES[method]: True})
+    outcome = train(method=method, local_epochs=5, **{**unseen, "rounds": 8}, **{SHARES[method]: True})
     unseen_study = outcome.summary["unseen"]
     assert (unseen_study["domain"], unseen_study["inputs"], unseen_study["answered"], unseen_study["refused"]) == (
         "twin",
