@@ -40,7 +40,7 @@ class DataSettings(Settings):
     """Which data, and how they are dealt out to the clients."""
 
     dataset: Annotated[str, Rule(bool, "must name a data set")] = "digits"
-    """A name of `fedskew data list`, npz:PATH, folder:PATH or domains:NAME,NAME,..."""
+    """A name of `fedskew data list`, npz:PATH, folder:PATH, domains:NAME,NAME,... or sites:FILE (federation.toml)."""
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False

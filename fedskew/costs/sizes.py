@@ -9,7 +9,7 @@ from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate
 from data.datasets import missing
 from data.long_tail import long_tail_counts
-from data.sources.catalog import FAMILIES, KNOWN, has_domains, members
+from data.sources.catalog import FAMILIES, KNOWN, has_domains, is_sites, members
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
 
     None where even that is not known. Raises what `federate` raises.
     """
+    if is_sites(data.dataset):
+        return None
     if not missing(replace(data, download=False)):
         federation = federate(data, seed)
         return Sizes(

@@ -96,7 +96,9 @@ class TrainedRun:
         return self.checkpoint.deployed[self.model]
 
     def sites(self) -> list[Site]:
-        """Return the clients that have trained, by number; each may have kept something."""
+        """Return the clients that have trained, by number; each may have kept something. Hospitals keep it there."""
+        if "agreement" in self.origin:
+            return []
         sizes = self.origin.get("samples") or {"clients": [], "train": []}
         clients, train = sizes.get("clients"), sizes.get("train")
         if not isinstance(clients, list) or not isinstance(train, list) or len(clients) != len(train):
