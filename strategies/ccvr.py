@@ -52,6 +52,9 @@ class CCVR(ServerMethod):
         check_by_class(upload, classes, {"counts": ((), torch.int64), "means": means, "covariances": covariances})
         if (upload["counts"] < 1).any():
             raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
+        variances = upload["covariances"] if diagonal else upload["covariances"].diagonal(dim1=-2, dim2=-1)
+        if (variances < 0).any():
+            raise Refused("a variance is negative")
         if not diagonal and not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):
             raise Refused("covariances are not symmetric")
 

@@ -177,7 +177,9 @@ class Exchange:
         for client, reason in self.failures.items():
             log.warning("%s: client %d left out: %s", what, client, reason)
         if not self.enough(share):
-            reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(self.failures.items())[:5])
+            reasons = "; ".join(
+                f"client {client}: {reason[:200]}" for client, reason in list(self.failures.items())[:5]
+            )
             raise TooFewReplies(
                 f"{what}: {len(self.answers)} good replies of {len(self.asked)}, min-replies = {share:g}; {reasons}"
             )

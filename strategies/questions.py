@@ -73,6 +73,8 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
     checkpoint repeats both.
     """
+    classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
+    asked = {variant.name: variant for variant in rounds.variants}
     for part in (part for part in rounds.deploys if part.final_question):
         exchange = ask_question(rounds, grid, part.final_question, part.final_question)
         for client, answer in exchange.uploads(part.final_question).items():
@@ -80,6 +82,9 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 check_answer(answer, rounds.server, part)
             except Refused as refusal:
                 exchange.refuse(client, str(refusal))
+                continue
+            if reason := asked[part.final_question].breach(answer, classes, known.get(client)):
+                exchange.refuse(client, reason)
         exchange.check_enough(rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}")
         answers, began = exchange.uploads(part.final_question), time.perf_counter()
         state, last = rounds.states[part.name], rounds.last

@@ -1,5 +1,6 @@
 """CCVR's client side: each class's features, as a mean and a covariance (Luo et al. 2021)."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -52,6 +53,16 @@ class ClassStatistics(Variant):
             return {}
         features_ND, diagonal = client.features().double().cpu(), self.covariance == "diagonal"
         return class_statistics(features_ND, client.labels_N.cpu(), self.min_class_samples, diagonal)
+
+    def breach(self, answer: State, classes: int, samples: int | None) -> str:
+        if answer["covariances"].dim() != (2 if self.covariance == "diagonal" else 3):
+            return f"covariances are not {self.covariance}"
+        counts, least = answer["counts"], self.min_class_samples
+        if (counts < least).any():
+            return f"counts are {counts.tolist()}, not all {least} or more"
+        counted, known = int(counts.sum()), samples if samples is not None else math.inf
+        whole = least > 1 or samples in (None, counted)  # classes with fewer samples are held back
+        return "" if counted <= known and whole else f"counts are of {counted} samples, and the client has {samples}"
 
 
 def class_statistics(

@@ -1,6 +1,7 @@
 """A site is a stranger: what it may send, what is refused, what leaves a trace, and what ends the run in a sentence."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,28 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     assert checked_metrics(0, metrics, strategy.server) == 50
     with pytest.raises(Refused, match="num-examples is 60, and the client has 50"):
         checked_metrics(0, {**metrics, "num-examples": 60}, strategy.server)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2).clone()), "covariances are not full"),
+        (lambda s: s["covariances"][0].neg_(), "a variance is negative"),
+        (lambda s: s["counts"][0].add_(10**6), r"counts are of 10000\d\d samples, and the client has "),
+        (lambda s: s["counts"][0].fill_(0), "not all positive"),
+    ],
+)
+def test_statistics_of_classes_that_cannot_be(train: Train, change: Change, reason: str) -> None:
+    """The first ended the run with a traceback; the others counted."""
+    tamper = changed("query", "1/upload/class-statistics", change)
+    outcome = train(grid=TamperingGrid(tamper), method="ccvr", min_replies=0.5, rounds=1, local_epochs=1)
+    assert re.search(reason, outcome.records[-1]["failures"]["1"])
+
+
+def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
+    exchange = Exchange(range(50))
+    for client in exchange.asked:
+        exchange.refuse(client, "x" * 10**6)
+    with pytest.raises(TooFewReplies) as ended:
+        exchange.check_enough(1.0, "round 1")
+    assert len(str(ended.value)) < 1200

@@ -1,0 +1,197 @@
+"""A tiny federation, played honestly up to the replies of every exchange, from which a server can go on."""
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from in_process import ManyNodes, small
+from sklearn.datasets import load_digits
+
+from client_app.state import State, digest
+from data import federate
+from server_app.app import Run
+from server_app.evaluation import of_clients
+from server_app.record import to_json
+from server_app.results import RunFolder
+from server_app.unseen_site import ask as ask_for_norms
+from strategies.flower import Strategy
+from strategies.questions import ask_class_prior, ask_finally, ask_question
+from strategies.scoring import evaluate_on_clients
+
+CLIENTS, NODES = 3, {3: (0, 2), 10: (1,)}
+"""The federation, and who plays whom."""
+Records = dict[str, Any]
+"""A node's records by name, as a reply holds them."""
+Made = tuple[Mapping[int, str], Sequence[State], Any]
+"""Why clients were left out, and the tensors and numbers that the server made."""
+
+
+@dataclass
+class Stage:
+    """A server that has asked, and the honest replies."""
+
+    name: str
+    rounds: Strategy
+    replies: Mapping[int, Message]
+    take: Callable[[Strategy, Any], Made]
+    """What the server does with the replies that a grid brings."""
+    codes: dict[tuple[int, ...], str] = field(default_factory=dict)
+    """What it makes without the clients of the key."""
+
+    def records(self, node: int) -> Records:
+        """Return a node's honest records."""
+        return dict(self.replies[node].content.items())
+
+    def of(self, client: int) -> Records:
+        """Return a client's honest records, by what they are."""
+        whole = next(self.records(node) for node, clients in NODES.items() if client in clients)
+        return {name.split("/", 1)[1]: record for name, record in whole.items() if name.startswith(f"{client}/")}
+
+    def outcome(self, messages: Iterable[Message]) -> tuple[Mapping[int, str], str]:
+        """Return who is left out, and a hash of what the server makes of the messages, all of which is finite."""
+        failures, states, numbers = self.take(copied(self.rounds), Replay(messages))
+        for state in states:
+            for name, tensor in state.items():
+                assert torch.isfinite(tensor).all(), f"{name} is not finite"
+        return failures, digest(states, json.dumps(to_json(numbers), allow_nan=False))
+
+    def without(self, clients: tuple[int, ...]) -> str:
+        """Return the hash of what the server makes when these clients are silent."""
+        if clients not in self.codes:
+            messages = []
+            for node in NODES:
+                kept = {n: r for n, r in self.records(node).items() if int(n.split("/")[0]) not in clients}
+                messages.append(message_of(self.replies[node], kept))
+            failures, code = self.outcome(messages)
+            assert sorted(failures) == sorted(clients)
+            self.codes[clients] = code
+        return self.codes[clients]
+
+
+class Replay:
+    """A grid that brings the same messages once, whatever is asked."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.messages = list(messages)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(NODES)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        brought, self.messages = self.messages, []
+        yield from brought
+
+
+class Recorder(ManyNodes):
+    """Two nodes, whose latest replies are kept."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(NODES)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        self.replies = list(super().send_and_receive(messages, timeout=timeout))
+        yield from self.replies
+
+
+def copied(rounds: Strategy) -> Strategy:
+    """Return rounds that go on by themselves; models and states are shared, as nothing changes them in place."""
+    other = copy.copy(rounds)
+    other.states, other.deployed = dict(rounds.states), dict(rounds.deployed)
+    other.memory_rounds = dict(rounds.memory_rounds)
+    return other
+
+
+def message_of(honest: Message, records: Records) -> Message:
+    """Return an honest reply with other records."""
+    message = copy.copy(honest)
+    message.__dict__["_content"] = RecordDict(records)
+    return message
+
+
+def stages(root: Path, method: str, **more: Any) -> list[Stage]:
+    """Play a method honestly and return its stages, as the server waits for the replies of each."""
+    settings = small(root, method=method, local_epochs=1, min_replies=0.3, **more)
+    federation, result = federate(settings.data, settings.general.seed), list[Stage]()
+    with Recorder(2, faithful=True) as grid:
+        run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)
+        rounds = run.strategy
+
+        def stage(name: str, take: Callable[[Strategy, Any], Made]) -> None:
+            waiting, grid.replies = copied(rounds), []
+            take(rounds, grid)
+            if grid.replies:
+                replies = {reply.metadata.src_node_id: reply for reply in grid.replies}
+                result.append(Stage(f"{method}: {name}", waiting, replies, take))
+
+        def evaluation(rounds: Strategy, grid: Any) -> Made:
+            scores, failures = evaluate_on_clients(rounds, grid, federation.dataset.num_classes, run.tested)
+            numbers = {
+                kind: {name: of_clients(by_client, run.counts_KC, run.groups) for name, by_client in models.items()}
+                for kind, models in scores.items()
+            }
+            return failures, [], numbers
+
+        def norms(rounds: Strategy, grid: Any) -> Made:
+            whole = run.model.state_dict()
+            private = {name: tensor.clone() for name, tensor in whole.items() if name not in rounds.shared}
+            answers = ask_for_norms(partial(ask_question, rounds, grid), rounds, private)
+            return answers.failures, [answers.states[client] for client in sorted(answers.states)], answers.refused
+
+        stage("class prior", prior)
+        for number in (1, 2):
+            rounds.begin_round(number, rounds.shared)
+            if number == 2:
+                stage("training", training)
+            else:
+                training(rounds, grid)
+        stage("evaluation", evaluation)
+        stage("final question", final)
+        if "unseen_domain" in more:
+            stage("norm statistics", norms)
+    return result
+
+
+def prior(rounds: Strategy, grid: Any) -> Made:
+    ask_class_prior(rounds, grid)
+    return {}, list(rounds.states.values()), []
+
+
+def training(rounds: Strategy, grid: Any) -> Made:
+    number = rounds.server.round
+    exchange = rounds.ask(grid, rounds.sample(number), rounds.training_request())
+    rounds.finish_round(exchange)
+    last = rounds.last
+    json.dumps(to_json(last), allow_nan=False)  # all of it can be recorded
+    assert all(len(stray) < 20_000 and stray.isprintable() for stray in last.strays)
+    states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
+    return exchange.failures, states, [last.loss, last.metrics, sorted(rounds.memory_rounds.items())]
+
+
+def final(rounds: Strategy, grid: Any) -> Made:
+    if not any(part.final_question for part in rounds.deploys):
+        return {}, [], []
+    ask_finally(rounds, grid)
+    return rounds.last.failures, [*rounds.states.values(), *rounds.deployed.values()], []
+
+
+def scanners(root: Path) -> dict[str, Any]:
+    """Return settings whose data are digits from four scanners, the last of which is unseen."""
+    digits, files = load_digits(), []
+    for number in range(CLIENTS + 1):
+        images, labels = digits.images[number::12].astype(np.uint8) * 15, digits.target[number::12]
+        file = root / f"scanner{number}.npz"
+        np.savez(
+            file, train_images=images[:40], train_labels=labels[:40], test_images=images[40:], test_labels=labels[40:]
+        )
+        files.append(f"npz:{file}")
+    data = {"dataset": f"domains:{','.join(files)}", "classes": "10", "input-shape": "1x8x8", "clients": 0}
+    usual = {"alpha": 0.1, "min_samples": 10, "train_images": 0, "test_images": 0}
+    norms = {"unseen_domain": f"scanner{CLIENTS}", "local-batch-norm.share-norm-statistics": True}
+    return {**data, **usual, **norms}

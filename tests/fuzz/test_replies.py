@@ -1,0 +1,40 @@
+"""A few hundred changed replies to what asks for most; `make fuzz` takes 100,000 to all."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from harness import Outcome
+from replies import NORMS, SUBJECTS, fuzz_replies
+
+from server_app.methods import METHODS
+from strategies.exchange import Answer
+from strategies.server import Update
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("fedskew"), "level", logging.CRITICAL)  # who is left out
+
+
+@pytest.mark.parametrize("name", ["creff+fedshift", "ccvr", NORMS])
+def test_no_changed_reply_is_more_than_refused_or_plausible(name: str, tmp_path: Path) -> None:
+    tallies = fuzz_replies(name, 100, 0, tmp_path)
+    bad = [line for tally in tallies.values() for line in tally.bad]
+    assert not bad, "\n".join(bad)
+    assert any(tally.counts[Outcome.GENUINE] for tally in tallies.values())
+    for subject, tally in tallies.items():
+        assert tally.counts[Outcome.REFUSED], f"{subject}: nothing was refused, so nothing was tried"
+
+
+def test_a_server_that_believes_everything_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def believe(client: int, answer: Answer, *rest: object) -> Update:
+        return Update(client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics)
+
+    monkeypatch.setattr("strategies.base.checked_update", believe)
+    tally = fuzz_replies("fedavg", 120, 0, tmp_path)["fedavg: training"]
+    assert tally.counts[Outcome.WRONG] and tally.counts[Outcome.CRASHED] and tally.bad
+
+
+def test_every_method_is_played() -> None:
+    assert {*METHODS} < {*SUBJECTS}
