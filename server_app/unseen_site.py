@@ -14,7 +14,7 @@ from data import Federation
 from server_app.evaluation import measured
 from server_app.record import Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
-from strategies.checks import Expected, differences, expected_of, not_finite
+from strategies.checks import Expected, Refused, check_values, differences, expected_of
 from strategies.exchange import Exchange
 from strategies.flower import Strategy
 
@@ -119,10 +119,11 @@ def wrong(answer: State, expected: Expected) -> str:
     """Return why a client's tensors cannot be used; empty when they can."""
     if reason := differences(answer, expected):
         return reason
-    if tensor := not_finite(answer):
-        return f"{tensor} is not finite"
-    negative = [name for name, tensor in answer.items() if name.endswith("running_var") and (tensor < 0).any()]
-    return f"{negative[0]} is negative" if negative else ""
+    try:
+        check_values(answer)
+    except Refused as refusal:
+        return str(refusal)
+    return ""
 
 
 def nearest(federation: Federation, near: Mapping[int, float]) -> Nearest:

@@ -131,7 +131,7 @@ def stages(root: Path, method: str, **more: Any) -> list[Stage]:
                 result.append(Stage(f"{method}: {name}", waiting, replies, take))
 
         def evaluation(rounds: Strategy, grid: Any) -> Made:
-            scores, failures = evaluate_on_clients(rounds, grid, federation.dataset.num_classes, run.tested)
+            scores, failures, _ = evaluate_on_clients(rounds, grid, federation.dataset.num_classes, run.tested)
             numbers = {
                 kind: {name: of_clients(by_client, run.counts_KC, run.groups) for name, by_client in models.items()}
                 for kind, models in scores.items()

@@ -227,3 +227,15 @@ def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
     with pytest.raises(TooFewReplies) as ended:
         exchange.check_enough(1.0, "round 1")
     assert len(str(ended.value)) < 1200
+
+
+def test_the_hostile_client_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of the table in docs/reliability.md: an update a thousand times too large."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import hostile
+
+    _, records = hostile.played(tmp_path, "scaled x 1000", "fedavg", 0, 2)
+    assert hostile.named(records) == "far: 2 of 2"
+    attacked, _ = hostile.played(tmp_path, "scaled x 1000", "median", 0, 2)
+    without, records = hostile.played(tmp_path, "silent", "median", 0, 2)
+    assert attacked > without - 3 and hostile.named(records) == "left out: 2 of 2"

@@ -166,7 +166,8 @@ def test_a_refusal_is_counted_and_no_failure(train: Train, unseen: dict[str, Any
 
 SPOILED = {
     "shape": r"features.2.running_mean is float32 of 3, not float32 of 128",
-    "negative": r"features.2.running_var is negative",
+    "negative": r"features.2.running_var is -\S+ and must be 0 to 1e\+10",
+    "huge": r"features.2.running_mean is 1e\+30 and must be ",
     "nan": r"features.2.running_mean is not finite",
     "lost": "no reply",
 }
@@ -184,6 +185,7 @@ def test_a_wrong_answer_is_a_failure(train: Train, unseen: dict[str, Any], kind:
         state = unpack(records.array_records[name])
         mean, variance = state["features.2.running_mean"], state["features.2.running_var"]
         change = {"shape": {"features.2.running_mean": mean[:3]}, "negative": {"features.2.running_var": -variance},
+                  "huge": {"features.2.running_mean": mean * 0 + 1e30},
                   "nan": {"features.2.running_mean": mean * float("nan")}}[kind]  # fmt: skip
         records[name] = pack({**state, **change})
 

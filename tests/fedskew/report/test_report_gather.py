@@ -9,7 +9,10 @@ from frozen import frozen, gathered
 
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan
+from fedskew.report.document import document
 from fedskew.report.gather import Gathered, gather
+from fedskew.report.page import html
+from fedskew.report.text import as_json, markdown
 from server_app.results import line_of
 
 
@@ -119,3 +122,37 @@ def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
     gathered_again = again(experiment, tmp_path)
     assert any("no numbers of creff" in warning for warning in gathered_again.warnings)
     assert len(gathered_again.of("creff", "LDA 0.5")) == 2 and len(gathered_again.of("fedavg", "LDA 0.5")) == 3
+
+
+def test_lost_records_are_said_and_marked_in_every_report(tmp_path: Path) -> None:
+    """A changed digit in an early record: its weights are still there, so the run counts, without that round."""
+    experiment = frozen(tmp_path)
+    run = folder(experiment, tmp_path)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    first, last = (line_of({key: value for key, value in line.items() if key != "checksum"}) for line in lines)
+    (run / "rounds.jsonl").write_text(first.replace('"round": 1', '"round": 7', 1) + last)
+    records = again(experiment, tmp_path)
+    sentence = f"{run.name}: the records of rounds 1 are lost; curves, bests and means lack them."
+    assert sentence in records.warnings and len(records.finished) == 10
+    (measured,) = (measured for measured in records.of("fedshift", "LDA 0.5") if measured.cell.seed == 1)
+    assert [point.round for point in measured.points] == [2]
+    whole = document(records)
+    assert f"> {sentence}" in markdown([whole]) and sentence in html([whole])
+    assert sentence in as_json([whole])[0]["warnings"]
+
+
+def test_a_client_that_stands_out_or_fails_is_named(tmp_path: Path) -> None:
+    experiment = frozen(tmp_path)
+    run = folder(experiment, tmp_path)
+    norms = {0: 1.0, 1: 1000.0, 2: 1.0, 4: 2.0}
+    updates = [{"client": client, "norm": norm, "cosine": 0.5, "examples": 10} for client, norm in norms.items()]
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    changed = {"updates": updates, "failures": {"3": "no reply"}}
+    kept = [{key: value for key, value in line.items() if key != "checksum"} for line in lines]
+    (run / "rounds.jsonl").write_text("".join(line_of({**line, **changed}) for line in kept))
+    summary = json.loads((run / "summary.json").read_text())
+    summary.pop("checksum", None)
+    (run / "summary.json").write_text(line_of({**summary, "failures": 2}))
+    text = markdown([document(again(experiment, tmp_path))])
+    assert "2 times a client failed in a round and was left out of it: client 3 (2)." in text
+    assert any(line.startswith(f"| {run.name} |") and "| 2 of 2 | far |" in line for line in text.splitlines())
