@@ -61,7 +61,8 @@ def many_examples(start: State, records: RecordDict) -> None:
 
 def all_nan(start: State, records: RecordDict) -> None:
     sent = unpack(records.array_records[f"{HOSTILE}/model"])
-    records[f"{HOSTILE}/model"] = pack({name: torch.full_like(tensor, math.nan) for name, tensor in sent.items()})
+    spoiled = {name: tensor * math.nan for name, tensor in sent.items() if tensor.is_floating_point()}
+    records[f"{HOSTILE}/model"] = pack({**sent, **spoiled})
 
 
 def silent(start: State, records: RecordDict) -> None:
