@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from client_app.site import Site
-from client_app.site_file import read_link
+from client_app.site_file import read_link, table_of
 from data import DataError, DataSettings, SettingError
 from data.site_view import SiteView
 from site_agent.approval import approved_app
@@ -60,6 +60,9 @@ def rights(site: Site, file: Path) -> Iterator[Row]:
     yield Row("state", not remedy, f"{site.state}{remedy}")
     writable = stat.S_IMODE(file.stat().st_mode) & 0o022
     yield Row("site.toml", not writable, f"{file}{': others may write it; chmod go-w' if writable else ''}")
+    if "link" not in table_of(file).entries:
+        yield Row("key", True, "no [link]: this user trains, and another one talks")
+        return
     try:
         link = read_link(file)
         assert link.key

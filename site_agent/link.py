@@ -11,7 +11,7 @@ from pathlib import Path
 
 logger = logging.getLogger("fedskew.site")
 LOG = "supernode.log"
-SECONDS_TO_END = 4.0
+SECONDS_TO_END = 3.0
 LONGEST_WAIT = 10.0
 """flwr refuses a SuperNode that was killed for up to 60 s (exit status 1, code 2004), so waits stay short."""
 LIVED_WELL = 60.0

@@ -150,6 +150,16 @@ def test_check_shows_each_class_and_what_is_to_be_done(
     assert "NO  state" in said and "chmod 700" in said and "NO  key" in said and "chmod 600" in said
 
 
+def test_who_only_trains_needs_no_key(
+    site: Path, app: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    approve(read_site(site), site.with_name("federation.toml"), app, lambda text: True)
+    site.with_name("state").chmod(0o700)
+    site.write_text(site.read_text().partition("[link]")[0])
+    assert run(monkeypatch, "check", "--site", site) == 0
+    assert "this user trains" in capsys.readouterr().out
+
+
 def test_check_names_data_that_are_not_the_agreements(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
