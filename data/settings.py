@@ -122,6 +122,7 @@ class DataSettings(Settings):
             SettingError: fewer than two classes, an empty name, or a name twice.
         """
         stated = self.classes.strip()
+        self.require(not stated.isdecimal() or len(stated) <= 6, "classes", "must be less than a million classes")
         names = map(str, range(int(stated))) if stated.isdecimal() else (name.strip() for name in stated.split(","))
         classes = tuple(names)
         self.require(len(classes) >= 2, "classes", "must be at least two names, or a number of at least 2")

@@ -135,3 +135,10 @@ def test_the_largest_picture_is_a_setting(tmp_path):
     for key in ("max_image_pixels", "max_unpacked_mib"):
         with pytest.raises(SettingError, match="must be at least 1"):
             DataSettings(**{key: 0})
+
+
+@pytest.mark.parametrize("classes", ["9223372036854775808", "9" * 5000])
+def test_a_number_of_classes_that_no_machine_counts(classes: str) -> None:
+    """A stranger's model hung `predict` by it."""
+    with pytest.raises(SettingError, match="must be less than a million classes"):
+        _ = DataSettings(classes=classes).class_names
