@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Mapping
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -23,10 +24,17 @@ BELOW_ITS_ROOM = {"data.sources.catalog"}
 """What is known of the named data sets: it imports nothing and holds the settings up, though it lies with sources."""
 
 
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """Return every part of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+@cache
 def imported(file: str) -> set[str]:
     """Return the modules that a file imports, wherever in it, and what it imports from others."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+    for node in nodes(ROOT / file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -111,7 +119,7 @@ def test_the_house_stays_small() -> None:
 def identifiers(file: Path) -> set[str]:
     """Return every name that a file gives to something: variables, parameters, attributes, functions, classes."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Name):
             names.add(node.id)
         elif isinstance(node, ast.arg | ast.keyword):
@@ -145,16 +153,14 @@ def test_a_name_is_defined_once() -> None:
         "tables",
         "memory",
     }
-    trees = [ast.parse((ROOT / file).read_text()) for file in FILES]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    defined = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in once]
+    every = [node for file in FILES for node in nodes(ROOT / file)]
+    defined = [node.name for node in every if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in once]
     assert len(defined) == len(set(defined)) >= 4, defined
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_and_no_class_is_long(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert len(text.splitlines()) <= 300
-    for node in ast.walk(ast.parse(text)):
+    assert len((ROOT / file).read_text().splitlines()) <= 300
+    for node in nodes(ROOT / file):
         if isinstance(node, ast.ClassDef) and node.end_lineno is not None:
             assert node.end_lineno - node.lineno < 220, node.name
