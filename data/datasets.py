@@ -16,6 +16,7 @@ from data.sources.files import ImageFiles
 from data.sources.named import files_of, read_named
 from data.sources.own import path_of, read_folder, read_npz
 from data.sources.splits import Raw, Split, checked
+from data.sources.table import read_csv
 
 TRIES = 3
 """Times that a cached copy is made: another process may take it away, which had found the one before it damaged."""
@@ -63,8 +64,8 @@ def load(settings: DataSettings) -> Dataset:
     """
     settings = resolve(settings)
     names, classes, shape = members(settings.dataset), settings.class_names, settings.shape
-    # Labels of an image folder depend on the classes' names and order, all others on nothing but their number.
-    by_name = classes if any(name.startswith("folder:") for name in names) else len(classes)
+    # Labels of folders and tables depend on the classes' names and order, all others on nothing but their number.
+    by_name = classes if any(name.startswith(("folder:", "csv:")) for name in names) else len(classes)
     identity = [names, shape, by_name, *_choices(settings, names)]
     folder = _folder(settings, identity, names)
     copy = cache.read(folder)
@@ -172,7 +173,7 @@ def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
 
 
 def _own_files(name: str, path: Path) -> list[Path]:
-    if name.startswith("npz:"):
+    if name.startswith(("npz:", "csv:")):
         if not path.is_file():
             raise DataError(f"{path}: there is no such file")
         return [path]
@@ -222,6 +223,8 @@ def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
 def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
     if name.startswith("npz:"):
         return read_npz(path_of(name, settings), settings)
+    if name.startswith("csv:"):
+        return read_csv(path_of(name, settings), classes, settings)
     if name.startswith("folder:"):
         return read_folder(path_of(name, settings), classes, shape, settings)
     return read_named(name, settings, shape)

@@ -164,7 +164,9 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            vectors = name.startswith("npz:") or (name in KNOWN and len(KNOWN[name].shape) == 1)
+            vectors = name.startswith(("npz:", "csv:")) or (name in KNOWN and len(KNOWN[name].shape) == 1)
+            rows = len(shape) == 1 or not name.startswith("csv:")
+            require(rows, "input-shape", settings.input_shape, f"must be the number of features of {name}")
             require(image or vectors, "input-shape", settings.input_shape, rule)
         return shape
     for name in names:

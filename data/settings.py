@@ -40,7 +40,7 @@ class DataSettings(Settings):
     """Which data, and how they are dealt out to the clients."""
 
     dataset: Annotated[str, Rule(bool, "must name a data set")] = "digits"
-    """A name of `fedskew data list`, npz:PATH, folder:PATH, domains:NAME,NAME,... or sites:FILE (federation.toml)."""
+    """A name of `fedskew data list`, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME,... or sites:FILE (federation.toml)."""
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
@@ -50,11 +50,11 @@ class DataSettings(Settings):
     max_image_pixels: Annotated[int, Ge(1)] = 100_000_000
     """Pixels of the largest image file that is decoded; a larger one is refused before it takes memory."""
     max_unpacked_mib: Annotated[int, Ge(1)] = 4096
-    """MiB that an npz file's arrays may have unpacked; more are refused before they are unpacked."""
+    """MiB that an npz file's arrays may have unpacked, or a table; more are refused before they are read."""
     classes: str = ""
-    """Class names in order, comma-separated, or their number; empty is the data set's own (npz and folder need it)."""
+    """Class names in order, comma-separated, or their number; empty is the data set's own (one's own data need it)."""
     input_shape: str = ""
-    """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (npz and folder need it)."""
+    """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
     mean: str = ""
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
     std: str = ""

@@ -258,7 +258,7 @@ ALIASES = {
 """Names for the papers' sets of domains, in the papers' order."""
 
 DOMAINS_PREFIX = "domains:"
-OWN_PREFIXES = ("npz:", "folder:")
+OWN_PREFIXES = ("npz:", "folder:", "csv:")
 SITES_PREFIX = "sites:"
 
 

@@ -19,11 +19,11 @@ MIB = 2**20
 def read_arrays(
     path: Path,
     wanted: tuple[str, ...],
-    optional: tuple[str, ...],
+    optional: tuple[tuple[str, ...], ...],
     settings: DataSettings,
     check: Callable[[Arrays], object] = lambda heads: None,
 ) -> dict[str, NDArray[np.generic]]:
-    """Arrays of an npz file: all that are wanted, and all of the optional ones if any of those is there.
+    """Arrays of an npz file: all that are wanted, and of the optional ones all that stand together if any is there.
 
     Before they are unpacked, `check` is given arrays of their shapes and types that take no memory.
 
@@ -38,7 +38,7 @@ def read_arrays(
                 raise DataError(f"{path}: must be an npz file, as numpy.savez writes it")
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            keys = (*wanted, *(optional if {*optional} & members.keys() else ()))
+            keys = (*wanted, *(key for together in optional if {*together} & members.keys() for key in together))
             if missing := [key for key in keys if key not in members]:
                 present = ", ".join(members) or "nothing"
                 raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")

@@ -1,4 +1,4 @@
-"""A user's own data: npz:PATH and folder:PATH."""
+"""A user's own data: npz:PATH, folder:PATH and csv:PATH."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,12 @@ import numpy as np
 from data.settings import DataError, DataSettings
 from data.sources.files import IGNORED, ImageFiles, open_image
 from data.sources.npz import Arrays, read_arrays
-from data.sources.splits import Raw, Split, check_form
+from data.sources.splits import Raw, Split, check_form, numbered
+from data.sources.table import classes_of, read_table
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
-    """The file or folder of npz:PATH or folder:PATH; a relative one lies below data-root, if that is set."""
+    """The file or folder of npz:PATH, folder:PATH or csv:PATH; a relative one lies below data-root, if that is set."""
     path = Path(name.split(":", 1)[1]).expanduser()
     return Path(settings.data_root).expanduser() / path if settings.data_root else path
 
@@ -20,14 +21,17 @@ def path_of(name: str, settings: DataSettings) -> Path:
 def read_npz(path: Path, settings: DataSettings) -> Raw:
     """train_images, train_labels, test_images, test_labels and, if there, val_images and val_labels.
 
+    Where test_subjects (N,) is there as well, test samples of one subject are tested as one.
+
     Raises:
         DataError: the file is missing, is no npz file, lacks an array, or holds what cannot be trained on.
     """
-    wanted, val = ("train_images", "train_labels", "test_images", "test_labels"), ("val_images", "val_labels")
+    wanted = ("train_images", "train_labels", "test_images", "test_labels")
+    optional = (("val_images", "val_labels"), ("test_subjects",))
 
     def splits(arrays: Arrays) -> dict[str, Split]:
         return {
-            key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key)
+            key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key, arrays.get(f"{key}_subjects"))
             for key in ("train", "test", "val")
             if f"{key}_images" in arrays
         }
@@ -36,8 +40,8 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
         for split in splits(heads).values():
             check_form(split)
 
-    read = splits(read_arrays(path, wanted, val, settings, check))
-    return Raw(read["train"], read["test"], read.get("val"))
+    read = splits(read_arrays(path, wanted, optional, settings, check))
+    return Raw(read["train"], numbered(read["test"]), read.get("val"))
 
 
 def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
@@ -71,6 +75,9 @@ def seen(name: str, settings: DataSettings) -> dict[str, str]:
             shape = (*shape[2:], *shape[:2]) if len(shape) == 3 else (1, *shape) if len(shape) == 2 else shape
             classes = int(max(part.max() for part in labels)) + 1
             return {"classes": str(classes), "input-shape": "x".join(map(str, shape))}
+        if name.startswith("csv:"):
+            table = read_table(path, settings)
+            return {"classes": ",".join(classes_of(table.labels)), "input-shape": str(table.numbers_NF.shape[1])}
         names = sorted({folder.name for key in ("train", "test") for folder in visible(path / key)})
         first = next(file for folder in visible(path / "train") for file in visible(folder))
         image = open_image(first, 0, max_pixels=settings.max_image_pixels)

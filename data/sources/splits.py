@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ class Split:
     """File or folder that an error names."""
     key: str
     """train, test or val; empty where there is one split alone."""
-    groups: NDArray[np.int64] | None = None
+    groups: NDArray[Any] | None = None
     """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
 
     def take(self, indices: NDArray[np.int64], key: str) -> "Split":
@@ -104,6 +105,22 @@ def check_form(split: Split) -> None:
     lengths = f"{len(images)} images and {len(labels)} labels"
     check(len(images) == len(labels), images_key, lengths, f"{images_key} and {labels_key} must be equally long")
     check(len(images) > 0, images_key, "no image", "must hold at least one")
+    if (groups := split.groups) is not None:
+        rule = "must be whole numbers (N,), one a sample"
+        fits = groups.dtype.kind in "iu" and groups.shape == labels.shape
+        check(fits, f"{split.key}_subjects", f"dtype {groups.dtype}, shape {groups.shape}", rule)
+
+
+def numbered(split: Split) -> Split:
+    """The split with its subjects numbered from 0. Raises DataError for one with samples of several classes."""
+    if split.groups is None:
+        return split
+    names, first, groups = np.unique(split.groups, return_index=True, return_inverse=True)
+    torn = np.flatnonzero(split.labels != split.labels[first][groups])
+    if torn.size:
+        subject, rule = names[groups[torn[0]]], "has samples of several classes, and a subject is tested as one"
+        raise DataError(f"{split.where}: {split.key}_subjects: {subject}: {rule}")
+    return replace(split, groups=groups.astype(np.int64))
 
 
 def stratified(labels_N: NDArray[np.int64], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

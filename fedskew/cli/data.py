@@ -12,7 +12,8 @@ from rich.text import Text
 
 from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load, require
 from data.federation import save_partition
-from data.sources.catalog import ALIASES, KNOWN
+from data.site_folders import write_sites
+from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, domain_names, is_own
 from data.sources.named import files_of
 from data.sources.own import seen
 from fedskew.cli.class_matrix import draw
@@ -63,7 +64,7 @@ def list_data(
         there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
         table.add_row(row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"])
     out.print(table)
-    out.print("Beside these: npz:PATH, folder:PATH (see `fedskew data check`) and domains:NAME,NAME,...")
+    out.print("Beside these: npz:PATH, folder:PATH, csv:PATH (see `fedskew data check`) and domains:NAME,NAME,...")
 
 
 def status(name: str, data_root: str) -> dict[str, Any]:
@@ -143,14 +144,12 @@ def shade(share: float) -> str:
 
 @application.command()
 def check(
-    path: Annotated[Path, typer.Argument(help="An npz file, or a folder with train/CLASS/* and test/CLASS/*.")],
+    path: Annotated[str, typer.Argument(help="An npz or CSV file, or a folder with train/CLASS/* and test/CLASS/*.")],
     classes: Annotated[str, typer.Option(help="The setting classes; found out when empty.")] = "",
     input_shape: Annotated[str, typer.Option(help="The setting input-shape; found out when empty.")] = "",
 ) -> None:
     """Say whether one's own data will work, and with which settings; every image is read."""
-    if not path.exists():
-        raise DataError(f"{path}: there is no such file or folder")
-    name = f"{'folder' if path.is_dir() else 'npz'}:{path.absolute()}"
+    name = own_name(path)
     guessed = seen(name, DataSettings(name))
     classes, shape = classes or guessed.get("classes", ""), input_shape or guessed.get("input-shape", "")
     stated = {"dataset": name, "classes": classes, "input-shape": shape}
@@ -167,6 +166,33 @@ def check(
             federate(settings, 0)
         except SettingError as error:
             out.print(f"With the default partition it will not: {error}", style="yellow")
+
+
+def own_name(path: str) -> str:
+    """Return KIND:PATH with the whole path, of a path with or without its kind. Raises DataError where nothing is."""
+    kind, _, place = path.partition(":") if is_own(path) else ("", "", path)
+    file = Path(place).expanduser().absolute()
+    if not file.exists():
+        raise DataError(f"{place}: there is no such file or folder")
+    return f"{kind or ('folder' if file.is_dir() else 'csv' if file.suffix == '.csv' else 'npz')}:{file}"
+
+
+@application.command()
+def split(
+    dataset: Annotated[str, typer.Argument(help="A data set's name, or one's own npz or CSV file, or folder.")],
+    out_folder: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+    sites: Annotated[int, typer.Option(help="How many; 0 is as many as the partition has clients.")] = 0,
+    settings: Settings = None,
+) -> None:
+    """Write what each client holds as a site's folder: its data as an npz file, its site.toml; and federation.toml."""
+    name = dataset if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX) else own_name(dataset)
+    stated = {**dict(parse_text(text) for text in settings or []), "dataset": name}
+    chosen = parse(stated | ({"clients": sites} if sites else {}))
+    federation = federate(chosen.data, chosen.general.seed)
+    folders = write_sites(federation, out_folder, domain_names((dataset,))[0])
+    for folder, row in zip(folders, federation.counts_KC.tolist(), strict=True):
+        out.print(f"{folder}: {sum(row)} training samples of {sum(map(bool, row))} classes")
+    out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
 
 
 def beyond_one(data: Dataset) -> bool:

@@ -53,7 +53,7 @@ def npz(path: Path, about: Description) -> Read:
         labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
         return Split(arrays["images"], labels_N, str(path), "")
 
-    arrays = read_arrays(path, ("images",), ("labels",), about.data, lambda heads: check_form(split(heads)))
+    arrays = read_arrays(path, ("images",), (("labels",),), about.data, lambda heads: check_form(split(heads)))
     images, labels = checked(split(arrays), about.shape, len(about.class_names))
     return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
 

@@ -1,14 +1,16 @@
 """`fedskew data` as a user meets it."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from command_line import FedSkew
 from PIL import Image
 
-from data import DataSettings, federate
+from data import DataSettings, federate, resolve
 from data.sources.catalog import ALIASES, KNOWN
 from fedskew.cli.class_matrix import draw
 
@@ -126,3 +128,44 @@ def test_check_says_what_is_wrong(tmp_path: Path, fedskew: FedSkew) -> None:
         assert (status, errors.count("\n")) == (2, 1) and words in errors
     status, errors, _ = fedskew("data", "check", tmp_path / "few.npz")
     assert status == 0 and "With the default partition it will not: min-samples = 10" in errors
+
+
+def test_check_and_split_of_a_table_with_subjects(tmp_path: Path, fedskew: FedSkew) -> None:
+    file, sites = tmp_path / "cells.csv", tmp_path / "sites"
+    rows = [f"{k},{-k / 8},{'ab'[k // 4 % 2]},s{k // 4}" for k in range(80)]
+    file.write_text("\n".join(["size,weight,label,subject", *rows]))
+    status, said, _ = fedskew("data", "check", f"csv:{file}")
+    words = " ".join(said.split())
+    assert status == 0 and "--set 'classes=a,b'" in words and "--set 'input-shape=2'" in words
+    assert fedskew("data", "check", file)[0] == 0
+    assert fedskew("data", "check", f"csv:{tmp_path}/none.csv")[0] == 2
+    words = ("--sites", 2, *(w for key in ("classes=a,b", "input-shape=2", "partition=iid") for w in ("--set", key)))
+    assert fedskew("data", "split", f"csv:{file}", sites, *words)[0] == 0
+    settings = DataSettings(f"csv:{file}", classes="a,b", input_shape="2", partition="iid", clients=2)
+    same_samples(settings, sites, ["site-0", "site-1"])
+    assert fedskew("data", "split", f"csv:{file}", sites, *words)[0] == 2, "nothing is written over"
+
+
+def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -> None:
+    assert fedskew("data", "split", "digits-scanners", tmp_path / "sites", "--sites", 4)[0] == 0
+    names = ["digits-plain", "digits-faint", "digits-blurred", "digits-noisy"]
+    same_samples(DataSettings("digits-scanners"), tmp_path / "sites", names)
+    agreed = tomllib.loads((tmp_path / "sites" / "federation.toml").read_text())
+    assert [site["name"] for site in agreed["site"]] == names and agreed["input-shape"] == "1x8x8"
+    assert tomllib.loads((tmp_path / "sites" / names[1] / "site.toml").read_text())["name"] == names[1]
+    assert fedskew("data", "split", "digits-scanners", tmp_path / "three", "--sites", 3)[0] == 2
+
+
+def same_samples(settings: DataSettings, sites: Path, names: list[str]) -> None:
+    """Assert that each site's folder has what its client holds."""
+    federation, resolved = federate(settings, 0), resolve(settings)
+    assert sorted(path.name for path in sites.iterdir() if path.is_dir()) == sorted(names)
+    for client, name in enumerate(names):
+        shape = {"classes": resolved.classes, "input_shape": resolved.input_shape}
+        site = federate(DataSettings(f"npz:{sites / name / 'data.npz'}", partition="pooled", **shape), 0)
+        for mine, theirs in ((federation.train(client), site.train(0)), (federation.test(client), site.test())):
+            assert torch.equal(mine.inputs_N, theirs.inputs_N) and torch.equal(mine.labels_N, theirs.labels_N)
+            if mine.groups_N is not None:
+                pairs = torch.stack([mine.groups_N, theirs.groups_N]).unique(dim=1)
+                assert len(pairs[0].unique()) == len(pairs[1].unique()) == pairs.shape[1], "the same samples together"
+        assert np.array_equal(federation.tested_C("test", client), site.tested_C("test", 0))
