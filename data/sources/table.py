@@ -40,8 +40,9 @@ def read_csv(path: Path, class_names: tuple[str, ...], settings: DataSettings) -
         rule = f"must be one of classes = {', '.join(class_names)}"
         raise DataError(f"{path}: column {LABEL}: {unknown[0][:80]!r}: {rule}")
     labels_N = np.array([class_names.index(label) for label in table.labels], np.int64)
+    names_N = np.unique(np.array(table.labels), return_inverse=True)[1]  # the split does not go by the classes' order
     if not table.subjects:
-        parts = stratified(labels_N, where)
+        parts = stratified(names_N, where)
         train, test = (Split(table.numbers_NF, labels_N, where, "").take(np.sort(part), "") for part in parts)
     else:
         names, first, subjects_N = np.unique(np.array(table.subjects), return_index=True, return_inverse=True)
@@ -50,7 +51,7 @@ def read_csv(path: Path, class_names: tuple[str, ...], settings: DataSettings) -
             raise DataError(f"{path}: column {SUBJECT}: {table.subjects[torn[0]][:80]!r}: {rule}")
         if len(names) < 2:
             raise DataError(f"{path}: column {SUBJECT}: names one subject; some must train and others test")
-        tested_N = np.isin(subjects_N, folds(labels_N[first], "csv")[0])
+        tested_N = np.isin(subjects_N, folds(names_N[first], "csv")[0])
         everything = Split(table.numbers_NF, labels_N, where, "", subjects_N.astype(np.int64))
         train, test = (everything.take(np.flatnonzero(chosen), "") for chosen in (~tested_N, tested_N))
     return Raw(train, test)

@@ -188,7 +188,7 @@ def test_domains(tmp_path):
         (
             DataSettings("fashon-mnist"),
             "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, digits-plain, "
-            f"{', '.join([*list(KNOWN)[2:], *ALIASES])}, npz:PATH, folder:PATH, domains:NAME,NAME; did you mean "
+            f"{', '.join([*list(KNOWN)[2:], *ALIASES])}, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME; did you mean "
             "'fashion-mnist'?",
         ),
         (DataSettings("npz:"), "dataset = 'npz:': 'npz:' must go on with a path"),
