@@ -51,8 +51,12 @@ def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
         folder.mkdir(parents=True)
         np.savez(folder / FILE, allow_pickle=False, **arrays(federation, client))
         (folder / "site.toml").write_text(SITE.format(name=json.dumps(folder.name)), encoding="utf-8")
-    values = {"classes": list(data.class_names), "shape": "x".join(map(str, data.shape)), "name": slug(name)}
-    values |= {"mean": list(data.mean), "std": list(data.std)}
+    values: dict[str, object] = {
+        "classes": data.class_names,
+        "shape": "x".join(map(str, data.shape)),
+        "name": slug(name),
+    }
+    values |= {"mean": data.mean, "std": data.std}
     sites = "\n".join(MEMBER.format(name=json.dumps(folder.name)) for folder in folders)
     words = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     (out / "federation.toml").write_text(FEDERATION.format(**words, sites=sites), encoding="utf-8")
