@@ -40,7 +40,8 @@ class DataSettings(Settings):
     """Which data, and how they are dealt out to the clients."""
 
     dataset: Annotated[str, Rule(bool, "must name a data set")] = "digits"
-    """A name of `fedskew data list`, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME,... or sites:FILE (federation.toml)."""
+    """A name of `fedskew data list`, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME,... or sites:FILE, which is
+    federation.toml."""
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
