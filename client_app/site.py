@@ -15,6 +15,7 @@ from client_app.memory import MemoryLost
 from client_app.tensor_files import Damaged
 from data import DataError, SettingError
 from data.sources.agreement import Agreement
+from data.text import sentence
 
 PERMISSIONS = (
     "model", "scores", "class-counts", "class-statistics", "head-gradients", "control-variates", "batch-norm",
@@ -111,7 +112,7 @@ def reason_of(error: Exception, client: int) -> str:
     The sentence, which may name a file or a patient, is written into the site's log and stays there.
     """
     if not _sites:
-        return f"{type(error).__name__}: {error}"
+        return sentence(error)
     number, kind = next(_reports), kind_of(error)
     name = _sites[client].name if client in _sites else f"client {client}"
     log.error("%s: %s %d: %s: %s", name, kind, number, type(error).__name__, error)

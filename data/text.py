@@ -1,7 +1,10 @@
-"""Text from elsewhere: what clients, workers and files say."""
+"""Text from elsewhere: what clients, workers, files and errors say."""
+
+import builtins
 
 WORDS = 1000
 """Characters of a text from elsewhere that are kept."""
+PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")
 
 
 def printable(text: object) -> str:
@@ -9,3 +12,19 @@ def printable(text: object) -> str:
     whole = str(text)
     kept = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole[:WORDS])
     return "".join(kept) + f"... ({len(whole)} characters)" * (len(whole) > WORDS)
+
+
+def sentence(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    kind = type(error)
+    return spoken(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), " ".join(str(error).split()))
+
+
+def spoken(kind: str, words: str) -> str:
+    """Return the words of an error whose class is `kind`, as tracebacks name it.
+
+    Errors of our classes, RuntimeError and OSError speak in sentences; others mean little without their class.
+    """
+    known = getattr(builtins, kind, None)
+    whole = kind.split(".")[0] in PACKAGES or (isinstance(known, type) and issubclass(known, RuntimeError | OSError))
+    return words if words and whole else f"{kind.split('.')[-1]}: {words}"

@@ -175,7 +175,7 @@ class Rounds:
         before = self.states.get("server-optimizer", {})
         shared, states["server-optimizer"] = self.optimizer.step(self.server, before, combined)
         outcome = Outcome(shared, states, {}, metrics)
-        if not outcome.not_finite():  # what deploys could only fail on such weights
+        if not outcome.not_finite():  # what deploys could only fail on such weights; what it makes is looked at as well
             for part in (part for part in self.deploys if not part.final_question):
                 outcome.take(part, part.deploy(self.server, self.states[part.name], shared, updates))
         return outcome

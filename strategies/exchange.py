@@ -19,7 +19,7 @@ from flwr.serverapp import Grid as Grid  # for the modules that ask, which impor
 from client_app.messages import named, pack, unpack
 from client_app.state import State
 from data import Settings
-from data.text import printable
+from data.text import printable, sentence
 
 log = logging.getLogger("fedskew")
 
@@ -146,7 +146,7 @@ class Exchange:
             try:
                 self.answers[client] = read(parts, self.largest)
             except Exception as error:  # whatever a client sends must not end the server
-                self.refuse(client, f"unreadable reply: {type(error).__name__}: {error}")
+                self.refuse(client, f"unreadable reply: {sentence(error)}")
 
     def stray(self, sentence: str) -> None:
         """Keep what a node sent unasked, the first few."""

@@ -1,6 +1,7 @@
 """How every client moved the model in a round, for the records: an update that stands out leaves a trace."""
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +64,7 @@ def chunks(start: State, shared: Sequence[State], names: Sequence[str]) -> Itera
 
 def median_norm(movements: Sequence[Movement]) -> float:
     """Return the median of the norms; 0 without any."""
-    norms = sorted(movement.norm for movement in movements)
-    return norms[len(norms) // 2] if norms else 0.0
+    return statistics.median(movement.norm for movement in movements) if movements else 0.0
 
 
 def standing_out(movements: Sequence[Movement], median: float) -> dict[int, str]:

@@ -1,10 +1,10 @@
 """Norm clipping: nobody moves the model further than a bound (Sun et al. 2019, "Can You Really Backdoor FL?")."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 from annotated_types import Ge
 
 from client_app.state import State, difference, norm, weighted_mean
@@ -30,7 +30,7 @@ class NormClipping(ServerMethod):
         for names, bound in ((server.parameters, self.bound), (buffers, 0.0)):
             moves = [difference(part(update.shared, names), server.start) for update in updates]
             norms = [norm(move) for move in moves]
-            limit = bound or float(np.median(norms))
+            limit = bound or statistics.median(norms)
             for shared, move, length in zip(clipped, moves, norms, strict=True):
                 if length > limit:
                     shared |= {name: server.start[name] + step * (limit / length) for name, step in move.items()}

@@ -82,7 +82,6 @@ def run_command_line() -> int:
         return error.exit_code
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         from data import DataError, SettingError  # whoever raises one has imported them
+        from data.text import sentence
 
-        if isinstance(error, SettingError | DataError):
-            return complain(str(error), BAD_INPUT)
-        return complain(f"{type(error).__name__}: {error}", FAILED)
+        return complain(sentence(error), BAD_INPUT if isinstance(error, SettingError | DataError) else FAILED)

@@ -1,7 +1,9 @@
 """Where a run's clients are played: in this process, in worker processes, or by Flower's simulation on Ray."""
 
 import contextlib
+import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +51,8 @@ def execute(
         raise SettingError("--federation-config", federation_config, "is for --engine ray")
     from server_app.app import run
 
+    if engine == "workers" and getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(1)  # a worker that imports a script without `if __name__ == "__main__":`, which its parent says
     with one_interrupt(), LocalGrid(workers if engine == "workers" else 0) as grid:
         return run(grid, settings, tell)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import tomli_w
 
+from data.text import spoken
 from fedskew.engines.processes import alive, claim, clear_leftovers, end, mark, marked, note_owner
 from fedskew.interrupt import one_interrupt
 
@@ -221,12 +222,12 @@ def reason(text: str, details: str) -> str:
     details = re.sub(r"^\w+ failed with exception: ?", "", details.strip())
     if details:  # the exception's name is in the log only
         first = re.escape(details.splitlines()[0])
-        names = re.findall(rf"^(?:\w+\.)*(\w+): {first}$", text, re.MULTILINE)
-        return f"{names[-1]}: {details}" if names else details
+        kinds = re.findall(rf"^([\w.]+): {first}$", text, re.MULTILINE)
+        return spoken(kinds[-1], details) if kinds else details
     if box := re.findall(r"^│ (.*?) *│$", text.partition("╭─ Error")[2], re.MULTILINE):  # refused before it ran
         return " ".join(box)
-    lasts = re.findall(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\w.*)$", text, re.MULTILINE)
-    return lasts[-1] if lasts else ""
+    lasts = re.findall(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)(?:: )?(.*)$", text, re.MULTILINE)
+    return spoken(*lasts[-1]) if lasts else ""
 
 
 def federation_words(nodes: int, given: str) -> str:

@@ -23,11 +23,15 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.messages import handing_over
-from data.text import printable
+from data.text import printable, sentence
 from fedskew.engines.processes import clear_leftovers, note_owner
 from fedskew.interrupt import held_back
 
 log = logging.getLogger("fedskew")
+UNGUARDED = (
+    "the worker processes end as they begin: Python begins each by importing the script again, so a script calls what "
+    'uses the engine workers below `if __name__ == "__main__":`'
+)
 
 
 class LocalGrid(Grid):
@@ -45,16 +49,24 @@ class LocalGrid(Grid):
 
     def __enter__(self) -> "LocalGrid":
         identify()
-        if self.workers:
-            for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-                os.environ.setdefault(variable, "1")
-            context = fork_server("client_app.app")
-            ours, theirs = context.Pipe()
-            self.pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with, initargs=(theirs,))
-            self.stack.callback(self.pool.shutdown, cancel_futures=True)
-            self.stack.callback(ours.close)  # first: nobody waits for a client that still trains
-        elif not self.faithful:
-            self.stack.enter_context(handing_over())
+        with ExitStack() as stack:
+            if self.workers:
+                for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+                    os.environ.setdefault(variable, "1")
+                context = fork_server("client_app.app")
+                ours, theirs = context.Pipe()
+                self.pool = ProcessPoolExecutor(
+                    self.workers, mp_context=context, initializer=end_with, initargs=(theirs,)
+                )
+                stack.callback(self.pool.shutdown, cancel_futures=True)
+                stack.callback(ours.close)  # first: nobody waits for a client that still trains
+                try:
+                    self.pool.submit(os.getpid).result()
+                except BrokenProcessPool:
+                    raise RuntimeError(UNGUARDED) from None
+            elif not self.faithful:
+                stack.enter_context(handing_over())
+            self.stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -141,4 +153,4 @@ def play(message: Message) -> Message:
     try:
         return app(message, context)
     except Exception as error:
-        return Message(Error(2, printable(f"{type(error).__name__}: {error}")), reply_to=message)
+        return Message(Error(2, printable(sentence(error))), reply_to=message)

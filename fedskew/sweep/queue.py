@@ -8,11 +8,12 @@ from multiprocessing.connection import wait
 
 import psutil
 
+from data.text import printable, sentence
 from fedskew.engines.local import fork_server
 from fedskew.interrupt import one_interrupt
 from fedskew.jobs import Job, Outcome, Shares, emptiest, ordered
 from fedskew.sweep.overview import Overview
-from fedskew.sweep.worker import Worker, reason
+from fedskew.sweep.worker import Worker
 from server_app.results import RunFolder
 
 INTERVAL = 0.5
@@ -53,7 +54,7 @@ def one_by_one(jobs: Sequence[Job], shares: Shares, overview: Overview, federati
             )
             outcomes[job.settings.run_id] = Outcome(summary)
         except Exception as error:
-            outcomes[job.settings.run_id] = Outcome(reason=reason(error))
+            outcomes[job.settings.run_id] = Outcome(reason=printable(sentence(error)))
         overview.ended(job, outcomes[job.settings.run_id])
     return outcomes
 
@@ -93,7 +94,7 @@ class Queue:
         try:
             job = replace(job, settings=RunFolder(job.settings.folder).begin_anew(job.settings))
         except Exception as error:
-            self.settle(job, Outcome(reason=reason(error)))
+            self.settle(job, Outcome(reason=printable(sentence(error))))
             return
         for dead in [worker for worker in self.crew if worker.job is None and not worker.process.is_alive()]:
             self.dismiss(dead)  # killed while it waited, which costs no run an attempt

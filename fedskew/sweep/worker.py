@@ -11,12 +11,10 @@ from typing import Any
 
 import psutil
 
-from data import DataError, SettingError
-from data.text import printable
+from data.text import printable, sentence
 from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
 from fedskew.jobs import Job, Shares, same_data
-from server_app.lock import FolderBusy
 from server_app.run_settings import RunSettings
 
 Event = tuple[str, Any]
@@ -119,15 +117,9 @@ def executed(settings: RunSettings, engine: str, workers: int, connection: Conne
     try:
         return "finished", execute(settings, engine, tell, workers=workers)
     except Exception as error:
-        return "failed", reason(error)
+        return "failed", printable(sentence(error))
     finally:
         player.cache_clear()  # no other run has the same clients
-
-
-def reason(error: Exception) -> str:
-    """Return an error as one line."""
-    words = printable(" ".join(str(error).split()))
-    return words if isinstance(error, SettingError | DataError | FolderBusy) else f"{type(error).__name__}: {words}"
 
 
 def release_data() -> None:

@@ -1,9 +1,32 @@
 """Text from elsewhere."""
 
-from data.text import printable
+import pytest
+
+from client_app.memory import MemoryLost
+from data import SettingError
+from data.text import printable, sentence
+from strategies.outcome import Diverged
 
 
 def test_a_text_from_elsewhere_is_one_line_bounded_and_harmless() -> None:
     assert printable("é: 0.5 µm") == "é: 0.5 µm"
     assert printable("a\nb\x1b[31m\x00\ud800") == "a\\nb\\x1b[31m\\x00\\ud800"
     assert printable("x" * 10**7) == "x" * 1000 + "... (10000000 characters)"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SettingError("alpha", 0, "must be\npositive"), "alpha = 0: must be positive"),
+        (Diverged(2, "no luck"), "diverged in round 2: no luck (a lower learning-rate may help)"),
+        (MemoryLost("it is gone"), "it is gone"),
+        (RuntimeError("no luck"), "no luck"),
+        (FileNotFoundError(2, "No such file or directory", "x"), "[Errno 2] No such file or directory: 'x'"),
+        (RuntimeError(), "RuntimeError: "),
+        (KeyError("x"), "KeyError: 'x'"),
+        (pytest.UsageError("x"), "UsageError: x"),
+    ],
+    ids=repr,
+)
+def test_an_error_s_class_is_named_where_its_words_are_no_sentence(error: Exception, words: str) -> None:
+    assert sentence(error) == words

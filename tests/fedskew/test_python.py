@@ -40,6 +40,15 @@ def test_the_import_is_cheap(tmp_path: Path) -> None:
     assert python(code, tmp_path) == "[]\n"
 
 
+def test_worker_processes_without_a_main_guard_are_a_sentence(tmp_path: Path) -> None:
+    """The worker that imports the script anew says nothing."""
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        python("import fedskew\nfedskew.run({'rounds': 1}, engine='workers', workers=1)", tmp_path)
+    lines = failed.value.stderr.splitlines()
+    assert 'a script calls what uses the engine workers below `if __name__ == "__main__":`' in lines[-1]
+    assert failed.value.stderr.count("Traceback") == 1
+
+
 def test_the_command_and_the_script_in_the_docs_run_without_a_main_guard(tmp_path: Path) -> None:
     words = shlex.split(blocks("bash")[0])
     assert words[:2] == ["python", "-c"] and len(words) == 3

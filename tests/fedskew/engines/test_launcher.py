@@ -40,9 +40,6 @@ import os, time
 from pathlib import Path
 from flwr.serverapp import ServerApp
 
-class SettingError(ValueError):
-    pass
-
 app = ServerApp()
 
 @app.main()
@@ -51,7 +48,7 @@ def main(grid, context):
     print("tiny main in", Path.cwd(), flush=True)
     time.sleep(config["seconds"])
     if config["failure"]:
-        raise SettingError(config["failure"])
+        raise RuntimeError(config["failure"])
     Path(config["result"] + ".new").write_text(config["text"] + f"|{len(list(grid.get_node_ids()))}")
     os.replace(config["result"] + ".new", config["result"])
     print("tiny done", flush=True)
@@ -70,7 +67,7 @@ app, folder = map(Path, sys.argv[1:])
 result = folder / "result"
 launch(app, {"seconds": 100.0, "result": str(result)}, folder, nodes=2, log=folder / "log", result=result)
 """
-SENTENCE = "SettingError: alpha = 0: must be greater than 0"
+SENTENCE = "alpha = 0: must be greater than 0"
 
 
 @pytest.fixture
@@ -169,7 +166,7 @@ Traceback (most recent call last):
   File "a.py", line 1, in f
     g()
     ^^^
-package.module.SettingError: alpha = 0: must be greater than 0
+data.rules.SettingError: alpha = 0: must be greater than 0
 \x1b[91mERROR \x1b[0m:     Exit Code: 700
 """
 BOX = "Using SuperLink\n╭─ Error ─────╮\n│ [code: 15] Invalid run    │\n│ configuration.   │\n╰────╯\n"

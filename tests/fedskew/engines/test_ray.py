@@ -92,13 +92,13 @@ def test_a_killed_launcher_is_taken_over(tmp_path: Path, expected: dict[str, str
 
 
 def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> None:
-    with pytest.raises(LaunchFailed, match=re.escape("SettingError: alpha = 0.0: must be greater than 0")):
+    with pytest.raises(LaunchFailed, match=re.escape("alpha = 0.0: must be greater than 0")):
         launch(app_folder(), {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none")
 
 
 def test_a_failing_round_fails_the_run_with_its_reason(tmp_path: Path) -> None:
     config = settings(tmp_path, **{"learning-rate": 1e30, "method": "fedavg"})
-    with pytest.raises(LaunchFailed, match=r"Diverged: diverged in round \d: "):
+    with pytest.raises(LaunchFailed, match=r"^diverged in round \d: "):
         execute(config, "ray", silent)
 
 
