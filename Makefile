@@ -16,13 +16,11 @@ $(VENV)/installed: pyproject.toml
 
 demo: install  ## four kinds of skew and a method against each; one run through Flower's simulation on Ray as well
 	$(BIN)/fedskew run demo
-	$(BIN)/fedskew run demo-scanners --row fedbn --seed 0 --engine ray --results results/ray
-	$(BIN)/python docs/picture.py results/demo.png demo
-	$(BIN)/fedskew report demo --html results/demo.html
-	$(BIN)/fedskew report demo
+	$(BIN)/fedskew run demo-tails --row iwds --seed 0 --engine ray --results results/ray
+	$(BIN)/python docs/picture.py results/demo.png --html results/demo.html demo
 	@echo "These are settings where the methods help; docs/results.md has where they do not."
 	@echo
-	@echo "FedBN, seed 0, in worker processes and through Flower's simulation on Ray:"
+	@echo "IWDS, seed 0, in the workbench's own processes and through Flower's simulation on Ray:"
 	@$(BIN)/python docs/same_hash.py results results/ray
 	@echo
 	@echo "The picture: results/demo.png    The whole report: results/demo.html"

@@ -1,17 +1,24 @@
 """Draw finished experiments beside each other: balanced accuracy by round, mean and range of the seeds.
 
-python docs/picture.py FILE.png [--results FOLDER] NAME...
+python docs/picture.py FILE.png [--html FILE] [--results FOLDER] NAME...
+
+With --html it writes and prints what `fedskew report` does as well, in one process that loads everything once.
 """
 
 import argparse
+from pathlib import Path
 from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedskew.cli.terminal import console
 from fedskew.experiments.experiments import find_all
+from fedskew.report.document import document
 from fedskew.report.gather import gather
+from fedskew.report.page import html
+from fedskew.report.text import show
 
 COLORS = ("#c1440e", "#1f6f8b", "#8a6d3b")
 FEDAVG = "#8a8a8a"
@@ -22,13 +29,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file")
     parser.add_argument("names", nargs="+")
+    parser.add_argument("--html")
     parser.add_argument("--results", default="results")
     stated = parser.parse_args()
     experiments = find_all(stated.names)
     figure = Figure(figsize=(3.2 * len(experiments), 3.1), layout="constrained")
     panels = figure.subplots(1, len(experiments), squeeze=False)[0]
-    for axes, experiment in zip(panels, experiments, strict=True):
-        gathered, colors = gather(experiment, {"results": stated.results, "data-root": "."}), iter(COLORS)
+    everything = [gather(experiment, {"results": stated.results, "data-root": "."}) for experiment in experiments]
+    for axes, experiment, gathered in zip(panels, experiments, everything, strict=True):
+        colors = iter(COLORS)
         for row in experiment.rows:
             runs = gathered.of(row.label, next(iter(experiment.columns)))
             rounds = [point.round for point in runs[0].points]
@@ -49,6 +58,10 @@ def main() -> None:
     panels[0].set_ylabel("balanced accuracy, %\n(mean and range of seeds)")
     figure.savefig(stated.file, dpi=110)
     print(f"written: {stated.file}")
+    if stated.html:
+        documents = [document(gathered) for gathered in everything]
+        Path(stated.html).write_text(html(documents))
+        show(documents, console())
 
 
 if __name__ == "__main__":
