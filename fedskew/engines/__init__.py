@@ -19,6 +19,8 @@ from fedskew.interrupt import one_interrupt
 from server_app.results import ROUND, RunFolder, verified
 from server_app.run_settings import RunSettings
 
+APP = Path(__file__).resolve().parent.parent.parent
+"""The folder of the Flower app: the clone that this package is installed from."""
 ENGINES = ("inprocess", "workers", "ray")
 FOLLOW_INTERVAL = 0.1
 """Seconds between two looks for a new record of a run in another process."""
@@ -89,7 +91,7 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
     log = folder.path / "flwr.log"
     with following(folder, tell):
         launch(
-            app_folder(),
+            APP,
             config,
             folder.path,
             nodes=workers,
@@ -100,11 +102,6 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
     summary = folder.summary()
     assert summary is not None, "the launcher returns once the summary is there"
     return summary
-
-
-def app_folder() -> Path:
-    """Return the folder of the Flower app: the clone that this package is installed from."""
-    return Path(__file__).resolve().parent.parent.parent
 
 
 @contextmanager

@@ -69,8 +69,8 @@ def launch(
     `folder` is the run's folder: one launcher at a time may work on it. `federation_config` is in the form of
     `flwr run --federation-config` and goes before `nodes` and the one CPU a client. Output is appended to `log`.
 
-    Raises LaunchFailed when the run ended without a result or could not be started; RunBusy when another launcher works
-    on `folder`; ValueError when `result` is there already or federation_config is no list of KEY=VALUE;
+    Raises LaunchFailed when the run ended without a result or could not be started; FolderBusy when another launcher
+    works on `folder`; ValueError when `result` is there already or federation_config is no list of KEY=VALUE;
     KeyboardInterrupt on Ctrl-C, SIGTERM or a closed terminal. No process of the run is left in any of these cases.
     """
     if result.exists():

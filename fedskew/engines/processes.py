@@ -15,16 +15,14 @@ from pathlib import Path
 
 import psutil
 
+from server_app.lock import FolderBusy
+
 RUN = "FEDSKEW_RUN"
 LAUNCHER = "FEDSKEW_LAUNCHER"
 OWNER = "fedskew-owner"
 PATIENCE = 1.0
 """Seconds between asking a process to end and killing it: short, as checkpoints on disk are whole at any moment."""
 _UNREADABLE = (psutil.NoSuchProcess, psutil.AccessDenied)  # a zombie is a NoSuchProcess, too
-
-
-class RunBusy(RuntimeError):
-    """Another launcher that is alive runs this folder; the message names the folder and the launcher's process id."""
 
 
 def mark(folder: Path) -> dict[str, str]:
@@ -96,14 +94,14 @@ def claim(folder: Path) -> None:
     """Make sure that no earlier launcher's processes work on `folder`; to be called before a run is started in it.
 
     Processes whose launcher has died (kill -9) are ended, so that the same command, given again, takes over.
-    Raises RunBusy when their launcher is alive and is not this process.
+    Raises FolderBusy when their launcher is alive and is not this process.
     """
     leftovers = marked(folder)
     for process in leftovers:
         with contextlib.suppress(*_UNREADABLE):
             launcher = _launcher(process.environ().get(LAUNCHER, ""))
             if launcher is not None and launcher.pid != os.getpid():
-                raise RunBusy(f"{folder} is being run by process {launcher.pid}: wait for it, or end it first")
+                raise FolderBusy(f"{folder} is being run by process {launcher.pid}: wait for it, or end it first")
     if leftovers:
         end(folder)
 

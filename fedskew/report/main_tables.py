@@ -26,7 +26,8 @@ from server_app.selection import SELECTIONS
 
 def main_table(gathered: Gathered) -> Table:
     """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
-    experiment, seeds, marks = gathered.experiment, seeds_of(gathered), note_marks(gathered)
+    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     columns = list(experiment.columns)
     rows = []
     for row in experiment.rows:
@@ -83,11 +84,6 @@ def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
 def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
     """Return the paper's number and ours minus it."""
     return f"paper {plain(paper, metric)}" + ("" if ours is None else f", {signed(ours - paper, metric)}")
-
-
-def note_marks(gathered: Gathered) -> dict[str, str]:
-    """Return the mark of every note on the paper's numbers, by what it is about."""
-    return {about: f" [{number}]" for number, about in enumerate(gathered.experiment.notes, 1)}
 
 
 def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:

@@ -16,7 +16,8 @@ from flwr.common.config import parse_config_args
 
 from fedskew.engines import launcher
 from fedskew.engines.launcher import LaunchFailed, federation_words, launch, reason
-from fedskew.engines.processes import RunBusy, end, marked
+from fedskew.engines.processes import end, marked
+from server_app.lock import FolderBusy
 
 PYPROJECT = """
 [project]
@@ -264,7 +265,7 @@ def test_a_killed_process_is_noticed(app: Path, folder: Path, name: str, message
 @pytest.mark.slow
 def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Path) -> None:
     process = started(app, folder)
-    with pytest.raises(RunBusy, match=str(process.pid)):
+    with pytest.raises(FolderBusy, match=str(process.pid)):
         run(app, folder)
     assert process.poll() is None
     home = Path(wait_for(folder, "flower-superlink").environ()["FLWR_HOME"])

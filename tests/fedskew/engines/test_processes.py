@@ -19,7 +19,6 @@ from fedskew.engines.processes import (
     LAUNCHER,
     OWNER,
     RUN,
-    RunBusy,
     alive,
     beginning,
     claim,
@@ -30,6 +29,7 @@ from fedskew.engines.processes import (
     marked,
     note_owner,
 )
+from server_app.lock import FolderBusy
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -158,7 +158,7 @@ def test_claim_ends_what_this_launcher_left(start: Start, tmp_path: Path) -> Non
 def test_claim_refuses_a_folder_whose_launcher_lives(start: Start, tmp_path: Path) -> None:
     with _sleeper() as other:
         process = start(SLEEP, **{LAUNCHER: f"{other.pid}/{beginning(other.pid)}"})
-        with pytest.raises(RunBusy) as busy:
+        with pytest.raises(FolderBusy) as busy:
             claim(tmp_path)
         assert str(tmp_path) in str(busy.value)
         assert str(other.pid) in str(busy.value)
@@ -171,7 +171,7 @@ def test_a_launcher_stays_the_same_when_the_clock_is_set(
     with _sleeper() as other:
         start(SLEEP, **{LAUNCHER: f"{other.pid}/{beginning(other.pid)}"})
         monkeypatch.setattr(psutil.Process, "create_time", lambda self: time.time() + 3600)
-        with pytest.raises(RunBusy):
+        with pytest.raises(FolderBusy):
             claim(tmp_path)
 
 

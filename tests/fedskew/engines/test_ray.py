@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedskew.engines import app_folder, execute
+from fedskew.engines import APP, execute
 from fedskew.engines.launcher import LaunchFailed, launch
 from fedskew.engines.processes import end, mark, marked
 from server_app.run_settings import RunSettings
@@ -93,7 +93,7 @@ def test_a_killed_launcher_is_taken_over(tmp_path: Path, expected: dict[str, str
 
 def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match=re.escape("alpha = 0.0: must be greater than 0")):
-        launch(app_folder(), {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none")
+        launch(APP, {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none")
 
 
 def test_a_failing_round_fails_the_run_with_its_reason(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) ->
     }  # fmt: skip
     try:
         output = subprocess.run(
-            [flwr, "run", app_folder(), "--stream", "--run-config", "rounds=2"],
+            [flwr, "run", APP, "--stream", "--run-config", "rounds=2"],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
