@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # so does its use of pathspec
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
+PACKAGES = ("client_app", "data", "fedskew", "server_app", "site_agent", "strategies")
 
 
 @pytest.fixture(scope="module")
