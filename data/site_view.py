@@ -70,7 +70,7 @@ class SiteView:
 
 def check_names(path: Path, settings: DataSettings) -> None:
     """Raise DataError where an npz file's class_names, if it has them, are others than agreed, or in another order."""
-    names = read_arrays(path, (), ("class_names",), settings).get("class_names")
+    names = read_arrays(path, (), (("class_names",),), settings).get("class_names")
     if names is not None and tuple(map(str, names.tolist())) != settings.class_names:
         stated = printable(", ".join(map(str, names.tolist())))
         agreed = ", ".join(settings.class_names)
