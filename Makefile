@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo test fuzz slow signals lint newest bill config clean
+.PHONY: install demo test fuzz slow signals federation units lint newest bill config clean
 
 install: $(VENV)/installed
 
@@ -36,6 +37,12 @@ slow: install
 
 signals: install  ## every signal at every moment on every engine and on a sweep; wants a quiet machine
 	$(BIN)/python -m pytest -m signals
+
+federation: install  ## four sites with their own data through gate, TLS and keys; right if the hash is the rehearsal's
+	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
+
+units: install  ## look at the systemd units: that they are right, and what they may do
+	deploy/check_units.sh
 
 lint: install
 	$(BIN)/ruff check .
