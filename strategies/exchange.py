@@ -20,6 +20,7 @@ from client_app.messages import named, pack, unpack
 from client_app.state import State
 from data import Settings
 from data.text import printable, sentence
+from strategies.replies import replies
 
 log = logging.getLogger("fedskew")
 
@@ -244,6 +245,6 @@ def converse(
     while 0 < len(exchange.unanswered) < before:
         before = len(exchange.unanswered)
         dealt = directory.deal(grid, exchange.unanswered, settings)
-        exchange.receive(grid.send_and_receive(request.messages(dealt), timeout=settings.timeout), dealt)
+        exchange.receive(replies(grid, request.messages(dealt), settings.timeout, exchange.stray), dealt)
     exchange.close(directory.absent)
     return exchange

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,18 @@ class TamperingGrid(LocalGrid):
         """Return the types of the messages asked, in order."""
         return [message.metadata.message_type for message in self.asked]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
         self.asked += messages
-        for asked, reply in zip(messages, super().send_and_receive(messages, timeout=timeout), strict=False):
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(super().pull_messages(message_ids))
+        asked = {message.metadata.message_id: message for message in self.asked}
+        for reply in replies:
             if self.tamper and not reply.has_error():
-                self.tamper(asked, reply.content)
-            yield reply
+                self.tamper(asked[reply.metadata.reply_to_message_id], reply.content)
+        return replies
 
 
 class ManyNodes(TamperingGrid):
@@ -89,8 +94,11 @@ class ManyNodes(TamperingGrid):
     def get_node_ids(self) -> Iterable[int]:
         return [7 * node + 3 for node in reversed(range(self.nodes))]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        yield from reversed(list(super().send_and_receive(messages, timeout=timeout)))
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies: list[Message] = []
+        for number in reversed(list(message_ids)):
+            replies += super().pull_messages([number])
+        return replies
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent import futures
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from multiprocessing import forkserver
@@ -26,12 +26,16 @@ from client_app.messages import handing_over
 from data.text import printable, sentence
 from fedskew.engines.processes import clear_leftovers, note_owner
 from fedskew.interrupt import held_back
+from strategies.replies import replies
 
 log = logging.getLogger("fedskew")
 UNGUARDED = (
     "the worker processes end as they begin: Python begins each by importing the script again, so a script calls what "
     'uses the engine workers below `if __name__ == "__main__":`'
 )
+
+WHILE = 0.3
+"""Seconds that workers are waited for when they are asked for replies."""
 
 
 class LocalGrid(Grid):
@@ -46,6 +50,9 @@ class LocalGrid(Grid):
         self.workers, self.faithful = workers, faithful
         self.stack = ExitStack()
         self.pool: ProcessPoolExecutor | None = None
+        self.out: dict[str, Message] = {}
+        self.futures: dict[str, Future[Message]] = {}
+        self.deaths = 0
 
     def __enter__(self) -> "LocalGrid":
         identify()
@@ -76,28 +83,48 @@ class LocalGrid(Grid):
         """Return a node for each worker, or the one that plays every client."""
         return list(range(1, max(1, self.workers) + 1))
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Yield the reply to each message. A worker that died is replaced, and what was out is sent once more."""
-        asked = list(messages)
-        for message in asked:
-            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Take messages and return their numbers; what was asked before and is still out has no reply any more."""
+        self.out, self.futures, self.deaths = {}, {}, 0
+        for message in messages:
+            number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            self.out[number] = message
+        return list(self.out)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there after a while; without workers, play the first message that is out."""
+        asked = {number: self.out[number] for number in message_ids if number in self.out}
         if self.pool is None:
-            yield from (self.play_here(message) for message in asked)
-            return
-        done, late = 0, None if timeout is None else time.monotonic() + timeout
-        for _ in range(2):
-            try:  # submitting raises as well, when a worker died between two rounds
-                for future in [self.pool.submit(play, message) for message in asked[done:]]:
-                    try:
-                        yield future.result(None if late is None else max(0.0, late - time.monotonic()))
-                    except TimeoutError:
-                        log.warning("no reply after %g s", timeout)
-                    done += 1
-                return
-            except BrokenProcessPool:
-                log.warning("a worker process died and is replaced; its clients are asked again")
-                self.stack.close()
-                self.__enter__()
+            replies = [self.play_here(message) for message in list(asked.values())[:1]]
+        else:
+            replies = self.from_workers(self.pool, asked)
+        for reply in replies:
+            del self.out[reply.metadata.reply_to_message_id]
+        return replies
+
+    def from_workers(self, pool: ProcessPoolExecutor, asked: Mapping[str, Message]) -> list[Message]:
+        """Return the replies that workers have. A worker that died is replaced, and what was out is sent once more."""
+        try:  # submitting raises as well, when a worker died between two rounds
+            self.futures |= {n: pool.submit(play, message) for n, message in asked.items() if n not in self.futures}
+            done = futures.wait([self.futures[number] for number in asked], WHILE, futures.FIRST_COMPLETED).done
+            whole = [future.result() for future in done if not isinstance(future.exception(), BrokenProcessPool)]
+            if len(whole) == len(done):
+                return whole
+        except BrokenProcessPool:
+            whole = []
+        self.deaths += 1
+        if self.deaths > 1:
+            numbers = asked.keys() - {reply.metadata.reply_to_message_id for reply in whole}
+            return whole + [Message(Error(2, "two worker processes died"), reply_to=asked[n]) for n in sorted(numbers)]
+        log.warning("a worker process died and is replaced; its clients are asked again")
+        self.futures = {}
+        self.stack.close()
+        self.__enter__()
+        return whole
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Yield the reply to each message that comes in time."""
+        return replies(self, list(messages), timeout)
 
     def play_here(self, message: Message) -> Message:
         """Return the reply of this process's ClientApp."""
@@ -107,14 +134,12 @@ class LocalGrid(Grid):
         return message_from_proto(message_to_proto(play(received)))
 
     def refuse(self, *arguments: object) -> NoReturn:
-        """Raise: FedSkew's strategies only ever send and receive in one step."""
-        raise NotImplementedError("a LocalGrid only sends and receives in one step")
+        """Raise: what FedSkew's strategies do not need."""
+        raise NotImplementedError("a LocalGrid only takes messages and gives replies")
 
     set_run: Callable[..., NoReturn] = refuse
     run: property = property(refuse)
     create_message: Callable[..., NoReturn] = refuse
-    push_messages: Callable[..., NoReturn] = refuse
-    pull_messages: Callable[..., NoReturn] = refuse
 
 
 def fork_server(*preload: str) -> ForkServerContext:

@@ -1,13 +1,13 @@
 """The adapter to flwr: replies that must not be combined, nodes, questions, and the ways to start it."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, drop, number_of, small
@@ -212,11 +212,11 @@ def test_faulty_scores_are_left_out(train: Train, caplog: pytest.LogCaptureFixtu
 
 def test_dead_worker_is_asked_again(train: Train) -> None:
     class Dying(TamperingGrid):
-        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Iterator[Message]:
-            again = bool(self.asked)
-            for number, reply in enumerate(super().send_and_receive(messages, timeout=timeout)):
-                if again or number:
-                    yield reply
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            (reply,) = super().pull_messages(message_ids)
+            asked = self.asked[0]
+            first = reply.metadata.reply_to_message_id == asked.metadata.message_id
+            return [Message(Error(2, "died"), reply_to=asked) if first else reply]
 
         def get_node_ids(self) -> list[int]:
             return [1, 2]

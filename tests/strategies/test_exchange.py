@@ -1,8 +1,13 @@
 """What clients say beside their numbers: bounded and escaped before it comes into a record."""
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from collections.abc import Iterable
+from typing import Any
 
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+from fedskew.engines.local import LocalGrid, identify
 from strategies.exchange import Exchange
+from strategies.replies import SUPERLINK, replies
 
 LONG = "\x1b[2J" * 10**6
 
@@ -34,3 +39,62 @@ def test_what_is_recorded_of_a_clients_process_is_bounded() -> None:
     worker = exchange.answers[0].worker
     assert set(worker) == {"process", "device"} and worker["process"] == 3
     assert len(str(worker["device"])) < 5000
+
+
+class Scripted(LocalGrid):
+    """Gives, look by look, the replies of a script: (from which node, to which of the messages, whether an error)."""
+
+    def __init__(self, *looks: list[tuple[int, int, bool]]) -> None:
+        super().__init__()
+        self.looks, self.numbers = list(looks), list[str]()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.numbers += super().push_messages(messages)
+        return self.numbers[-2:]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.reply(*words) for words in (self.looks.pop(0) if self.looks else [])]
+
+    def reply(self, node: int, to: int, fails: bool) -> Message:
+        asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+        asked.metadata.__dict__["_message_id"] = self.numbers[to]
+        return Message(Error(2, "died") if fails else RecordDict(), reply_to=asked)
+
+
+def heard(*looks: list[tuple[int, int, bool]], timeout: float = 30) -> tuple[list[int], list[str]]:
+    """Return the nodes whose replies counted when nodes 5 and 6 were asked, and what was said of the others."""
+    identify()
+    strays: list[str] = []
+    asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
+    counted = list(replies(Scripted(*looks), asked, timeout, strays.append))
+    return [reply.metadata.src_node_id for reply in counted], strays
+
+
+def test_a_reply_counts_once_and_for_the_node_that_was_asked() -> None:
+    assert heard([(6, 1, False)], [], [(5, 0, False)]) == ([6, 5], [])
+    twice, strays = heard(
+        [(5, 0, False), (5, 0, False), (6, 0, False), (5, 1, False)], [(5, 0, False)], [(6, 1, False)]
+    )
+    assert twice == [5, 6] and len(strays) == 4
+    assert strays[1] == "node 6 sent a reply that is late, twice there or not its own"
+
+
+def test_an_error_counts_from_the_node_or_from_flwr() -> None:
+    assert heard([(5, 0, True), (SUPERLINK, 1, True)])[0] == [5, SUPERLINK]
+    assert heard([(6, 0, True), (SUPERLINK, 1, False)], [(5, 0, False), (6, 1, False)])[0] == [5, 6]
+
+
+def test_what_is_not_there_in_time_is_not_waited_for(caplog: Any) -> None:
+    assert heard([(5, 0, False)], timeout=0.0)[0] == [5]
+    assert "no reply after 0 s" in caplog.text
+
+
+def test_what_could_not_be_sent_is_not_waited_for() -> None:
+    class Full(Scripted):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            list(super().push_messages(messages))
+            return self.numbers[:1]
+
+    identify()
+    asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
+    assert [reply.metadata.src_node_id for reply in replies(Full([(5, 0, False)]), asked, 30)] == [5]

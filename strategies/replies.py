@@ -1,0 +1,43 @@
+"""Sending messages and pulling the replies: which of what arrives is an answer to what was asked."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+log = logging.getLogger("fedskew")
+
+SHORTEST, LONGEST, SHARE = 0.01, 0.3, 0.02
+"""Seconds between two looks for replies at least and at most, and as a share of the time waited so far."""
+SUPERLINK = 1
+"""The node in whose name flwr reports that there will be no reply."""
+
+
+def replies(
+    grid: Grid, messages: Sequence[Message], timeout: float | None, stray: Callable[[str], None] = log.warning
+) -> Iterator[Message]:
+    """Send the messages; yield the first reply to each, if it is of the node that was asked, for `timeout` seconds.
+
+    Replies that are pulled wait nowhere for others, and a grid that waits for them itself is not waited for twice.
+    """
+    began, pushed = time.monotonic(), set(grid.push_messages(messages))
+    sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+    waiting = {number: node for number, node in sent.items() if number in pushed}
+    while waiting:
+        looked, arrived = time.monotonic(), list(grid.pull_messages(list(waiting)))
+        for reply in arrived:
+            number, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if waiting.get(number) == node or (number in waiting and reply.has_error() and node == SUPERLINK):
+                del waiting[number]
+                yield reply
+            else:
+                stray(f"node {node} sent a reply that is late, twice there or not its own")
+        now = time.monotonic()
+        if waiting and timeout is not None and now > began + timeout:
+            log.warning("no reply after %g s", timeout)
+            return
+        if waiting and not arrived:
+            pause = min(LONGEST, max(SHORTEST, SHARE * (now - began)))
+            time.sleep(max(0.0, pause - (now - looked)))
