@@ -6,10 +6,13 @@ client that fails answers with an error of its own and does not cost the others 
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from client_app.memory import forget_all_but, recall, remember
 from client_app.messages import named, pack, unpack
@@ -23,8 +26,21 @@ from client_app.training import train_round
 
 app = ClientApp()
 
-Play = Callable[[Player, int, int], RecordDict]
-"""(player, client, round of its memory) -> the client's records."""
+Play = Callable[[Player, int, "Known"], RecordDict]
+"""(player, client, what the server knows of it) -> the client's records."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server knows of a client: the round of its last update that counts, and the digests that it told."""
+
+    round: int
+    memory: str
+    data: str
+
+    def recall(self, folder: Path) -> dict[str, dict[str, Tensor]]:
+        """Return the client's memory. Raises MemoryLost or Damaged."""
+        return recall(folder, self.round, known=self.memory)
 
 
 @app.train()
@@ -33,16 +49,16 @@ def train(message: Message, context: Context) -> Message:
     shared, broadcast = unpack(message.content.array_records["model"]), states(message, "broadcast")
     round = int(str(message.content.config_records["task"]["round"]))
 
-    def play(player: Player, number: int, memory_round: int) -> RecordDict:
+    def play(player: Player, number: int, known: Known) -> RecordDict:
         folder = player.memory_folder(number)
-        memory = recall(folder, memory_round)
-        forget_all_but(folder, memory_round)
+        memory = known.recall(folder)
+        forget_all_but(folder, known.round)
         client = player.client(number, round, shared, broadcast, memory, context.node_config)
         began = time.perf_counter()
         report = train_round(client, player.assignment.variants, player.assignment.training)
         if player.policy is not None:
             player.policy.check_update(shared, report)
-        remember(folder, round, report.memory)
+        digests = {**player.digests, "memory": remember(folder, round, report.memory)}
         return RecordDict(
             {
                 "model": pack(report.shared),
@@ -57,6 +73,7 @@ def train(message: Message, context: Context) -> Message:
                         "seconds": time.perf_counter() - began,
                     }
                 ),
+                "digests": ConfigRecord({kind: code for kind, code in digests.items() if code}),
                 **({} if player.policy is not None else {"worker": worker(player)}),
             }
         )
@@ -69,9 +86,9 @@ def evaluate(message: Message, context: Context) -> Message:
     """Measure every deployed model of the message, with each client's private tensors, on that client's test set."""
     deployed = states(message, "deployed")
 
-    def play(player: Player, number: int, memory_round: int) -> RecordDict:
+    def play(player: Player, number: int, known: Known) -> RecordDict:
         player.check_number(number)
-        memory = recall(player.memory_folder(number), memory_round)
+        memory = known.recall(player.memory_folder(number))
         whole = {name: player.whole(shared, memory) for name, shared in deployed.items()}
         scores = {
             f"{kind}/{name}": measured
@@ -95,12 +112,12 @@ def query(message: Message, context: Context) -> Message:
     shared = unpack(message.content.array_records["model"])
     question = str(message.content.config_records["task"]["question"])
 
-    def play(player: Player, number: int, memory_round: int) -> RecordDict:
+    def play(player: Player, number: int, known: Known) -> RecordDict:
         if question == QUESTION:
             if player.policy is not None:
                 player.policy.check_ready()
-            return RecordDict({f"upload/{QUESTION}": pack(READY)})
-        memory = recall(player.memory_folder(number), memory_round)
+            return RecordDict({f"upload/{QUESTION}": pack(READY), "digests": ConfigRecord({**player.digests})})
+        memory = known.recall(player.memory_folder(number))
         client = player.client(number, 0, shared, {}, memory, context.node_config)
         answers = player.answer(client, question)
         if player.policy is not None:
@@ -121,15 +138,23 @@ def worker(player: Player) -> ConfigRecord:
     return ConfigRecord({"process": os.getpid(), "device": player.device, "visible-gpus": visible})
 
 
+def known_of(task: ConfigRecord) -> Iterator[tuple[int, Known]]:
+    """Yield the message's clients, each with what the server knows of it."""
+    columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
+    assert all(isinstance(column, list) for column in columns)
+    for client, round, memory, data in zip(*columns, strict=True):  # type: ignore[arg-type]
+        yield int(client), Known(int(round), str(memory), str(data))
+
+
 def reply(message: Message, play: Play) -> Message:
     """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed."""
     task, content, sites = message.content.config_records["task"], RecordDict(), installed()
-    clients, memory_rounds = task["clients"], task["memory"]
-    assert isinstance(clients, list) and isinstance(memory_rounds, list)
-    for number, memory_round in zip(map(int, clients), map(int, memory_rounds), strict=True):
+    for number, known in known_of(task):
         repeat_to_the_bit(sites[number].threads if number in sites else 1)
         try:
-            records = play(player_of(str(task["assignment"]), number), number, memory_round)
+            player = player_of(str(task["assignment"]), number)
+            player.check_data(known.data)
+            records = play(player, number, known)
         except Exception as error:
             records = RecordDict({"error": ConfigRecord({"reason": reason_of(error, number)})})
         for name, record in records.items():

@@ -1,7 +1,8 @@
 """What a client keeps between rounds: one file a round, in the client's own folder.
 
-The server decides which file counts: it names the round of the client's last update that it used and checkpointed. So a
-reply that was lost or refused, or a run that was killed, leaves no trace in what the client goes on from.
+The server decides which file counts: it names the round of the client's last update that it used and checkpointed, and
+the digest that came with it. So a reply that was lost or refused, or a run that was killed, leaves no trace in what the
+client goes on from, and nor does a file that somebody has put in its place.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from client_app.state import State, split_prefix, with_prefix
-from client_app.tensor_files import KIND, read, write_atomically
+from client_app.state import State, digest, split_prefix, with_prefix
+from client_app.tensor_files import KIND, Damaged, read, write_atomically
 
 
 class MemoryLost(FileNotFoundError):
@@ -33,18 +34,21 @@ def identity(folder: Path, round: int, run: str = "") -> dict[str, str]:
     return {KIND: "memory", "run": run, "client": folder.name, "round": str(round)}
 
 
-def recall(folder: Path, round: int, run: str = "") -> dict[str, dict[str, Tensor]]:
+def recall(folder: Path, round: int, run: str = "", known: str = "") -> dict[str, dict[str, Tensor]]:
     """Return what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
-    Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, or another
-    client's, round's or run's.
+    Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, another
+    client's, round's or run's, or not the one of the `known` digest, if that is given.
     """
     if round == 0:
         return {}
     path = file_of(folder, round)
     if not path.exists():
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
-    return split_prefix(read(path, identity(folder, round, run))[0])
+    tensors = read(path, identity(folder, round, run))[0]
+    if known and digest([tensors]) != known:
+        raise Damaged(f"{path} is whole, and not the memory that the server knows of: its digest is another")
+    return split_prefix(tensors)
 
 
 def forget_all_but(folder: Path, round: int) -> None:
@@ -60,8 +64,10 @@ def forget_all_but(folder: Path, round: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def remember(folder: Path, round: int, memory: Mapping[str, State]) -> None:
-    """Write what the client keeps in `round`, if anything."""
-    if memory:
-        tensors = {name: tensor for part, state in memory.items() for name, tensor in with_prefix(part, state).items()}
-        write_atomically(file_of(folder, round), tensors, identity(folder, round))
+def remember(folder: Path, round: int, memory: Mapping[str, State]) -> str:
+    """Write what the client keeps in `round`, if anything, and return its digest."""
+    if not memory:
+        return ""
+    tensors = {name: tensor for part, state in memory.items() for name, tensor in with_prefix(part, state).items()}
+    write_atomically(file_of(folder, round), tensors, identity(folder, round))
+    return digest([tensors])

@@ -11,7 +11,7 @@ from client_app.memory import folder_of
 from client_app.models import build, is_own_model
 from client_app.policy import Policy
 from client_app.process import choose_device, code_version
-from client_app.site import NotAgreed, Site, installed
+from client_app.site import DataChanged, NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
 from data import DataError, Federation, Samples, federate
@@ -31,6 +31,8 @@ class Player:
             )
         self.assignment = assignment
         self.policy: Policy | None = None
+        self.digests: dict[str, str] = {}
+        """Of a site's own data; in a simulation nobody has any."""
         self.federation: Federation | SiteView
         if site is None and assignment.data.dataset.startswith(SITES_PREFIX):
             raise NotAgreed("this node is no site: it has no site.toml")
@@ -41,6 +43,7 @@ class Player:
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
             same_as_before(self.run_folder, seen.dataset.content)
+            self.digests["data"] = seen.dataset.content
             self.policy = Policy(site, assignment.variants, seen.counts_C, seen.tested)
         self.device = choose_device(device)
         dataset = self.federation.dataset
@@ -62,6 +65,11 @@ class Player:
         sets = {"test": self.federation.test(client, self.device)}
         validation = self.federation.validation(client, self.device)
         return sets if validation is None else {**sets, "validation": validation}
+
+    def check_data(self, known: str) -> None:
+        """Raise DataChanged where the data are not those of the `known` digest, if one is known."""
+        if known and self.digests.get("data") != known:
+            raise DataChanged("the data are not those of the first answer in this run")
 
     def check_number(self, client: int) -> None:
         """Raise LookupError for a client that does not exist."""

@@ -26,8 +26,15 @@ DEFAULT_PERMISSIONS = ("model", "scores", "class-counts")
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
 """A run's id, which names a folder at a site."""
 POLICY, NOT_FINITE = "policy:", "not finite"
+
+
+class DataChanged(RuntimeError):
+    """Data that are not those of the client's first answer in a run."""
+
+
 KINDS: Mapping[type[Exception], str] = {
     MemoryLost: "memory", Damaged: "memory", DataError: "data", SettingError: "setting", FloatingPointError: NOT_FINITE,
+    DataChanged: "data changed",
 }  # fmt: skip
 """What leaves of an error, with a number; anything else is a failure."""
 log = logging.getLogger("fedskew.site")

@@ -156,7 +156,7 @@ class Run:
             return
         self.strategy.round, self.strategy.shared = checkpoint.round, checkpoint.shared
         self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
-        self.strategy.memory_rounds = checkpoint.memory_rounds
+        self.strategy.memory_rounds, self.strategy.digests = checkpoint.memory_rounds, checkpoint.digests
         self.folder.cut_after(checkpoint.round)
         self.folder.tell_lost(checkpoint.round, self.tell)
         self.tell(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
@@ -164,9 +164,8 @@ class Run:
     def save(self) -> None:
         """Write the checkpoint of the round that has just finished."""
         strategy = self.strategy
-        checkpoint = Checkpoint(
-            strategy.round, strategy.shared, strategy.states, strategy.deployed, strategy.memory_rounds
-        )
+        kept = (strategy.round, strategy.shared, strategy.states, strategy.deployed)
+        checkpoint = Checkpoint(*kept, strategy.memory_rounds, strategy.digests)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
 
     def lap(self) -> float:
@@ -265,21 +264,30 @@ class Run:
     def hashes(self) -> dict[str, str | None]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
 
-        None for memory, and so for all together, where a client keeps its memory on another machine.
+        Where a client keeps its memory on another machine, the digests that came with the updates stand for it: the
+        same in every run of the same sites, and another hash than over the memory itself. None where one is missing.
         """
-        places = {client: folder_of(self.folder.path, client) for client in sorted(self.strategy.memory_rounds)}
-        here, memory = all(place.exists() for place in places.values()), dict[str, Tensor]()
-        for client, place in places.items() if here else ():
-            for part, state in recall(place, self.strategy.memory_rounds[client]).items():
-                memory |= with_prefix(f"{client}/{part}", state)
-        deployed = {name: state for name, state in self.strategy.deployed.items() if name != AVERAGE}
+        strategy, memory, codes = self.strategy, dict[str, Tensor](), list[str]()
+        places = {client: folder_of(self.folder.path, client) for client in sorted(strategy.memory_rounds)}
+        if all(place.exists() for place in places.values()):
+            for client, place in places.items():
+                for part, state in recall(place, strategy.memory_rounds[client]).items():
+                    memory |= with_prefix(f"{client}/{part}", state)
+        else:
+            codes = [f"{client} {strategy.digests['memory'].get(client, '')}" for client in places]
+        deployed = {name: state for name, state in strategy.deployed.items() if name != AVERAGE}
         states: dict[str, list[State]] = {
-            "shared": [self.strategy.shared],
+            "shared": [strategy.shared],
             "deployed": [with_prefix(name, state) for name, state in sorted(deployed.items())],
             "memory": [memory],
         }
-        hashes = {"all": digest(chain(*states.values())), **{name: digest(part) for name, part in states.items()}}
-        return {name: code if here or name not in ("all", "memory") else None for name, code in hashes.items()}
+        words = {"all": codes, "memory": codes}
+        parts = {"all": list(chain(*states.values())), **states}
+        known = places.keys() <= strategy.digests["memory"].keys() or not codes
+        return {
+            name: digest(part, *words.get(name, [])) if known or name not in words else None
+            for name, part in parts.items()
+        }
 
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:

@@ -9,6 +9,7 @@ from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from server_app.results import RunFolder
+from strategies.exchange import DIGESTS
 
 FORMAT = 1
 
@@ -32,6 +33,8 @@ class Checkpoint:
     deployed: dict[str, State]
     memory_rounds: dict[int, int] = field(default_factory=dict)
     """Client -> round of its last update that was used."""
+    digests: dict[str, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in DIGESTS})
+    """Of that update's memory, and of the data of its first one: by kind and client."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
         """Write the checkpoint; whoever reads sees this one or the one before, which is kept as `previous`."""
@@ -46,6 +49,7 @@ class Checkpoint:
             "format": FORMAT,
             "round": self.round,
             "memory-rounds": self.memory_rounds,
+            "digests": self.digests,
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
@@ -72,6 +76,10 @@ class Checkpoint:
             states={part: states.get(part, {}) for part in contents["parts"]},
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
             memory_rounds={int(client): round for client, round in contents["memory-rounds"].items()},
+            digests={
+                kind: {int(client): code for client, code in contents.get("digests", {}).get(kind, {}).items()}
+                for kind in DIGESTS  # earlier versions have none
+            },
         )
 
 
@@ -109,4 +117,4 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
     its memory elsewhere and checks it itself."""
     for client, round in checkpoint.memory_rounds.items():
         if (place := folder_of(folder.path, client)).exists():
-            recall(place, round)
+            recall(place, round, known=checkpoint.digests["memory"].get(client, ""))

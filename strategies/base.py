@@ -18,7 +18,7 @@ from data import Samples
 from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
 from strategies.directory import AnyNode
-from strategies.exchange import TRAIN, Directory, Exchange, ExchangeSettings, Grid, Request, converse
+from strategies.exchange import DIGESTS, TRAIN, Directory, Exchange, ExchangeSettings, Grid, Request, converse
 from strategies.fedavg import FedAvg
 from strategies.movement import movements
 from strategies.outcome import AVERAGE, Diverged, Outcome
@@ -34,8 +34,8 @@ class Rounds:
     """The rounds of a method made of its parts.
 
     Client ids are sampled, replies are checked, sorted by client and combined in that order: a run repeats to the bit
-    whatever the number of nodes and the order of their replies. `round`, `shared`, `states` and `memory_rounds` are all
-    there is to save, and setting them resumes a run.
+    whatever the number of nodes and the order of their replies. `round`, `shared`, `states`, `memory_rounds` and
+    `digests` are all there is to save, and setting them resumes a run.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Rounds:
         )
         self.round = 0
         self.memory_rounds: dict[int, int] = {}
+        self.digests: dict[str, dict[int, str]] = {kind: {} for kind in DIGESTS}
         self.states: dict[str, State] = {part.name: part.initial_state(self.server) for part in self.parts}
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
         self.last = Round(0, ())
@@ -95,11 +96,15 @@ class Rounds:
         """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
         exchange = converse(grid, clients, request, self.exchange_settings, self.directory)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
+        for client, answer in list(exchange.answers.items()):
+            code = answer.digests.get("data")
+            if code is not None and self.digests["data"].setdefault(client, code) != code:
+                exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
     def request(self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
-        return Request(kind, task, states, self.assignment, self.memory_rounds, self.largest)
+        return Request(kind, task, states, self.assignment, self.memory_rounds, self.digests, self.largest)
 
     def training_request(self) -> Request:
         """Return what the round's clients are asked."""
@@ -143,7 +148,9 @@ class Rounds:
         self.states |= outcome.states
 
         self.round = number
-        self.memory_rounds |= {update.client: number for update in updates if update.metrics["remembers"]}
+        remembering = {update.client: update for update in updates if update.metrics["remembers"]}
+        self.memory_rounds |= dict.fromkeys(remembering, number)
+        self.digests["memory"] |= {client: update.digests["memory"] for client, update in remembering.items()}
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         self.last = Round(

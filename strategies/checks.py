@@ -88,7 +88,9 @@ def checked_update(
     for name, state in {"model": shared, **uploads}.items():
         check_values(state, f"{name}: ")
     examples = checked_metrics(client, answer.metrics, server)
-    return Update(client, shared, examples, uploads, answer.metrics)
+    if answer.metrics["remembers"] and "memory" not in answer.digests:
+        raise Refused("the client remembers something and tells no digest of it")
+    return Update(client, shared, examples, uploads, answer.metrics, answer.digests)
 
 
 def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -> int:

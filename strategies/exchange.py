@@ -51,6 +51,9 @@ Dealt = Mapping[int, Sequence[int]]
 """By node, the clients that it is asked to play."""
 RECORD = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
 """The name of a client's record in a reply: its number, written in the one way that counts, and what it is."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
+DIGESTS = ("memory", "data")
+"""What a client tells the digest of."""
 MOST_STRAYS = 20
 """Sentences on strays that are kept."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
@@ -69,6 +72,8 @@ class Request:
     assignment: str
     memory_rounds: Mapping[int, int]
     """By client, the round of the memory that counts."""
+    digests: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """By kind and client, what the server knows of its memory and of its data."""
     largest: int | None = None
     """Bytes that a record of a reply may have."""
 
@@ -80,8 +85,11 @@ class Request:
     def message(self, node: int, clients: Sequence[int]) -> Message:
         """Return the message to a node that plays these clients."""
         memory = [self.memory_rounds.get(client, 0) for client in clients]
-        task = ConfigRecord({**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory})
-        return Message(RecordDict({**self.records, "task": task}), dst_node_id=node, message_type=self.kind)
+        known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
+        columns = {f"{kind}-digests": [codes.get(client, "") for client in clients] for kind, codes in known.items()}
+        task = {**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory, **columns}
+        content = RecordDict({**self.records, "task": ConfigRecord(task)})
+        return Message(content, dst_node_id=node, message_type=self.kind)
 
     def messages(self, dealt: Dealt) -> list[Message]:
         """Return one message a node."""
@@ -95,6 +103,8 @@ class Answer:
     states: Mapping[str, State] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     worker: Mapping[str, object] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of the client's memory and of its data, as far as it has any."""
 
     def named(self, kind: str) -> dict[str, State]:
         """Return the states named `kind/NAME`, by NAME."""
@@ -188,16 +198,25 @@ class Exchange:
 
 def read(parts: Mapping[str, object], largest: int | None) -> Answer:
     """Return one client's records, each of at most so many bytes, as an answer."""
-    states, numbers, words = {}, {}, {}
+    states, numbers, words, digests = {}, {}, {}, {}
     for name, record in parts.items():
         if name == "metrics":
             numbers = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
         elif name == "worker" and isinstance(record, ConfigRecord):  # only what a record of the round can hold
             kept = {key: value for key, value in record.items() if key in ("process", "device", "visible-gpus")}
             words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
+        elif name == "digests" and isinstance(record, ConfigRecord):
+            digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
         else:
             states[name] = unpack(record, largest)
-    return Answer(states, numbers, words)
+    return Answer(states, numbers, words, digests)
+
+
+def digest_of(code: object) -> str:
+    """Return a sha256. Raises ValueError for what is none."""
+    if not isinstance(code, str) or not SHA256.fullmatch(code):
+        raise ValueError("a digest is no sha256")
+    return code
 
 
 def number(key: str, value: object) -> float:

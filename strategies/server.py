@@ -23,6 +23,8 @@ class Update:
     uploads: Mapping[str, State] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     """loss, steps, coefficient-sum (FedNova's ||a||_1), seconds."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the client's memory and of its data, as far as it has any."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
 FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/flower.py", "strategies/exchange.py",
-    "strategies/replies.py", "server_app/app.py", "site_agent/executor.py", "site_agent/worker.py", "site_agent/online.py",
-    "client_app/app_files.py", "fedskew/engines/*.py", "fedskew/federation/*.py",
+    "strategies/replies.py", "server_app/app.py", "site_agent/executor.py", "site_agent/worker.py",
+    "site_agent/online.py", "client_app/app_files.py", "fedskew/engines/*.py", "fedskew/federation/*.py",
 )  # fmt: skip
 FILES = sorted(file.relative_to(ROOT).as_posix() for package in ORDER for file in (ROOT / package).rglob("*.py"))
 

@@ -115,7 +115,8 @@ class TrainedRun:
         """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
         for site in self.sites():
             try:
-                memory = recall(folder_of(self.folder.path, site.client), site.round, self.folder.run)
+                known = self.checkpoint.digests["memory"].get(site.client, "")
+                memory = recall(folder_of(self.folder.path, site.client), site.round, self.folder.run, known)
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: fresh = true repeats the run") from None
             if "private" in memory:

@@ -87,7 +87,8 @@ def ask(
             "model": shared_of(assignment),
             **{f"broadcast/{name}": state for name, state in broadcast().items()},
         }
-    config = {"assignment": text, "clients": clients, "memory": memory or [0] * len(clients), **task}
+    unknown = {f"{kind}-digests": [""] * len(clients) for kind in ("memory", "data")}
+    config = {"assignment": text, "clients": clients, "memory": memory or [0] * len(clients), **unknown, **task}
     content = RecordDict({**{name: pack(state) for name, state in models.items()}, "task": ConfigRecord(config)})
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type=kind)])
     assert not reply.has_error(), reply.error

@@ -9,7 +9,7 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,22 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import FedSkew
-from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losses, small
+from flwr.app import ConfigRecord, Message, RecordDict
+from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losses, number_of, small
 
 import client_app.tensor_files
 import fedskew
 import server_app.app
 import server_app.results
-from client_app.player import player
-from client_app.tensor_files import WriteFailed
+from client_app.memory import folder_of, recall, remember
+from client_app.player import Player, player
+from client_app.tensor_files import Damaged, WriteFailed
 from data import DataError, SettingError, federate
 from fedskew.cli.main import main
+from fedskew.engines.local import LocalGrid
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, latest
 from server_app.lock import FolderBusy
 from server_app.results import RunFolder, line_of, verified
 from strategies.exchange import TooFewReplies
@@ -101,11 +104,75 @@ def test_memory_that_is_not_where_the_server_looks_is_missed_by_the_client(train
         train(method="fedbn", rounds=3)
 
 
-def test_memory_on_other_machines_has_no_hash(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_of_memory_on_other_machines_is_of_its_digests(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     here = train("here", method="fedbn", rounds=2).summary["hash"]
     monkeypatch.setattr(server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client))
-    elsewhere = train("there", method="fedbn", rounds=2).summary["hash"]
-    assert elsewhere == {**here, "all": None, "memory": None} and here["memory"] is not None
+    there = train("there", method="fedbn", rounds=2).summary["hash"]
+    workers = train("workers", grid=LocalGrid(workers=2), method="fedbn", rounds=2).summary["hash"]
+    assert there == workers and there["memory"] not in (None, here["memory"]) and there["all"] != here["all"]
+    assert {**there, "all": 0, "memory": 0} == {**here, "all": 0, "memory": 0}
+    other = train("other", method="fedbn", rounds=2, learning_rate=0.02).summary["hash"]
+    assert other["memory"] != there["memory"]
+
+
+def test_a_memory_that_is_not_the_one_that_the_server_knows_is_refused_by_name(train: Train, tmp_path: Path) -> None:
+    plan = {3: ("nan", 0)}
+    with pytest.raises(TooFewReplies):
+        train(method="fedbn", rounds=3, grid=TamperingGrid(losses(plan)))
+    folder = folder_of(small(tmp_path / "results", method="fedbn", rounds=3).folder, 1)
+    changed = {name: {k: t + 1 for k, t in state.items()} for name, state in recall(folder, 2).items()}
+    remember(folder, 2, changed)  # whole, and of this client, run and round
+    with pytest.raises(
+        Damaged, match=r"round-000002.safetensors is whole, and not the memory that the server knows of"
+    ):
+        recall(folder, 2, known=Checkpoint.load(folder.parent.parent / "checkpoint.safetensors").digests["memory"][1])
+    said: list[str] = []
+    assert latest(RunFolder(folder.parent.parent), said.append) is not None and "not the memory" in said[0]
+
+
+def test_a_client_whose_data_have_changed_stays_out(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[int] = []
+
+    class OfData:
+        """The digests that a player has at the moment."""
+
+        def __get__(self, player: Player, owner: type) -> dict[str, str]:
+            return {"data": "ab"[bool(changed)] * 64}
+
+        def __set__(self, player: Player, value: dict[str, str]) -> None:
+            pass
+
+    monkeypatch.setattr(Player, "digests", OfData(), raising=False)
+
+    def tamper(asked: Message, records: RecordDict) -> None:
+        if not changed and asked.metadata.message_type == "train":
+            changed.append(1)
+
+    with pytest.raises(
+        TooFewReplies, match=r"round 2: 0 good replies.*client 0: DataChanged: the data are not those of"
+    ):
+        train("changed", grid=TamperingGrid(tamper), rounds=2)
+
+
+def test_a_client_that_tells_of_other_data_is_refused(train: Train) -> None:
+    def tamper(asked: Message, records: RecordDict) -> None:
+        for client in range(4):
+            if f"{client}/digests" in records:
+                other = "b" if client == 1 and number_of(asked) == 2 else "a"
+                records[f"{client}/digests"] = ConfigRecord({"data": other * 64})
+
+    class Unmoved(TamperingGrid):
+        """Forgets to send what it knows of the data."""
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            for message in messages:
+                known = message.content.config_records["task"]
+                known["data-digests"] = [""] * len(known["clients"])  # type: ignore[arg-type]
+            return super().push_messages(messages)
+
+    with pytest.raises(TooFewReplies, match=r"round 2: 3 good replies.*client 1: its data are not those of its first"):
+        train("other", grid=Unmoved(tamper), rounds=2)
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
