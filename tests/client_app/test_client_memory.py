@@ -161,3 +161,12 @@ def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) ->
     save_file({"private/x": torch.ones(1)}, right, {"kind": "memory"})
     with pytest.raises(Damaged, match="its checksum is missing"):
         recall(folders[0], 2)
+
+
+def test_a_memory_has_a_digest_and_counts_only_with_it(tmp_path: Path) -> None:
+    assert remember(tmp_path, 1, {}) == ""
+    first, second = remember(tmp_path, 1, kept(1.0)), remember(tmp_path, 2, kept(2.0))
+    assert len(first) == 64 and first != second and remember(tmp_path / "elsewhere", 5, kept(1.0)) == first
+    assert equal(recall(tmp_path, 1, known=first), kept(1.0)) and equal(recall(tmp_path, 2), kept(2.0))
+    with pytest.raises(Damaged, match=r"round-000001.safetensors is whole, and not the memory that the server knows"):
+        recall(tmp_path, 1, known=second)
