@@ -69,9 +69,9 @@ def error_of(records: dict[str, str], client: int = 0) -> str:
 def test_a_site_answers_for_itself_and_tells_nothing_of_its_machine(folder: Path) -> None:
     records = ask(folder, clients=(0, 1))
     assert error_of(records, 1) == "agreement"
-    assert {*records} == {"0/model", "0/metrics", "1/error"}
+    assert {*records} == {"0/model", "0/metrics", "0/digests", "1/error"}
     assert {*ask(folder, EVALUATE)} == {"0/test/average", "0/metrics"}
-    assert {*ask(folder, QUERY, question="readiness")} == {"0/upload/readiness"}
+    assert {*ask(folder, QUERY, question="readiness")} == {"0/upload/readiness", "0/digests"}
 
 
 def test_memory_and_cache_lie_below_the_sites_state_which_is_nobody_elses(folder: Path) -> None:
