@@ -142,7 +142,7 @@ def known_of(task: ConfigRecord) -> Iterator[tuple[int, Known]]:
     """Yield the message's clients, each with what the server knows of it."""
     columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
     assert all(isinstance(column, list) for column in columns)
-    for client, round, memory, data in zip(*columns, strict=True):  # type: ignore[arg-type]
+    for client, round, memory, data in zip(*columns, strict=True):
         yield int(client), Known(int(round), str(memory), str(data))
 
 

@@ -87,8 +87,9 @@ class Request:
         memory = [self.memory_rounds.get(client, 0) for client in clients]
         known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
         columns = {f"{kind}-digests": [codes.get(client, "") for client in clients] for kind, codes in known.items()}
-        task = {**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory, **columns}
-        content = RecordDict({**self.records, "task": ConfigRecord(task)})
+        task = ConfigRecord({**self.task, **columns})
+        task |= {"assignment": self.assignment, "clients": list(clients), "memory": memory}
+        content = RecordDict({**self.records, "task": task})
         return Message(content, dst_node_id=node, message_type=self.kind)
 
     def messages(self, dealt: Dealt) -> list[Message]:
