@@ -86,9 +86,8 @@ class Request:
         """Return the message to a node that plays these clients."""
         memory = [self.memory_rounds.get(client, 0) for client in clients]
         known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
-        columns = {f"{kind}-digests": [codes.get(client, "") for client in clients] for kind, codes in known.items()}
-        task = ConfigRecord({**self.task, **columns})
-        task |= {"assignment": self.assignment, "clients": list(clients), "memory": memory}
+        task = ConfigRecord({**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory})
+        task.update({f"{kind}-digests": [codes.get(client, "") for client in clients] for kind, codes in known.items()})
         content = RecordDict({**self.records, "task": task})
         return Message(content, dst_node_id=node, message_type=self.kind)
 
