@@ -13,7 +13,7 @@ import math
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,12 +86,17 @@ class HostileGrid(LocalGrid):
         super().__init__()
         self.attack = attack
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        for message in messages:
-            for reply in super().send_and_receive([message], timeout=timeout):
-                if f"{HOSTILE}/model" in reply.content:
-                    self.attack(unpack(message.content.array_records["model"]), reply.content)
-                yield reply
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.asked = list(messages)
+        return super().push_messages(self.asked)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        asked = {message.metadata.message_id: message for message in self.asked}
+        for reply in super().pull_messages(message_ids):
+            if f"{HOSTILE}/model" in reply.content:
+                message = asked[reply.metadata.reply_to_message_id]
+                self.attack(unpack(message.content.array_records["model"]), reply.content)
+            yield reply
 
 
 def played(results: Path, attack: str, method: str, seed: int, rounds: int) -> tuple[float, Sequence[RoundRecord]]:

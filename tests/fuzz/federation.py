@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from in_process import ManyNodes, small
 from sklearn.datasets import load_digits
 
@@ -84,9 +84,21 @@ class Replay:
     def get_node_ids(self) -> Iterable[int]:
         return list(NODES)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Give the messages the numbers that the replies speak of, and, for every reply beyond, none."""
+        self.asked = list(messages)
+        nodes = {reply.metadata.src_node_id: reply.metadata.reply_to_message_id for reply in self.messages}
+        for message in self.asked:
+            number = nodes.get(message.metadata.dst_node_id, str(message.metadata.dst_node_id))
+            message.metadata.__dict__["_message_id"] = number
+        return [message.metadata.message_id for message in self.asked]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies, and an error from every node that sends none."""
         brought, self.messages = self.messages, []
-        yield from brought
+        came = {reply.metadata.reply_to_message_id for reply in brought}
+        silent = [message for message in self.asked if message.metadata.message_id not in came]
+        return [*brought, *(Message(Error(0, ""), reply_to=message) for message in silent)]
 
 
 class Recorder(ManyNodes):
@@ -95,9 +107,14 @@ class Recorder(ManyNodes):
     def get_node_ids(self) -> Iterable[int]:
         return list(NODES)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        self.replies = list(super().send_and_receive(messages, timeout=timeout))
-        yield from self.replies
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.replies: list[Message] = []
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        arrived = list(super().pull_messages(message_ids))
+        self.replies += arrived
+        return arrived
 
 
 def copied(rounds: Strategy) -> Strategy:
@@ -105,6 +122,7 @@ def copied(rounds: Strategy) -> Strategy:
     other = copy.copy(rounds)
     other.states, other.deployed = dict(rounds.states), dict(rounds.deployed)
     other.memory_rounds = dict(rounds.memory_rounds)
+    other.digests = {kind: dict(codes) for kind, codes in rounds.digests.items()}
     return other
 
 

@@ -11,6 +11,7 @@ honest ones, whose values are finite and within the limits, and which says nothi
 
 import builtins
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +41,8 @@ def believable(stage: Stage, client: int, messages: Sequence[Message]) -> bool:
         return False
     sent = {n.split("/", 1)[1]: record for n, record in first.content.items() if n.startswith(f"{client}/")}
     honest = stage.of(client)
-    read = [name for name in honest if name != "worker"]
-    if any(name not in sent for name in read):
+    read = [name for name in honest if name not in ("worker", "digests")]
+    if any(name not in sent for name in read) or not digests_believable(sent):
         return False
     return all(
         numbers_believable(dict(sent[name]), dict(honest[name]))
@@ -49,6 +50,15 @@ def believable(stage: Stage, client: int, messages: Sequence[Message]) -> bool:
         else state_believable(name, unpack(sent[name]), unpack(honest[name]))
         for name in read
     )
+
+
+def digests_believable(sent: Mapping[str, Any]) -> bool:
+    """Return whether a reply tells digests that are some, and that of its memory if it says that it remembers."""
+    codes = dict(sent.get("digests", {}))
+    read = [codes[kind] for kind in ("memory", "data") if kind in codes]
+    if any(not isinstance(code, str) or not re.fullmatch("[0-9a-f]{64}", code) for code in read):
+        return False
+    return "memory" in codes or "metrics" not in sent or dict(sent["metrics"]).get("remembers") != 1
 
 
 def numbers_believable(sent: Mapping[str, Any], honest: Mapping[str, Any]) -> bool:
