@@ -136,6 +136,7 @@ def _abide(site: str) -> Known:
 
 _SIZES = {
     "digits": (1437, 360),
+    "digits-3-8": (285, 72),
     **{f"digits-{scanner}": (320, 90) for scanner in _SCANNERS},
     "mnist": (60_000, 10_000),
     "fashion-mnist": (60_000, 10_000),
@@ -155,6 +156,7 @@ _SIZES = {
 }
 KNOWN: dict[str, Known] = {
     "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
+    "digits-3-8": Known(("3", "8"), (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
     **{f"digits-{scanner}": _scanner() for scanner in _SCANNERS},
     "mnist": Known(
         _DIGITS, (1, 28, 28), (0.1307,), (0.3081,), "MNIST", "", tuple(f"MNIST/raw/{file}" for file in _IDX)

@@ -1,4 +1,4 @@
-"""scikit-learn's digits, and the same as four scanners would show them."""
+"""scikit-learn's digits, the same as four scanners would show them, and two of its classes."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,8 @@ SCANNERS: dict[str, Scanner] = {
 
 
 def read_digits(name: str) -> Raw:
-    """`digits`, or `digits-SCANNER`: 320 training and 90 test images of them, which no other scanner has."""
+    """`digits`; `digits-SCANNER`: 320 training and 90 test images of them, which no other scanner has; or `digits-3-8`:
+    these two classes alone."""
     from sklearn.datasets import load_digits
 
     grey_NHW, labels_N = load_digits(return_X_y=True)
@@ -38,8 +39,16 @@ def read_digits(name: str) -> Raw:
         Split(images_NHW[~is_test_N], labels_N[~is_test_N], where, "train"),
         Split(images_NHW[is_test_N], labels_N[is_test_N], where, "test"),
     )
+    if name == "digits-3-8":
+        return Raw(*map(threes_and_eights, (raw.train, raw.test)))
     _, _, scanner = name.partition("-")
     return Raw(scanned(raw.train, scanner), scanned(raw.test, scanner)) if scanner else raw
+
+
+def threes_and_eights(split: Split) -> Split:
+    """These two classes alone, as 0 and 1."""
+    chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
+    return Split(split.images[chosen], (split.labels[chosen] == 8).astype(np.int64), split.where, split.key)
 
 
 def scanned(split: Split, scanner: str) -> Split:

@@ -15,6 +15,10 @@ COMMANDS = {
     "run": ("fedskew.cli.run:run", "Run experiments, or one run from settings, and print the results."),
     "list": ("fedskew.cli.list:list_topic", "List the methods, settings, models or experiments there are."),
     "data": ("fedskew.cli.data:application", "Data sets and partitions."),
+    "diagnose": (
+        "fedskew.cli.diagnose:diagnose_source",
+        "Say which skew it is, from counts alone, how sure that is, and what is known to fail there.",
+    ),
     "report": (
         "fedskew.cli.report:report",
         "Report on experiments: ours beside the paper's, whether the claims hold, and what it took.",

@@ -17,6 +17,7 @@ from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, domain_names, i
 from data.sources.named import files_of
 from data.sources.own import seen
 from fedskew.cli.class_matrix import draw
+from fedskew.cli.diagnose import line_of
 from fedskew.cli.terminal import console
 from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.settings import parse, parse_text
@@ -101,6 +102,8 @@ def show(
     out.print(matrix_table(federation, title))
     tests = len(federation.global_test)
     out.print(f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}")
+    if diagnosis := line_of(federation):
+        out.print(diagnosis)
 
 
 @application.command(name="save-partition")
@@ -163,7 +166,7 @@ def check(
         words = " ".join(f"--set '{key}={value}'" for key, value in stated.items())
         out.print(f"fedskew run {words}")
         try:
-            federate(settings, 0)
+            out.print(f"With the default partition: {line_of(federate(settings, 0))}")
         except SettingError as error:
             out.print(f"With the default partition it will not: {error}", style="yellow")
 

@@ -1,9 +1,12 @@
 """The tables behind the main ones: classes, clients, time, runs."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
+from fedskew.diagnosis.rules import diagnose, line, plan_of
+from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.statistics import Floats
 from fedskew.report.table import NONE, SELECTION_WORDS, Table, TableCell, named, per_column, plain
@@ -69,6 +72,19 @@ def client_tables(gathered: Gathered) -> list[Table]:
             caption = f"{named(column)}accuracy in percent at each client, {SELECTION_WORDS[selection]}, mean."
             tables.append(Table(caption, [TableCell("method"), *map(TableCell, names)], rows))
     return tables
+
+
+def skew_lines(gathered: Gathered) -> list[str]:
+    """Return which skew the clients' counts show, a line a column, of its first run that has them."""
+    lines = []
+    for column in gathered.experiment.columns:
+        runs = [measured.run for row in gathered.experiment.rows for measured in gathered.of(row.label, column)]
+        for run in runs:
+            with suppress(TableError):  # one client holds everything: there is no skew
+                if table := table_of_samples(run.name, run.samples):
+                    lines.append(f"{named(column)}{line(diagnose(table, plan=plan_of(run.settings)))}")
+                    break
+    return lines
 
 
 PARTS = ("clients", "server", "evaluation", "transport and the rest")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedskew.report.claims import Verdict, judge
-from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, time_tables
+from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, skew_lines, time_tables
 from fedskew.report.gather import Gathered
 from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
 from fedskew.report.outliers import outlier_tables
@@ -90,7 +90,7 @@ def document(gathered: Gathered) -> Document:
         Section(
             "clients",
             "Clients",
-            CLIENTS,
+            " ".join([CLIENTS, *skew_lines(gathered)]),
             [
                 *number_tables(gathered, "over the clients, in percent.", SPREAD),
                 *client_tables(gathered),

@@ -187,7 +187,7 @@ def test_domains(tmp_path):
     [
         (
             DataSettings("fashon-mnist"),
-            "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, digits-plain, "
+            "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, digits-3-8, digits-plain, "
             f"{', '.join([*list(KNOWN)[2:], *ALIASES])}, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME; "
             "did you mean 'fashion-mnist'?",
         ),

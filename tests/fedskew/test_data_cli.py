@@ -21,7 +21,8 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew
     rows = {row["dataset"]: row for row in json.loads(output)}
     assert status == 0 and list(rows) == [*KNOWN, *ALIASES]
     assert {name for name, row in rows.items() if row["there"]} == {
-        "digits", "digits-plain", "digits-faint", "digits-blurred", "digits-noisy", "digits-scanners", "usps",
+        "digits", "digits-3-8", "digits-plain", "digits-faint", "digits-blurred", "digits-noisy", "digits-scanners",
+        "usps",
     }  # fmt: skip
     assert rows["usps"]["what"] == str(tmp_path / "usps.npz")
     assert "download = true" in rows["cifar10"]["what"]

@@ -1,0 +1,174 @@
+"""Tables of sites, as CSV: the samples of each class, or the moments of each feature."""
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.IGNORECASE)
+LABELS = {"", "site", "client", "hospital"}
+"""What stands above the sites' names: then classes may be called by any numbers."""
+MOST = 10**12
+"""Samples in a cell; sums of them stay far within 64 bits."""
+
+
+class TableError(ValueError):
+    """A table that cannot be used; the message names the file, the row, the column, the value and the rule."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteTable:
+    """Who holds how many samples of which class."""
+
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    counts_KC: Counts
+    """(sites, classes); every site has a sample, and every class."""
+    without: tuple[str, ...] = ()
+    """Classes and sites without a sample, which are left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and standard deviation of each feature at each site."""
+
+    features: tuple[str, ...]
+    means_KF: Floats
+    deviations_KF: Floats
+
+
+def site_table(where: str, sites: Sequence[str], classes: Sequence[str], counts_KC: Counts) -> SiteTable:
+    """Return the table without empty rows and columns.
+
+    Raises:
+        TableError: fewer than two sites, or than two classes, hold samples.
+    """
+    rows, columns = counts_KC.sum(1) > 0, counts_KC.sum(0) > 0
+    for what, names, held in (("site", sites, rows), ("class", classes, columns)):
+        if held.sum() < 2:
+            named = ", ".join(name for name, holds in zip(names, held, strict=True) if holds) or "none"
+            rule = f"a {what} with samples alone ({named}); a skew is between two or more"
+            raise TableError(f"{where}: {'no' if named == 'none' else 'one'} {rule}")
+    empty = [name for name, holds in zip((*sites, *classes), (*rows, *columns), strict=True) if not holds]
+    return SiteTable(chosen(sites, rows), chosen(classes, columns), counts_KC[rows][:, columns], tuple(empty))
+
+
+def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable | None:
+    """Return the table in `samples` of a run's settings.json, where classes have numbers; None where it has none."""
+    if not samples:
+        return None
+    counts_KC = np.array(samples["train"], np.int64)
+    return site_table(where, samples["clients"], [str(label) for label in range(counts_KC.shape[1])], counts_KC)
+
+
+def chosen(names: Sequence[str], mask: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Return the names that the mask keeps."""
+    return tuple(name for name, holds in zip(names, mask, strict=True) if holds)
+
+
+def read_counts(path: Path) -> SiteTable:
+    """Return a table of counts: a header of the classes' names, then a site's name and its samples of each class a row.
+
+    Raises:
+        TableError: the file is no such table.
+    """
+    header, rows = read(path)
+    counts = [[whole(path, row[0], name, cell) for name, cell in zip(header[1:], row[1:], strict=True)] for row in rows]
+    return site_table(str(path), [row[0] for row in rows], header[1:], np.array(counts, np.int64))
+
+
+def read_moments(path: Path, sites: Sequence[str]) -> Moments:
+    """Return the moments of the `sites`, in their order: columns `mean` and `std`, or `mean NAME` and `std NAME`.
+
+    Raises:
+        TableError: the file is no such table, or not of these sites.
+    """
+    header, rows = read(path)
+    kinds = [name.split(maxsplit=1) for name in header[1:]]
+    features = [" ".join(words[1:]) for words in kinds if words[0] == "mean"]
+    if not features or sorted(header[1:]) != sorted(f"{kind} {name}".strip() for name in features for kind in PAIR):
+        raise TableError(
+            f"{path}: columns {', '.join(header[1:])}: must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
+        )
+    by_site = {row[0]: row for row in rows}
+    if set(by_site) != set(sites):
+        odd = sorted(set(by_site) ^ set(sites))[0]
+        missing = "has no row for site" if odd in sites else "has a row for what is no site with samples:"
+        raise TableError(f"{path}: {missing} {odd!r}; the sites are those of the counts")
+    values = [[finite(path, site, name, by_site[site][header.index(name)]) for name in header[1:]] for site in sites]
+    columns = dict(zip(header[1:], np.array(values, float).T, strict=True))
+    means, deviations = ([columns[f"{kind} {name}".strip()] for name in features] for kind in PAIR)
+    if (np.array(deviations) <= 0).any():
+        feature, site = np.argwhere(np.array(deviations) <= 0)[0]
+        name, value = f"std {features[feature]}".strip(), deviations[feature][site]
+        raise TableError(f"{path}: row {sites[site]!r}, column {name!r}: {value:g}: must be greater than 0")
+    return Moments(tuple(features), np.array(means).T, np.array(deviations).T)
+
+
+PAIR = ("mean", "std")
+
+
+def read(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a CSV file, whose cells are stripped. Raises TableError."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file, strict=True) if any(map(str.strip, row))]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(rows) < 2:
+        raise TableError(f"{path}: {len(rows)} lines: must be a header and a row for each site")
+    header, rows = rows[0], rows[1:]
+    if len(header) < 2:
+        raise TableError(f"{path}: the header {header[0]!r} is a single column; columns are separated by commas")
+    if looks_like_data(header):
+        rule = "looks like data; it must be `site` and the classes' names"
+        raise TableError(f"{path}: the header {','.join(header)[:80]!r} {rule}")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise TableError(f"{path}: row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}")
+    for what, names in (("column", header[1:]), ("site", [row[0] for row in rows])):
+        for name in names:
+            if not name or not name.isprintable():
+                raise TableError(f"{path}: {what} {name!r}: must have a name, of printable characters")
+            if names.count(name) > 1:
+                raise TableError(f"{path}: {what} {name!r}: stands there {names.count(name)} times")
+    return header, rows
+
+
+def looks_like_data(header: Sequence[str]) -> bool:
+    """Return whether all columns are called by numbers that do not count up by one, below no word for a site."""
+    if not all(NUMBER.fullmatch(name) for name in header[1:]):
+        return False
+    counted = all(name.isdecimal() for name in header[1:]) and all(
+        int(right) == int(left) + 1 for left, right in pairwise(header[1:])
+    )
+    return header[0].lower() not in LABELS and not counted
+
+
+def whole(path: Path, site: str, column: str, cell: str) -> int:
+    """Return a count. Raises TableError for what is no whole number of 0 or more."""
+    value = finite(path, site, column, cell)
+    for wrong, rule in ((value < 0, "negative"), (value != int(value), "fractional"), (value > MOST, "too large")):
+        if wrong:
+            raise TableError(
+                f"{path}: row {site!r}, column {column!r}: {cell} is {rule}: a count is a whole number from 0 to 10^12"
+            )
+    return int(value)
+
+
+def finite(path: Path, site: str, column: str, cell: str) -> float:
+    """Return a number. Raises TableError for what is none, NaN or infinite."""
+    if not NUMBER.fullmatch(cell):
+        raise TableError(f"{path}: row {site!r}, column {column!r}: {cell!r} is no number")
+    if not math.isfinite(float(cell)):
+        raise TableError(f"{path}: row {site!r}, column {column!r}: {cell} is not finite")
+    return float(cell)

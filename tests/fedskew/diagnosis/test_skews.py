@@ -1,0 +1,104 @@
+"""Twelve tables made by hand, and more, get their names; what is known to fail there is named with its experiment."""
+
+import numpy as np
+import pytest
+
+from data.long_tail import long_tail
+from data.partitions import Indices, iid, lda, llt
+from fedskew.diagnosis.rules import RULES, Plan, diagnose, failing
+from fedskew.diagnosis.table import Counts, Moments, site_table
+from fedskew.experiments.experiments import load_experiments
+from fedskew.experiments.plan import plan
+from server_app.methods import METHODS
+
+LABELS_N = np.arange(6000) % 10
+
+
+def drawn(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def counted(parts: list[Indices], labels_N: Indices = LABELS_N) -> Counts:
+    return np.stack([np.bincount(labels_N[part], minlength=10) for part in parts])
+
+
+def giant() -> Counts:
+    """Ten sites of the same classes, of which the first has 20 times the others'."""
+    counts_KC = np.full((10, 10), 20)
+    counts_KC[0] = 400
+    return counts_KC
+
+
+def rare_at_one_site() -> Counts:
+    counts_KC = np.full((6, 5), 100)
+    counts_KC[:, 4] = 0
+    counts_KC[2, 4] = 30
+    return counts_KC
+
+
+TAIL_N = LABELS_N[long_tail(LABELS_N, 10, 100, 0, drawn())]
+GIANT_LABEL = np.vstack([lda_counts := counted(lda(LABELS_N, 9, 0.05, drawn())), 4 * lda_counts.sum(0)[None]])
+NO_SHIFT, SHIFT = ([100.0, 101], [60.0, 60]), ([100.0, 30], [60.0, 20])
+TABLES = [
+    ("IID", counted(iid(LABELS_N, 10, drawn())), None, set()),
+    ("LDA 0.05", counted(lda(LABELS_N, 10, 0.05, drawn())), None, {"label"}),
+    ("imbalance 100", counted(iid(TAIL_N, 10, drawn()), TAIL_N), None, {"global tail"}),
+    ("LLT 0.9", counted(llt(LABELS_N, 10, 10, 0.9, drawn())), None, {"local tails"}),
+    ("one class a site", np.diag(np.full(10, 500)), None, {"label"}),
+    ("one giant site", giant(), None, {"quantity"}),
+    ("a rare class at one site", rare_at_one_site(), None, {"label", "global tail"}),
+    ("two scanners", np.full((2, 4), 200), SHIFT, {"scanner"}),
+    ("imbalance 100, LDA 0.5", counted(lda(TAIL_N, 10, 0.5, drawn(1), 1), TAIL_N), None, {"label", "global tail"}),
+    ("imbalance 100 and a giant", np.outer([20, 1, 1, 1], [500, 200, 80, 30, 5]), None, {"global tail", "quantity"}),
+    ("two scanners of one class each", np.array([[300, 4], [5, 310]]), SHIFT, {"label|local tails", "scanner"}),
+    ("a giant beside label skew", GIANT_LABEL, None, {"label", "quantity"}),
+    ("two scanners alike", np.full((2, 4), 200), NO_SHIFT, set()),
+    ("LDA 0.1 over two classes", np.array([[60, 0], [0, 50], [40, 3], [55, 0], [0, 70]]), None, {"label"}),
+]
+
+
+@pytest.mark.parametrize(("what", "counts_KC", "moments", "names"), TABLES, ids=[table[0] for table in TABLES])
+def test_a_table_gets_its_names(
+    what: str, counts_KC: Counts, moments: tuple[list[float], list[float]] | None, names: set[str]
+) -> None:
+    sites, classes = counts_KC.shape
+    table = site_table(what, list(map(str, range(sites))), list(map(str, range(classes))), counts_KC)
+    columns = None if moments is None else Moments(("",), *(np.array(values)[:, None] for values in moments))
+    names_seen = set(diagnose(table, columns).names)
+    either = [name for name in names if "|" in name]
+    assert all(names_seen & set(name.split("|")) for name in either), names_seen
+    assert either or names_seen == names
+
+
+def test_every_rule_has_its_experiment_which_claims_it_over_three_seeds() -> None:
+    experiments = load_experiments()
+    for rule in RULES:
+        experiment = experiments[rule.experiment]
+        assert rule.method in METHODS and rule.method in {row.method for row in experiment.rows}, rule
+        if rule.experiment.startswith("fails-"):
+            assert len(experiment.seeds) == 3 and rule.method in {claim.than for claim in experiment.claims}, rule
+    assert {name for name in experiments if name.startswith("fails-")} <= {rule.experiment for rule in RULES}
+
+
+def test_a_rule_applies_to_the_data_of_its_experiment() -> None:
+    from data import federate
+
+    for rule in RULES:
+        if rule.experiment in ("demo-scanners", "baselines-long-tail"):
+            continue  # counts cannot show scanners; the other's images may not be there
+        applying = set()
+        for cell in plan(load_experiments()[rule.experiment]):
+            run = cell.run
+            dealt = federate(run.data, run.general.seed)
+            table = site_table("", dealt.client_names, dealt.dataset.class_names, dealt.counts_KC)
+            context = Plan(run.training.batch_size, run.general.participation)
+            applying.add((cell.column, rule in failing(diagnose(table, plan=context))))
+        assert any(applies for _, applies in applying), rule
+
+
+def test_scanners_beside_other_classes_are_less_sure() -> None:
+    moments = Moments(("brightness",), np.array([[100.0], [30]]), np.array([[60.0], [20]]))
+    for counts_KC, sure in ((np.full((2, 4), 200), "certain"), (np.diag([400, 400]), "perhaps")):
+        table = site_table("", ["a", "b"], list(map(str, range(counts_KC.shape[1]))), counts_KC)
+        (scanner,) = [skew for skew in diagnose(table, moments).skews if skew.name == "scanner"]
+        assert scanner.sure == sure and "(brightness)" in scanner.because
