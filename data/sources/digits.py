@@ -1,6 +1,7 @@
 """scikit-learn's digits, the same as four scanners would show them, and two of its classes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ def read_digits(name: str) -> Raw:
 def threes_and_eights(split: Split) -> Split:
     """These two classes alone, as 0 and 1."""
     chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
-    return Split(split.images[chosen], (split.labels[chosen] == 8).astype(np.int64), split.where, split.key)
+    return replace(split.take(chosen, split.key), labels=(split.labels[chosen] == 8).astype(np.int64))
 
 
 def scanned(split: Split, scanner: str) -> Split:
