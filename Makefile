@@ -35,8 +35,8 @@ fuzz: install  ## 100,000 changed replies to all methods, 10,000 changed files: 
 slow: install
 	$(BIN)/python -m pytest -m slow
 
-signals: install  ## every signal at every moment on every engine and on a sweep; wants a quiet machine
-	$(BIN)/python -m pytest -m signals
+signals: install  ## every signal at every moment on every engine and on sweeps, as a table; wants a quiet machine
+	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
 
 federation: install  ## four sites with their own data through gate, TLS and keys; right if the hash is the rehearsal's
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
@@ -49,7 +49,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-newest: install  ## the fast suite with the newest flwr: a report, which fails nothing
+newest: install  ## what touches flwr with the newest flwr: a report, which fails nothing
 	.ci/newest
 
 bill: install  ## write the bill of materials of what is installed, in CycloneDX

@@ -3,6 +3,7 @@
 Only the standard library is imported here: the command sets its handlers before torch and flwr are loaded.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -30,6 +31,13 @@ def tell() -> None:
     """Print the sentence to stderr."""
     with contextlib.suppress(OSError):  # a closed terminal
         os.write(2, SENTENCE)
+
+
+def finish() -> NoReturn:
+    """End the process, with what has to be done at its end but without Python's, which frees objects for a second."""
+    atexit._run_exitfuncs()
+    tell()
+    os._exit(INTERRUPTED)
 
 
 def abandon() -> NoReturn:

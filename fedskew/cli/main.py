@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 
-from fedskew.interrupt import INTERRUPTED, abandon, end_children, heed, leave, one_interrupt, tell
+from fedskew.interrupt import INTERRUPTED, abandon, end_children, finish, heed, leave, one_interrupt
 
 
 def main() -> None:
@@ -19,6 +19,5 @@ def main() -> None:
     if status == INTERRUPTED or arrived.is_set():
         heed(signal.SIG_IGN)
         end_children()
-        tell()
-        status = INTERRUPTED
+        finish()
     sys.exit(status)

@@ -22,7 +22,7 @@ import psutil
 import tomli_w
 
 from data.text import spoken
-from fedskew.engines.processes import alive, claim, clear_leftovers, end, mark, marked, note_owner
+from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, mark, marked, note_owner
 from fedskew.interrupt import one_interrupt
 
 DEFAULTS = {  # the user's environment goes before them
@@ -41,6 +41,7 @@ DEFAULTS = {  # the user's environment goes before them
 }
 SHORT = 32
 """Length of a folder's name below which Ray's sockets in it stay within the 107 bytes that a socket's path may have."""
+PREFIX = "fedskew-"
 START_TIMEOUT = 60.0
 """Seconds until the SuperLink has to listen."""
 LOG_LAG = 0.6
@@ -81,7 +82,8 @@ def launch(
         raise LaunchFailed(f"no pyproject.toml in {app}: the Ray engine needs a clone installed by `pip install -e .`")
     federation = federation_words(nodes, federation_config)
     clear_leftovers()
-    with one_interrupt(), tempfile.TemporaryDirectory(prefix="fedskew-", ignore_cleanup_errors=True) as temporary:
+    temporary_folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=short_folder(), ignore_cleanup_errors=True)
+    with one_interrupt(), temporary_folder as temporary:
         note_owner(Path(temporary))
         settings = Path(temporary, "run.toml")
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
@@ -98,13 +100,19 @@ def launch(
             raise
 
 
+def short_folder() -> str:
+    """Return where temporary folders go, or /tmp where that is too long a name for Ray's sockets."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) + len(f"/{PREFIX}xxxxxxxx") < SHORT else SHORTEST
+
+
 class _Flower:
     """flwr's commands on one SuperLink, with their home and their working directory in a temporary folder."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.home, self.folder = home, folder
         self.path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        defaults = DEFAULTS | ({"RAY_TMPDIR": str(home)} if len(str(home)) < SHORT else {})
+        defaults = DEFAULTS | {"RAY_TMPDIR": str(home)}
         self.environment = defaults | os.environ | mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
         self.started: list[subprocess.Popen[bytes]] = []
         (home / "empty").mkdir()  # a neutral working directory: clients import from there first

@@ -10,7 +10,7 @@ from concurrent import futures
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.util import get_temp_dir
@@ -147,8 +147,9 @@ def fork_server(*preload: str) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
     clear_leftovers()
-    with held_back():
-        forkserver.ensure_running()
+    for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first ends a block's hold
+        with held_back():
+            ensure_running()
     if multiprocessing.parent_process() is None:  # a worker uses the folder of its parent, which outlives it
         note_owner(Path(get_temp_dir()))
     return context

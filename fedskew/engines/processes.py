@@ -20,6 +20,8 @@ from server_app.lock import FolderBusy
 RUN = "FEDSKEW_RUN"
 LAUNCHER = "FEDSKEW_LAUNCHER"
 OWNER = "fedskew-owner"
+SHORTEST = "/tmp"
+"""Where temporary folders go whose usual place has too long a name."""
 PATIENCE = 1.0
 """Seconds between asking a process to end and killing it: short, as checkpoints on disk are whole at any moment."""
 _UNREADABLE = (psutil.NoSuchProcess, psutil.AccessDenied)  # a zombie is a NoSuchProcess, too
@@ -144,7 +146,8 @@ def machine() -> str:
 
 def clear_leftovers() -> None:
     """Delete the temporary folders of this machine's killed commands, but for those that Ray's processes still use."""
-    for note in Path(tempfile.gettempdir()).glob(f"*/{OWNER}"):
+    places = {Path(tempfile.gettempdir()), Path(SHORTEST)}
+    for note in (note for place in places for note in place.glob(f"*/{OWNER}")):
         with contextlib.suppress(OSError, ValueError):
             host, name = note.read_text().split()
             if host == machine() and _launcher(name) is None and str(note.parent) not in homes():

@@ -2,118 +2,20 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import psutil
 import pytest
+from signal_matrix import ENGINES, MOMENTS, PAIRS, WAIT, Cell, Command, cells
 
-from fedskew.engines.local import LocalGrid
+from fedskew.engines.local import LocalGrid, fork_server
 from fedskew.interrupt import SENTENCE, SIGNALS, held_back, one_interrupt
-
-ROOT = Path(__file__).resolve().parents[2]
-WAIT = 120.0
-"""Seconds for what comes in a few on a quiet machine."""
-
-SITE = """
-import os, sys, time
-
-def halt(event, arguments):
-    kind, name = os.environ["HALT_AT"].split(":")
-    if event == kind and name in str(arguments[0]):
-        open(os.environ["HALT_MARK"], "w").close()
-        time.sleep(1000)
-
-sys.addaudithook(halt)
-"""
-"""A `sitecustomize` for every process of a command: it comes to rest, for ever, at the event that HALT_AT names."""
-
-MODEL = """
-import os, time
-from torch import nn
-from client_app.models import Classifier
-
-class Halting(nn.Module):
-    def forward(self, x):
-        if len(x) > 2 and os.environ["HALT_AT"] == ("round:" if self.training else "evaluation:"):
-            open(os.environ["HALT_MARK"], "w").close()
-            time.sleep(1000)
-        return x.flatten(1)
-
-def build(shape, classes):
-    return Classifier(Halting(), nn.Linear(64, classes))
-"""
-
-MOMENTS = {
-    "import": "import:torch",
-    "data": "open:digits.csv",
-    "round": "round:",
-    "evaluation": "evaluation:",
-    "checkpoint": "os.rename:.checkpoint.safetensors.",
-    "end": "open:.summary.json.",
-}
-ENGINES = {
-    "inprocess": ["--engine", "inprocess"],
-    "workers": ["--engine", "workers", "--workers", "2"],
-    "ray": ["--engine", "ray", "--workers", "2"],
-    "sweep": ["demo-missing", "--engine", "inprocess", "--jobs", "2"],
-    "sweep of workers": ["demo-missing", "--engine", "workers", "--workers", "2", "--jobs", "2"],
-}
-PAIRS = [(number, group) for number in SIGNALS for group in (False, True)]
-
-
-class Command:
-    """`fedskew run`, in a session and with a temporary folder of its own, that halts at a moment."""
-
-    def __init__(self, folder: Path, words: Sequence[str], moment: str) -> None:
-        (folder / "sitecustomize.py").write_text(SITE)
-        (folder / "halting.py").write_text(MODEL)
-        self.folder, self.mark, self.temporary = folder, folder / "mark", Path(tempfile.mkdtemp(dir="/tmp"))
-        self.environment = {
-            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
-            "HALT_AT": MOMENTS[moment],
-            "HALT_MARK": str(self.mark),
-            "TMPDIR": str(self.temporary),
-            "XDG_CACHE_HOME": str(folder / "cache"),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        }
-        settings = {"results": folder / "results", "model": "halting:build", "rounds": 1, "device": "cpu"}
-        changes = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedskew", "run", *words, *changes],
-            env=os.environ | self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def halted(self) -> None:
-        """Return once one of its processes has come to the moment."""
-        deadline = time.monotonic() + WAIT
-        while not self.mark.exists():
-            assert self.process.poll() is None, "it ended before"
-            assert time.monotonic() < deadline, "the moment never came"
-            time.sleep(0.02)
-
-    def processes(self) -> list[psutil.Process]:
-        """Return what is left of it."""
-        left = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("HALT_MARK") == str(self.mark) and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(process)
-        return left
-
-    def signal(self, number: signal.Signals, group: bool) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if group else os.kill)(self.process.pid, number)
 
 
 @pytest.fixture
@@ -121,53 +23,52 @@ def halting(tmp_path: Path) -> Iterator[list[Command]]:
     commands: list[Command] = []
     yield commands
     for command in commands:
-        for process in command.processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        command.process.wait()
-        shutil.rmtree(command.temporary)
+        command.clear()
 
 
-def ends(command: Command, number: signal.Signals, group: bool) -> None:
-    command.halted()
-    command.signal(number, group)
-    errors = command.process.communicate(timeout=WAIT)[1]
-    assert (command.process.returncode, errors) == (130, SENTENCE.decode())
-    deadline = time.monotonic() + WAIT
-    while (left := command.processes()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
-    assert list(command.temporary.iterdir()) == []
-
-
-@pytest.mark.parametrize(("number", "group"), PAIRS[::2] + PAIRS[1:2])
-def test_a_signal_while_modules_load(
-    tmp_path: Path, halting: list[Command], number: signal.Signals, group: bool
-) -> None:
+@pytest.mark.parametrize(("number", "whom"), PAIRS[::2] + PAIRS[1:2])
+def test_a_signal_while_modules_load(tmp_path: Path, halting: list[Command], number: signal.Signals, whom: str) -> None:
     halting.append(Command(tmp_path, [], "import"))
-    ends(halting[0], number, group)
-
-
-@pytest.mark.signals
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_signal_at_every_moment(tmp_path: Path, halting: list[Command], engine: str, moment: str) -> None:
-    """Every engine meets every moment, and every signal to the command alone and to its group."""
-    shift = int(os.environ.get("SHIFT", "0"))  # with 0 to 5 all 36 pairings of a moment and a signal
-    pair = PAIRS[(list(MOMENTS).index(moment) + list(ENGINES).index(engine) + shift) % len(PAIRS)]
-    halting.append(Command(tmp_path, ENGINES[engine], moment))
-    ends(halting[0], *pair)
-
-
-@pytest.mark.signals
-@pytest.mark.parametrize("engine", ["inprocess", "workers", "sweep"])
-def test_ctrl_c_again_and_again(tmp_path: Path, halting: list[Command], engine: str) -> None:
-    halting.append(Command(tmp_path, ENGINES[engine], "round"))
     halting[0].halted()
-    for _ in range(3):
-        halting[0].signal(signal.SIGINT, group=True)
-        time.sleep(0.05)
-    ends(halting[0], signal.SIGINT, group=True)
+    halting[0].signal(number, whom)
+    assert halting[0].ended() == (130, SENTENCE.decode())
+    assert halting[0].left(WAIT) == []
+
+
+def test_the_matrix_names_what_is_left(tmp_path: Path, halting: list[Command]) -> None:
+    """`make signals` plays all of it; here only that it sees what it is to see."""
+    halting.append(Command(tmp_path, [], "import"))
+    halting[0].halted()
+    (halting[0].temporary / "pymp-left").mkdir()
+    row, good = Cell("inprocess", "import", signal.SIGKILL, "command").row(halting[0], 0.5)
+    assert not good and row.endswith(f"| -9; said '' | {halting[0].temporary / 'pymp-left'} | MISS |")
+    every = [cell for engine in ENGINES for cell in cells(engine)]
+    assert {cell.moment for cell in every} == {*MOMENTS} and len(set(every)) == len(every) == 4 * 37 + 2 * 6
+    for engine in ENGINES:
+        assert {(cell.number, cell.whom) for cell in cells(engine)} >= {*PAIRS}
+
+
+def heedless(pid: int) -> set[signal.Signals]:
+    """Return the signals that a process blocks or ignores."""
+    fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    mask = int(fields["SigBlk"], 16) | int(fields["SigIgn"], 16)
+    return {number for number in SIGNALS if mask >> (number - 1) & 1}
+
+
+def test_no_process_that_workers_need_takes_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C in the terminal reaches them too; whoever starts the tracker of semaphores unblocks signals."""
+    monkeypatch.setattr(resource_tracker, "ensure_running", resource_tracker.ResourceTracker().ensure_running)
+    monkeypatch.setattr(forkserver, "ensure_running", forkserver.ForkServer().ensure_running)
+    before = set(psutil.Process().children())
+    fork_server("json")
+    children = set(psutil.Process().children()) - before
+    try:
+        assert len(children) == 2
+        assert all(heedless(child.pid) >= {*SIGNALS} for child in children)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_nobody_waits_for_a_worker_that_is_busy() -> None:
