@@ -1,6 +1,7 @@
 """Files of tensors and text with a checksum, written in one step: a reader finds the old file or the new one."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise WriteFailed(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        where = getattr(error, "filename2", None) or path  # what was to be replaced
+        raise WriteFailed(f"{where} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_atomically(
@@ -88,6 +90,8 @@ def check_length(path: Path) -> None:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """Open a file of tensors, which is as long as its head says. Raises Damaged for what is none."""
+    if path.is_dir():  # safetensors speaks of a device, and names no file
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
         with safe_open(path, "pt") as file:
             yield file

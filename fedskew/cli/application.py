@@ -84,6 +84,8 @@ def run_command_line() -> int:
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
         return error.exit_code
+    except IsADirectoryError as error:
+        return complain(f"{error.filename}: is a folder where a file belongs", BAD_INPUT)
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         from data import DataError, SettingError  # whoever raises one has imported them
         from data.text import sentence
