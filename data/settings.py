@@ -35,6 +35,10 @@ PERCENT = Rule(
 )
 
 
+LARGEST_INPUT = 100_000_000
+"""Numbers that one image or vector may have."""
+
+
 @dataclass(frozen=True)
 class DataSettings(Settings):
     """Which data, and how they are dealt out to the clients."""
@@ -83,7 +87,7 @@ class DataSettings(Settings):
     """Long tail: size of the largest class over size of the smallest; 1 leaves the classes as they are."""
     largest_class: Annotated[int, Ge(0)] = 0
     """Long tail: images of class 0, n_max; 0 is as many as the smallest class allows all to have before the cut."""
-    clients: Annotated[int, Ge(0)] = 0
+    clients: Annotated[int, Ge(0), Le(1_000_000)] = 0
     """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: Annotated[str, OneOf(*PARTITIONS)] = "auto"
     """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
@@ -145,9 +149,11 @@ class DataSettings(Settings):
         """
         sides = self.input_shape.lower().split("x")
         rule = "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
-        valid = len(sides) in (1, 3) and all(side.strip().isdecimal() and int(side) > 0 for side in sides)
-        self.require(valid, "input_shape", rule)
-        return tuple(map(int, sides))
+        short = all(side.strip().isdecimal() and len(side) < 10 for side in sides)
+        self.require(short and len(sides) in (1, 3) and all(map(int, sides)), "input_shape", rule)
+        shape = tuple(map(int, sides))
+        self.require(math.prod(shape) <= LARGEST_INPUT, "input_shape", f"must be at most {LARGEST_INPUT} numbers")
+        return shape
 
     @property
     def means(self) -> tuple[float, ...]:

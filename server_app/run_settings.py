@@ -45,7 +45,7 @@ class GeneralSettings(Settings):
     """One method, or several that compose, as in fedshift+fedbn+iwds."""
     model: Annotated[str, MODEL] = "auto"
     """A model of `fedskew list models`, or one's own as MODULE:FUNCTION; auto is the papers' choice for the data."""
-    rounds: Annotated[int, Ge(1)] = 20
+    rounds: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Communication rounds."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""

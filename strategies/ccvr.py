@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from client_app.models import Classifier
@@ -34,7 +34,7 @@ class CCVR(ServerMethod):
     final_question: ClassVar[str] = "class-statistics"
     needs_whole_model: ClassVar[bool] = True
 
-    features_per_class: Annotated[int, Ge(0)] = 200
+    features_per_class: Annotated[int, Ge(0), Le(100_000)] = 200
     """M_c: virtual features of each class that any client holds."""
     head_steps: Annotated[int, Ge(0)] = 300
     """Full-batch steps of the head, from the average's."""

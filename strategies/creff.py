@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from client_app.models import Classifier
@@ -30,7 +30,7 @@ class FederatedFeatures(ServerMethod):
     loss_name: ClassVar[str]
     """What the round's record calls the mean distance after the round's steps."""
 
-    features_per_class: Annotated[int, Ge(0)] = 100
+    features_per_class: Annotated[int, Ge(0), Le(100_000)] = 100
     """m: federated features of each class."""
     feature_steps: Annotated[int, Ge(0)] = 100
     """I: gradient steps on the features in a round."""

@@ -29,7 +29,7 @@ log = logging.getLogger("fedskew")
 class ExchangeSettings(Settings):
     """How the server reaches its clients."""
 
-    nodes: Annotated[int, Ge(1)] = 1
+    nodes: Annotated[int, Ge(1), Le(1_000_000)] = 1
     """Connected nodes to wait for before asking; any node plays any client in a simulation."""
     node_wait: Annotated[float, Ge(0)] = 60.0
     """Seconds to wait for them; then the run fails."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from client_app.models import Classifier
@@ -36,7 +36,7 @@ class FedBE(ServerMethod):
 
     distribution: Annotated[str, OneOf("gaussian", "dirichlet")] = "gaussian"
     """gaussian or dirichlet: how models are drawn."""
-    models: Annotated[int, Ge(0)] = 10
+    models: Annotated[int, Ge(0), Le(10_000)] = 10
     """M: models drawn in a round; 0 leaves the mean and the clients as teachers."""
     variance_scale: Annotated[float, Ge(0)] = 0.1
     """gaussian: factor on the noise."""

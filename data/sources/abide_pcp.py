@@ -1,6 +1,7 @@
 """ABIDE I as the Preprocessed Connectomes Project (Craddock et al., 2013) gives it out and nilearn downloads it."""
 
 import csv
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,10 @@ def read_pcp(folder: Path, site: str) -> Site:
         if (group := diagnoses.get(subject, "nothing")) not in LABELS:
             raise DataError(f"{folder / PHENOTYPES}: DX_GROUP of {subject} is {group}: must be 1 or 2")
         try:
-            series = np.loadtxt(file, np.float32, ndmin=2)
-        except ValueError as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of a file without a number, whose subject is not to be left out
+                series = np.loadtxt(file, np.float32, ndmin=2)
+        except (ValueError, UserWarning) as error:
             raise DataError(f"{file}: {error}") from error
         if (series != series[:1]).any(axis=0).all():
             kept.append(series)

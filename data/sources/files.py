@@ -102,7 +102,7 @@ def open_image(
     """
     from PIL import Image
 
-    Image.MAX_IMAGE_PIXELS = max_pixels
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, max_pixels
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a file says beside its pixels
@@ -118,6 +118,8 @@ def open_image(
         raise DataError(f"{file}: is an image of more pixels than max-image-pixels = {max_pixels}") from None
     except Exception as error:  # a damaged file surfaces as anything, a SyntaxError among others
         raise DataError(f"{file}: cannot be read as an image: {said(error)}") from error
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
     box = None
     if size is not None and central:
         scale = 7 / 8 * min(image.width / size[0], image.height / size[1])

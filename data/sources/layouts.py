@@ -1,5 +1,6 @@
 """Readers of the official layouts that torchvision does not know; images in folders stay undecoded."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from data.sources.abide import read_site, windows_of
 from data.sources.abide_pcp import fetch_pcp, incomplete, read_pcp
 from data.sources.catalog import KNOWN
 from data.sources.files import ImageFiles, said
+from data.sources.npz import refuse_large
 from data.sources.own import read_split, visible
 from data.sources.splits import Raw, Split, stratified
 
@@ -36,10 +38,13 @@ def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Ra
 
 def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """X (32, 32, 3, N) and y (N, 1); SVHN's label 10 is the digit 0."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     splits = []
     for key, file in zip(("train", "test"), KNOWN[name].files, strict=True):
+        heads = [head for head in whosmat(root / file) if head[0] in ("X", "y")]
+        sizes = {array: math.prod(shape) * np.dtype(kind).itemsize for array, shape, kind in heads}
+        refuse_large(root / file, sizes, settings)
         arrays = loadmat(root / file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
         splits.append(Split(np.moveaxis(arrays["X"], -1, 0), np.where(labels == 10, 0, labels), str(root / file), key))

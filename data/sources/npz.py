@@ -42,16 +42,21 @@ def read_arrays(
             if missing := [key for key in keys if key not in members]:
                 present = ", ".join(members) or "nothing"
                 raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
-            size, most = sum(members[key].file_size for key in keys), settings.max_unpacked_mib
-            if size > most * MIB:
-                rule = f"more than max-unpacked-mib = {most} allows"
-                raise DataError(f"{path}: {', '.join(keys)}: {math.ceil(size / MIB)} MiB unpacked: {rule}")
+            refuse_large(path, {key: members[key].file_size for key in keys}, settings)
             check({key: _head(archive, members[key]) for key in keys})
             return {key: _array(archive, members[key]) for key in keys}
     except DataError:
         raise
     except Exception as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
         raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {said(error)}") from error
+
+
+def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -> None:
+    """Raise DataError where arrays of so many bytes, by name, are more than the settings allow."""
+    size, most = sum(sizes.values()), settings.max_unpacked_mib
+    if size > most * MIB:
+        rule = f"more than max-unpacked-mib = {most} allows"
+        raise DataError(f"{path}: {', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked: {rule}")
 
 
 def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:

@@ -65,8 +65,8 @@ def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]
 
 
 def seen(name: str, settings: DataSettings) -> dict[str, str]:
-    """What `classes` and `input-shape` would fit the data on disk; empty where the data cannot be read."""
-    path = path_of(name, settings)
+    """What `classes` and `input-shape` would fit the data on disk, as far as those can be read."""
+    path, guessed = path_of(name, settings), dict[str, str]()
     try:
         if name.startswith("npz:"):
             raw = read_npz(path, settings)
@@ -79,11 +79,12 @@ def seen(name: str, settings: DataSettings) -> dict[str, str]:
             table = read_table(path, settings)
             return {"classes": ",".join(classes_of(table.labels)), "input-shape": str(table.numbers_NF.shape[1])}
         names = sorted({folder.name for key in ("train", "test") for folder in visible(path / key)})
+        guessed["classes"] = ",".join(names)
         first = next(file for folder in visible(path / "train") for file in visible(folder))
         image = open_image(first, 0, max_pixels=settings.max_image_pixels)
-        return {"classes": ",".join(names), "input-shape": "x".join(map(str, (image.shape[2], *image.shape[:2])))}
+        return {**guessed, "input-shape": "x".join(map(str, (image.shape[2], *image.shape[:2])))}
     except (OSError, ValueError, TypeError, StopIteration):
-        return {}
+        return guessed
 
 
 def visible(folder: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from data.sources.named import files_of
 from data.sources.own import seen
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.diagnose import line_of
-from fedskew.cli.terminal import console
+from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.settings import parse, parse_text
 
@@ -150,19 +151,24 @@ def check(
     path: Annotated[str, typer.Argument(help="An npz or CSV file, or a folder with train/CLASS/* and test/CLASS/*.")],
     classes: Annotated[str, typer.Option(help="The setting classes; found out when empty.")] = "",
     input_shape: Annotated[str, typer.Option(help="The setting input-shape; found out when empty.")] = "",
+    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
+    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
 ) -> None:
     """Say whether one's own data will work, and with which settings; every image is read."""
     name = own_name(path)
-    guessed = seen(name, DataSettings(name))
+    limited = DataSettings(name, max_image_pixels=max_image_pixels, max_unpacked_mib=max_unpacked_mib)
+    guessed = seen(name, limited)
     classes, shape = classes or guessed.get("classes", ""), input_shape or guessed.get("input-shape", "")
     stated = {"dataset": name, "classes": classes, "input-shape": shape}
     with tempfile.TemporaryDirectory() as cache:
-        settings = DataSettings(name, classes=classes or "2", input_shape=shape or "3x32x32", cache=cache)
+        settings = replace(limited, classes=classes or "2", input_shape=shape or "3x32x32", cache=cache)
         data = load(settings)
         out.print(f"{path} will work.", style="green")
         if beyond_one(data):
             out.print("Images of floating-point numbers are taken as 0..1, and some are outside.", style="yellow")
         out.print(counts_table(data))
+        limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
+        stated |= {key: str(value) for key, value in limits.items() if not limited.is_default(key.replace("-", "_"))}
         words = " ".join(f"--set '{key}={value}'" for key, value in stated.items())
         out.print(f"fedskew run {words}")
         try:

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from client_app.process import choose_device
-from data import SettingError
-from fedskew.cli.terminal import console
+from data import DataSettings, SettingError
+from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.export import from_run
 from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
@@ -52,11 +52,14 @@ def predict(
     ],
     site: Annotated[str, typer.Option(help="Whose batch norm, where the sites keep that.")] = "",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")] = None,
+    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
+    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Use an exported model on images; where their classes are known, say how well it does."""
     folder = ModelFolder(model)
-    inputs = read_inputs(data, folder.description, choose_device("auto"))
+    limits = DataSettings(max_image_pixels=max_image_pixels, max_unpacked_mib=max_unpacked_mib)
+    inputs = read_inputs(data, folder.description, choose_device("auto"), limits)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)

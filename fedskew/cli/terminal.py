@@ -4,12 +4,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
+
+MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]
+MaxUnpackedMiB = Annotated[int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")]
 
 UNBOUNDED = 200
 """Columns of a file or a pipe, which has no edge to cut tables at."""

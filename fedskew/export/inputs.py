@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data import DataError, Samples
+from data import DataError, DataSettings, Samples
 from data.sources.files import ImageFiles
 from data.sources.npz import Arrays, read_arrays
 from data.sources.own import read_split, visible
@@ -27,12 +27,13 @@ class Inputs:
     """Whether the samples' labels mean anything."""
 
 
-def read_inputs(path: Path, about: Description, device: str = "cpu") -> Inputs:
+def read_inputs(path: Path, about: Description, device: str = "cpu", limits: DataSettings | None = None) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels) or of a folder (images, or class folders of them).
 
-    Raises DataError, naming file or folder, when there are none or the model cannot take them.
+    Of `limits` max-image-pixels and max-unpacked-mib count. Raises DataError, naming file or folder, when there are
+    none or the model cannot take them.
     """
-    images, labels_N, names, labeled = folder(path, about) if path.is_dir() else npz(path, about)
+    images, labels_N, names, labeled = (folder if path.is_dir() else npz)(path, about, limits or about.data)
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
         images if isinstance(images, ImageFiles) else torch.from_numpy(np.ascontiguousarray(images)).to(device),
@@ -46,19 +47,19 @@ def read_inputs(path: Path, about: Description, device: str = "cpu") -> Inputs:
 Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
 
 
-def npz(path: Path, about: Description) -> Read:
+def npz(path: Path, about: Description, limits: DataSettings) -> Read:
     """Read images and, if there, labels."""
 
     def split(arrays: Arrays) -> Split:
         labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
         return Split(arrays["images"], labels_N, str(path), "")
 
-    arrays = read_arrays(path, ("images",), (("labels",),), about.data, lambda heads: check_form(split(heads)))
+    arrays = read_arrays(path, ("images",), (("labels",),), limits, lambda heads: check_form(split(heads)))
     images, labels = checked(split(arrays), about.shape, len(about.class_names))
     return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
 
 
-def folder(path: Path, about: Description) -> Read:
+def folder(path: Path, about: Description, limits: DataSettings) -> Read:
     """List the images, which are decoded as they are asked for."""
     if len(about.shape) == 1:
         rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
@@ -68,13 +69,13 @@ def folder(path: Path, about: Description) -> Read:
         raise DataError(f"{path}: holds no image")
     labeled = all(entry.is_dir() for entry in entries)
     if labeled:
-        split = read_split(path, "", about.class_names, about.shape, about.data)
+        split = read_split(path, "", about.class_names, about.shape, limits)
         assert isinstance(split.images, ImageFiles)
         files, labels_N = split.images, split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
         raise DataError(f"{path}: holds folders and files: must hold images alone, or a folder of them for each class")
     else:
-        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, about.data.max_image_pixels)
+        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, limits.max_image_pixels)
         labels_N = np.zeros(len(entries), np.int64)
     names = [str(files.path(index).relative_to(path)) for index in range(len(files))]
     return replace(files, central=about.crop == "center"), labels_N, names, labeled

@@ -65,6 +65,8 @@ def changed(tmp_path: Path, change: str) -> None:
         csv.write_text(csv.read_text().replace("NYU_0050953,2", "NYU_0050953,-9999"))
     elif change == "damaged":
         file.write_text(file.read_text() + "1.0\t2.0\n")
+    elif change == "emptied":
+        file.write_text("")
     elif change == "other regions":
         file.write_text("\n".join(line.rsplit("\t", 1)[0] for line in file.read_text().splitlines()))
     elif change == "nobody":
@@ -81,6 +83,7 @@ def changed(tmp_path: Path, change: str) -> None:
         ("not in the csv", "DX_GROUP of NYU_0050953 is nothing: must be 1 or 2"),
         ("diagnosis", "DX_GROUP of NYU_0050953 is -9999: must be 1 or 2"),
         ("damaged", "NYU_0050953_rois_ho.1D: "),
+        ("emptied", "NYU_0050953_rois_ho.1D: "),
         ("other regions", "subjects have 4 and 5 regions, not all the same"),
         ("nobody", "every subject of NYU has a region that never changes"),
         ("columns", "abide-nyu cannot be read: KeyError: 'SITE_ID'"),

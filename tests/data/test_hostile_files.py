@@ -76,6 +76,35 @@ def test_a_head_that_states_more_than_there_is_takes_no_memory(tmp_path, nothing
     refused(write(tmp_path / "c.npz", train_images=head), "has 192 bytes, and its head states 160")
 
 
+def test_a_mat_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path, monkeypatch):
+    from scipy.io import savemat
+
+    (tmp_path / "SVHN").mkdir()
+    for name in ("train", "test"):
+        arrays = {"X": np.zeros((32, 32, 3, 400)), "y": np.zeros((400, 1), np.uint8)}
+        savemat(tmp_path / "SVHN" / f"{name}_32x32.mat", arrays, do_compression=True)
+    assert (tmp_path / "SVHN" / "train_32x32.mat").stat().st_size < 2**15
+    monkeypatch.setattr("scipy.io.loadmat", lambda *given, **more: pytest.fail("unpacked"))
+    settings = DataSettings("svhn", str(tmp_path), max_unpacked_mib=9, cache=str(tmp_path / "cache"))
+    refused(settings, "train_32x32.mat: X, y: 10 MiB unpacked: more than max-unpacked-mib = 9 allows")
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"classes": "9999999999"}, "classes = '9999999999': must be less than a million classes"),
+        ({"classes": "9" * 5000}, "must be less than a million classes"),
+        ({"input_shape": "1x20000x20000"}, "input-shape = '1x20000x20000': must be at most 100000000 numbers"),
+        ({"input_shape": f"1x1x{'9' * 5000}"}, "must be CHANNELSxHEIGHTxWIDTH"),
+        ({"clients": 9999999999}, "clients = 9999999999: must be 0 to 1000000"),
+    ],
+)
+def test_a_count_that_no_memory_holds_is_refused(change, rule):
+    with pytest.raises(SettingError, match=rule):
+        settings = DataSettings("npz:own.npz", **({"classes": "2", "input_shape": "1x4x4"} | change))
+        assert settings.num_classes and settings.shape
+
+
 @pytest.mark.parametrize("damage", ["cut stream", "broken head", "unknown type", "no array", "another version"])
 def test_a_broken_npz_file_is_one_sentence(tmp_path, damage):
     whole = npy(np.arange(64, dtype=np.uint8).reshape(4, 4, 4))
@@ -129,7 +158,9 @@ def test_the_largest_picture_is_a_setting(tmp_path):
         (tmp_path / "pets" / place).mkdir(parents=True)
         Image.new("L", (20, 30), 7).save(tmp_path / "pets" / place / "1.png")
     settings = {"dataset": f"folder:{tmp_path / 'pets'}", "classes": "cat,dog", "input_shape": "1x4x4"}
+    before = Image.MAX_IMAGE_PIXELS
     assert (load(DataSettings(**settings, max_image_pixels=600)).train_inputs == 7).all()
+    assert before == Image.MAX_IMAGE_PIXELS, "others that open images have their own limit"
     (tmp_path / "pets/train/cat/1.png").touch()  # no cached copy any more
     refused(DataSettings(**settings, max_image_pixels=599), "cat/1.png: .* more pixels than max-image-pixels = 599")
     for key in ("max_image_pixels", "max_unpacked_mib"):

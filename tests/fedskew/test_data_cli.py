@@ -102,6 +102,12 @@ def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: 
     stated = "'classes=2'" if kind == "npz" else "'classes=cat,dog'"
     assert f"fedskew run --set 'dataset={kind}:{path}' --set {stated} --set 'input-shape=1x6x5'" in output
     assert ("100" if kind == "npz" else "60") in output
+    limit, most = ("max-unpacked-mib", 4096) if kind == "npz" else ("max-image-pixels", 30)
+    status, output, _ = fedskew("data", "check", path, f"--{limit}", most)
+    assert status == 0 and (f"--set '{limit}={most}'" in output) == (kind != "npz")
+    if kind != "npz":
+        status, _, errors = fedskew("data", "check", path, f"--{limit}", 29)
+        assert status == 2 and "more pixels than max-image-pixels = 29" in errors
 
 
 def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:

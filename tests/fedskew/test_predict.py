@@ -283,6 +283,9 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
     }.items():
         status, _, errors = fedskew("predict", digits / "creff", tmp_path / name)
         assert (status, errors.count("\n")) == (2, 1) and words in errors, errors
+    np.savez(tmp_path / "large.npz", images=np.zeros((2**15, 8, 8), np.uint8))
+    status, _, errors = fedskew("predict", digits / "creff", tmp_path / "large.npz", "--max-unpacked-mib", 1)
+    assert status == 2 and "more than max-unpacked-mib = 1 allows" in errors
     status, _, errors = fedskew(
         "predict", digits / "creff", digits / "test.npz", "--output", tmp_path / "no" / "file.csv"
     )
