@@ -17,6 +17,7 @@ PRIVATE = {
         "fedskew/engines/local.py",
         "fedskew/federation/control.py",
         "tests/client_app/test_client_messages.py",
+        "tests/fuzz/changes.py",
     ],
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
     "flwr.cli.build": ["client_app/app_files.py", "tests/test_packaging.py"],

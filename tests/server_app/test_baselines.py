@@ -80,7 +80,7 @@ def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
     assert momentum(method="fedavgm", server_momentum=0.97) == 0.97
     assert parse({**defaults(), "method": "fedavgm"}).general.server_momentum == 0.9  # as flwr states every key
     form = {**defaults(), "method": "fedavgm", "server-momentum-form": "damped"}
-    assert parse(form).general.server_optimizer == ServerOptimizer(1.0, 0.9, "damped")
+    assert parse(form).general.optimizer == ServerOptimizer(1.0, 0.9, "damped")
     assert parse({"method": "fedavgm"}).run_id != parse({"method": "fedavg"}).run_id
 
 

@@ -91,7 +91,7 @@ def test_an_update_that_is_scaled_or_turned_leaves_a_trace(train: Train, factor:
     if trace == "norm":
         assert hostile["norm"] > 300 * max(update["norm"] for update in others)
     else:
-        assert hostile["cosine"] < -0.2 and min(update["cosine"] for update in others) > 0
+        assert hostile["cosine"] < min(-0.2, *(update["cosine"] - 0.4 for update in others))
     assert [update["examples"] for update in first["updates"]] == [40] * 5 or sum(
         update["examples"] for update in first["updates"]
     ) == 200

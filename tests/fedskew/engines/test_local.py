@@ -55,7 +55,7 @@ def test_worker_that_died_is_replaced(train: Train, caplog: pytest.LogCaptureFix
 def test_no_reply_in_time(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with pytest.raises(TooFewReplies, match=r"round 1: 0 good replies of 4.*client 0: no reply"):
-        train(grid=LocalGrid(workers=1), timeout=0.001)
+        train(grid=LocalGrid(workers=1), timeout=0.001, local_epochs=500)  # longer than one look for replies
     assert "no reply after 0.001 s" in caplog.text
 
 
