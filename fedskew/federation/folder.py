@@ -78,7 +78,7 @@ class FederationFolder:
         host, port = host_and_port(table.take("address", str), str(file))
         inner = table.take("superlink-port", int)
         table.require(0 < inner < 65536 and inner != port, "superlink-port", f"must be 1 to 65535, and not {port}")
-        most = table.take("largest-message-mib", int, 1024)
+        most = table.take("largest-message-mib", int, 64)  # flwr sends arrays in pieces of 5 MB
         table.require(most > 0, "largest-message-mib", "must be at least 1")
         return Coordinator(host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20)
 

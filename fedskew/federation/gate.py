@@ -2,22 +2,24 @@
 
 Behind a SuperLink's one port are three interfaces, and two of them ask for no account: whoever reaches it could submit
 code, remove a hospital, or take over the running ServerApp with all updates. The gate passes on what a SuperNode asks
-of the fleet interface, of the nodes of federation.toml alone, and nothing else. That a request is signed by the key it
-names is looked at by the SuperLink.
+of the fleet interface, of the nodes of federation.toml alone, and nothing else. Who has signed a request, and when, is
+looked at before its body is read.
 """
 
-import base64
-import binascii
 import logging
 import ssl
 import sys
 import time
+from base64 import b64decode
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import uvicorn
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,6 +38,9 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
+SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+AGES = (-5.0, 305.0)
+"""Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
 
@@ -85,12 +90,15 @@ class Gate:
         return answer.status_code, answer.content, kept(answer.headers)
 
     def site(self, request: Request) -> str | None:
-        """Return the name of the site whose key a request names, or None."""
+        """Return the name of the site whose key has signed a request, lately by its own clock; or None."""
         try:
-            key = base64.b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
-        except (binascii.Error, ValueError):
+            pem, signature = (b64decode(request.headers[name], validate=True) for name in SIGNED)
+            name, stamp = self.sites[pem], request.headers[TIMESTAMP_HEADER]
+            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+            signed = verify_signature(bytes_to_public_key(pem), stamp.encode("ascii"), signature)
+        except (LookupError, ValueError, TypeError):
             return None
-        return self.sites.get(key)
+        return name if signed and AGES[0] < age < AGES[1] else None
 
 
 def kept(headers: Any) -> dict[str, str]:

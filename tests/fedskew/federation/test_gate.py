@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -16,17 +18,22 @@ from fedskew.federation.folder import FederationFolder, add, begin
 from fedskew.federation.gate import PASSED, Gate
 
 
-def node_key() -> ec.EllipticCurvePublicKey:
-    return ec.generate_private_key(ec.SECP384R1()).public_key()
+def node_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
 
 
-def line(key: ec.EllipticCurvePublicKey) -> str:
-    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+def line(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def header(key: ec.EllipticCurvePublicKey) -> dict[str, str]:
-    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return {"flwr-public-key": base64.b64encode(pem).decode(), "flwr-timestamp": "now", "cookie": "secret"}
+def header(
+    key: ec.EllipticCurvePrivateKey, seconds: float = 0.0, signer: ec.EllipticCurvePrivateKey | None = None
+) -> dict[str, str]:
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    stamp = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+    signature = (signer or key).sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
+    words = {"flwr-public-key": base64.b64encode(pem).decode(), "flwr-signature": base64.b64encode(signature).decode()}
+    return {**words, "flwr-timestamp": stamp, "cookie": "secret"}
 
 
 NORTH, SOUTH, STRANGER = node_key(), node_key(), node_key()
@@ -82,7 +89,7 @@ class Client:
 def test_a_sites_request_is_passed_on_and_answered(client: Client, asked: list[httpx.Request]) -> None:
     answer = client.post("/v1/fleet/pull-messages", content=b"question", headers=header(NORTH))
     assert (answer.status_code, answer.content, answer.headers["flwr-version"]) == (200, b"answer", "1")
-    assert asked[0].content == b"question" and asked[0].headers["flwr-timestamp"] == "now"
+    assert asked[0].content == b"question" and asked[0].headers["flwr-timestamp"]
     assert "cookie" not in asked[0].headers and answer.headers.get("server") != "superlink"
 
 
@@ -100,7 +107,10 @@ def test_other_paths_end_at_the_gate(client: Client, asked: list[httpx.Request],
 
 
 def test_only_the_agreements_keys_pass(client: Client, asked: list[httpx.Request]) -> None:
-    for headers in (header(STRANGER), {}, {"flwr-public-key": "no base64!"}):
+    unsigned = {name: value for name, value in header(NORTH).items() if name != "flwr-signature"}
+    old, early = header(NORTH, seconds=310), header(NORTH, seconds=-10)
+    strange = header(NORTH, signer=STRANGER)  # a key is no secret: who names it has to sign
+    for headers in (header(STRANGER), {}, {"flwr-public-key": "no base64!"}, unsigned, strange, old, early):
         assert client.post("/v1/fleet/activate-node", headers=headers).status_code == 403
     assert not asked and "/v1/fleet/activate-node" in PASSED
     assert client.post("/v1/fleet/activate-node", headers=header(SOUTH)).status_code == 200
