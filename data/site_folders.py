@@ -29,7 +29,7 @@ name = {name}
 key = ""  # what `fedskew-site key` prints there
 """
 SITE = """\
-federation = "../federation.toml"
+federation = "federation.toml"  # the approved copy, which is not here yet
 name = {name}
 data = "npz:data.npz"
 state = "state"
