@@ -11,13 +11,14 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from fedskew.engines.processes import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -52,13 +53,6 @@ def command(program: str, *words: str | Path, quiet: bool = False) -> str:
 def settings(words: Sequence[str]) -> list[str]:
     """Return settings as the command line takes them."""
     return [part for word in words for part in ("--set", word)]
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def begin(folder: Path, sites: Path, address: str) -> list[Path]:

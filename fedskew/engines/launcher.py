@@ -22,7 +22,7 @@ import psutil
 import tomli_w
 
 from data.text import spoken
-from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, mark, marked, note_owner
+from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
 from fedskew.interrupt import one_interrupt
 
 DEFAULTS = {  # the user's environment goes before them
@@ -136,9 +136,7 @@ class _Flower:
 
     def superlink(self) -> subprocess.Popen[bytes]:
         """Start a SuperLink and return it once it listens. Raises LaunchFailed with its last words when it does not."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         connection = f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         (self.home / "config.toml").write_text(connection)
         words = f"--insecure --simulation --isolation subprocess --host 127.0.0.1 --port {port}".split()
@@ -154,11 +152,7 @@ class _Flower:
 
     def simulation(self) -> psutil.Process | None:
         """Return the process that holds the ServerApp, or None."""
-        for process in marked(self.folder):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if any(Path(word).name == "flwr-simulation" for word in process.cmdline()[:2]):
-                    return process
-        return None
+        return next(iter(running(self.folder, "flwr-simulation")), None)
 
     def status(self) -> tuple[str, str]:
         """Return status and details of the run, both empty when they are not to be had."""

@@ -59,6 +59,23 @@ def marked(folder: Path) -> list[psutil.Process]:
     return [process for process in members if alive(process)]
 
 
+def running(folder: Path, program: str) -> list[psutil.Process]:
+    """Return those of the marked processes that are a program's, by its file's or module's name."""
+    processes = []
+    for process in marked(folder):
+        with contextlib.suppress(*_UNREADABLE):
+            if any(Path(word).name == program for word in process.cmdline()[:4]):
+                processes.append(process)
+    return processes
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def alive(process: psutil.Process) -> bool:
     """Return whether `process` still runs; a zombie, which only waits for its parent, does not."""
     with contextlib.suppress(*_UNREADABLE):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.common.serde import fab_to_proto, user_config_to_proto
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
 from flwr.supercore.control import ControlHttpClient
@@ -18,7 +17,8 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from client_app.app_files import build
-from data.sources.agreement import Agreement, Member
+from data.sources.agreement import Agreement
+from strategies.directory import as_flower_has_it
 
 
 class Unreachable(ConnectionError):
@@ -68,13 +68,13 @@ class Control:
         """Let the agreement's sites in, those that are not yet."""
         known = self.nodes()
         for site in agreement.sites:
-            if (key := pem(site)) not in known:
+            if (key := as_flower_has_it(site.key)) not in known:
                 self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=site.name))
 
     def sites(self, agreement: Agreement) -> dict[str, str]:
         """Return each site's status, unknown for one that has not been registered."""
         nodes = self.nodes()
-        return {site.name: nodes.get(pem(site), "unknown") for site in agreement.sites}
+        return {site.name: nodes.get(as_flower_has_it(site.key), "unknown") for site in agreement.sites}
 
     def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
         """Submit the app with a run config, and return the run's id."""
@@ -91,8 +91,3 @@ class Control:
         stated = self.ask("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
         status = f"{stated.status}:{stated.sub_status}" if stated.sub_status else stated.status
         return RunStatus(status, stated.details)
-
-
-def pem(site: Member) -> bytes:
-    """Return a site's public key in the form that flwr keeps."""
-    return load_ssh_public_key(site.key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

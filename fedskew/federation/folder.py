@@ -8,7 +8,6 @@ FOLDER/federation.toml    what all parties agree to; sites get it, and compare i
 """
 
 import json
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,8 @@ from client_app.app_files import app_files, app_hash
 from data import DataError, SettingError
 from data.sources.agreement import KEYS, Agreement, Member, members_of, read_agreement
 from data.toml_file import Table, read_toml
+from fedskew.engines import APP
+from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
 
 COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib")
@@ -85,7 +86,7 @@ class FederationFolder:
     def check(self) -> None:
         """Raise DataError where certificates, agreement or app are not what a federation can start with."""
         check_server(self.server[0], self.authority[0], [self.coordinator.host])
-        here = app_hash(app_files(app_folder()))
+        here = app_hash(app_files(APP))
         if self.agreement.app != here:
             raise DataError(
                 f"{self.agreement_file}: app = {self.agreement.app[:16]}...: the app installed here is {here[:16]}...; "
@@ -100,11 +101,6 @@ class FederationFolder:
     def agreement_name(self) -> str:
         """The federation's name, of an agreement whose sites may not be complete yet."""
         return str(read_toml(self.agreement_file)[1].get("name", "federation"))
-
-
-def app_folder() -> Path:
-    """Return the folder of the Flower app: the clone that this package is installed from."""
-    return Path(__file__).resolve().parent.parent.parent
 
 
 def host_and_port(address: str, where: str) -> tuple[str, int]:
@@ -131,7 +127,7 @@ def begin(
     folder.state.mkdir(mode=0o700)
     agreed: dict[str, object] = {
         "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
-        "min-sites": min_sites, "app": app_hash(app_files(app_folder())),
+        "min-sites": min_sites, "app": app_hash(app_files(APP)),
     }  # fmt: skip
     coordinator: dict[str, object] = {"address": address, "listen": listen, "superlink-port": free_port()}
     folder.agreement_file.write_text(lines_of(agreed), encoding="utf-8")
@@ -171,10 +167,3 @@ def members(file: Path, count: int) -> tuple[Member, ...]:
 def lines_of(entries: dict[str, object]) -> str:
     """Return a line of TOML an entry: of texts, numbers and lists of them it reads as JSON does."""
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items())
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -26,8 +26,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from data import DataError
-from fedskew.federation.control import pem
 from fedskew.federation.folder import FederationFolder
+from strategies.directory import as_flower_has_it
 
 log = logging.getLogger("fedskew.gate")
 PASSED = frozenset(
@@ -49,7 +49,7 @@ class Gate:
     """Answers the sites' requests with those of the SuperLink."""
 
     def __init__(self, folder: FederationFolder) -> None:
-        self.sites = {pem(site): site.name for site in folder.agreement.sites}
+        self.sites = {as_flower_has_it(site.key): site.name for site in folder.agreement.sites}
         self.largest = folder.coordinator.largest_message
         self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
         authority = ssl.create_default_context(cafile=str(folder.authority[0]))

@@ -9,10 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from fedskew.engines.launcher import DEFAULTS, LaunchFailed
-from fedskew.engines.processes import end, mark, marked
+from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder
 
@@ -62,10 +60,10 @@ def up(folder: FederationFolder) -> None:
     words when it does not come up.
     """
     folder.check()
-    if not running(folder, SUPERLINK):
+    if not running(folder.path, SUPERLINK):
         start(folder, "superlink")
     register(folder)
-    if not running(folder, GATE):
+    if not running(folder.path, GATE):
         start(folder, "gate")
     deadline = time.monotonic() + START_TIMEOUT
     while True:
@@ -115,22 +113,12 @@ def start(folder: FederationFolder, name: str) -> None:
 
 def wait_for(folder: FederationFolder, name: str, deadline: float, reason: str) -> None:
     """Wait a moment for a service. Raises LaunchFailed with its last words where it has ended or is too late."""
-    if running(folder, PROGRAMS[name]) and time.monotonic() < deadline:
+    if running(folder.path, PROGRAMS[name]) and time.monotonic() < deadline:
         time.sleep(0.2)
         return
     log = folder.state / f"{name}.log"
     words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
     raise LaunchFailed(f"{name} is not up ({reason}): {words}")
-
-
-def running(folder: FederationFolder, service: str) -> list[psutil.Process]:
-    """Return the live processes of a service of this federation: SUPERLINK, GATE or SERVER_APP."""
-    processes = []
-    for process in marked(folder.path):
-        with contextlib.suppress(psutil.Error):
-            if any(Path(word).name == service for word in process.cmdline()[:4]):
-                processes.append(process)
-    return processes
 
 
 def down(folder: FederationFolder) -> bool:

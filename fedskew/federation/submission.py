@@ -7,12 +7,12 @@ from typing import Any
 import psutil
 
 from data import federate
-from fedskew.engines import following
+from fedskew.engines import APP, following
 from fedskew.engines.launcher import LaunchFailed, reason
-from fedskew.engines.processes import alive
+from fedskew.engines.processes import alive, running
 from fedskew.federation.control import Control, Unreachable
-from fedskew.federation.folder import FederationFolder, app_folder
-from fedskew.federation.services import SERVER_APP, running
+from fedskew.federation.folder import FederationFolder
+from fedskew.federation.services import SERVER_APP
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 
@@ -44,7 +44,7 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
         while results.summary() is None:
             end_orphans(folder)
             try:
-                follow(folder, control, control.submit(app_folder(), config), results)
+                follow(folder, control, control.submit(APP, config), results)
             except (Unreachable, Lost) as error:
                 tell(f"{error}: submitting the run again")
                 time.sleep(LOOK)
@@ -59,7 +59,7 @@ def follow(folder: FederationFolder, control: Control, number: int, results: Run
     looked, gone = time.monotonic(), float("inf")
     while not results.summary_file.exists():
         now = time.monotonic()
-        process = process or next(iter(running(folder, SERVER_APP)), None)
+        process = process or next(iter(running(folder.path, SERVER_APP)), None)
         if process is not None and not alive(process):
             gone = min(gone, now)
         if now - looked > LOOK or now - gone > FAREWELL:
@@ -75,7 +75,7 @@ def follow(folder: FederationFolder, control: Control, number: int, results: Run
 
 def end_orphans(folder: FederationFolder) -> None:
     """End server processes of earlier submissions, which would hold the run's lock: a SuperLink may die before them."""
-    orphans = running(folder, SERVER_APP)
+    orphans = running(folder.path, SERVER_APP)
     for process in orphans:
         process.terminate()
     for process in psutil.wait_procs(orphans, timeout=5)[1]:
