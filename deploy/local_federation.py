@@ -1,0 +1,189 @@
+"""A federation on this machine, founded by the commands of docs/deployment.md: what the scripts beside this work on.
+
+What founds and looks is called in this process, as each start of the command line takes seconds; what stays, SuperLink,
+gate, and each site's `fedskew-site start`, are processes of their own.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedskew.cli.application import application
+from fedskew.engines.processes import free_port
+from fedskew.federation.control import Control, Unreachable
+from fedskew.federation.folder import FederationFolder
+from site_agent.main import parser
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+SPLITS = {"digits": ["alpha=0.5"], "abide": [f"data-root={os.environ.get('DATA_ROOT', '')}"]}
+"""By data set, how it is dealt out; abide's hospitals are its domains."""
+MODELS = {"digits": "mlp-bn", "abide": "auto"}
+SITE = """\
+federation = "federation.toml"
+name = "{name}"
+data = "npz:data.npz"
+state = "state"
+
+[link]
+address = "{address}"
+key = "node.key"
+ca = "ca.crt"
+"""
+ONLINE = 240.0
+"""Seconds until all sites have to be there."""
+PARTING = 20.0
+"""Seconds that a site's processes have to end."""
+
+
+def fedskew(*words: str | Path, quiet: bool = False) -> str:
+    """Call `fedskew WORDS` in this process and return what it prints. Raises what the command raises."""
+    shown = [str(word) for word in words]
+    if not quiet:
+        print(f"$ fedskew {' '.join(shown)}"[:200], flush=True)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        status = application(shown, standalone_mode=False)
+    if isinstance(status, int) and status:
+        raise SystemExit(f"fedskew {' '.join(shown)} ended with {status}: {output.getvalue()}")
+    return output.getvalue()
+
+
+def fedskew_site(*words: str | Path) -> str:
+    """Call `fedskew-site WORDS` in this process and return what it prints. Raises what the command raises."""
+    shown = [str(word) for word in words]
+    print(f"$ fedskew-site {' '.join(shown)}"[:200], flush=True)
+    arguments, mask = parser().parse_args(shown), os.umask(0o077)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            if status := arguments.command(arguments):
+                raise SystemExit(f"fedskew-site {' '.join(shown)} ended with {status}: {output.getvalue()}")
+    finally:
+        os.umask(mask)
+    return output.getvalue()
+
+
+def settings(words: Sequence[str]) -> list[str]:
+    """Return settings as the command line takes them."""
+    return [part for word in words for part in ("--set", word)]
+
+
+class LocalFederation:
+    """A coordinator's folder and the sites' folders below `work`, and the processes that work on them."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work.resolve()
+        self.folder, self.sites = self.work / "coordinator", self.work / "sites"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        """By site, its `fedskew-site start`."""
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """The sites' folders by name, in the agreement's order."""
+        return {path.parent.name: path.parent for path in sorted(self.sites.glob("*/data.npz"))}
+
+    def split(self, dataset: str, sites: int, *words: str) -> None:
+        """Deal a data set out into a folder a site."""
+        many = [] if dataset == "abide" else ["--sites", str(sites)]
+        fedskew("data", "split", dataset, self.sites, *many, *settings([*SPLITS[dataset], *words]))
+
+    def found(self, min_sites: int = 2, address: str = "") -> None:
+        """Make certificates, keys and the agreement, and let every site approve it.
+
+        `address` is what sites connect to, where something lies between them and the gate.
+        """
+        skeleton = (self.sites / "federation.toml").read_text()
+        agreed = {key: re.findall(rf"^{key} = (.*?)(?:  #.*)?$", skeleton, re.MULTILINE)[0] for key in
+                  ("classes", "input-shape", "mean", "std")}  # fmt: skip
+        lists = {key: ",".join(map(str, json.loads(agreed[key]))) for key in ("classes", "mean", "std")}
+        gate = f"127.0.0.1:{free_port()}"
+        words = ["--name", "try", "--address", gate, "--listen", "127.0.0.1", "--min-sites", str(min_sites)]
+        words += ["--input-shape", json.loads(agreed["input-shape"])]
+        words += [word for key, text in lists.items() for word in (f"--{key}", text)]
+        fedskew("federation", "new", self.folder, *words)
+        for name, place in self.places.items():
+            lines = fedskew_site("key", place / "node.key", "--name", name)
+            fedskew("federation", "add", self.folder, name, re.findall(r'^key = "(.*)"$', lines, re.MULTILINE)[0])
+        for name, place in self.places.items():
+            for file in ("federation.toml", "ca.crt"):
+                shutil.copy(self.folder / file, place)
+            (place / "site.toml").write_text(SITE.format(name=name, address=address or gate))
+            fedskew_site("approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes")
+
+    def up(self) -> None:
+        """Start SuperLink and gate where they are not up."""
+        fedskew("federation", "up", self.folder)
+
+    def start(self, *names: str) -> None:
+        """Start sites, all of them by default; what they print goes to SITE/start.log."""
+        for name in names or self.places:
+            place = self.places[name]
+            with (place / "start.log").open("ab") as log:
+                words = [BIN / "fedskew-site", "start", "--site", place / "site.toml"]
+                self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place)
+
+    def stop(self, *names: str) -> None:
+        """End sites, all of them by default."""
+        going = {name: self.processes.pop(name) for name in names or list(self.processes)}
+        for process in going.values():
+            process.terminate()
+        for process in going.values():
+            process.wait(timeout=PARTING)
+
+    def status(self) -> Mapping[str, str]:
+        """Return each site's status, as the SuperLink has it; nothing while that does not answer."""
+        folder = FederationFolder(self.folder)
+        try:
+            return Control(folder.coordinator.superlink_port, folder.authority[0]).sites(folder.agreement)
+        except Unreachable:
+            return {}
+
+    def wait_for_sites(self, *names: str, seconds: float = ONLINE) -> None:
+        """Return once sites are online, all of them by default. Raises SystemExit when they are not in time."""
+        deadline = time.monotonic() + seconds
+        while {(states := self.status()).get(name) for name in names or self.places} != {"online"}:
+            if time.monotonic() > deadline:
+                sys.exit(f"after {seconds:g} s: {states}")
+            time.sleep(0.3)
+
+    def run(self, words: Sequence[str], results: str = "results") -> dict[str, Any]:
+        """Run settings on the sites and return the summary."""
+        trained = fedskew(*self.run_words(words, results))
+        return dict(json.loads(trained))
+
+    def run_words(self, words: Sequence[str], results: str = "results") -> list[str]:
+        """Return the words of `fedskew` that run settings on the sites and print the summary."""
+        return ["federation", "run", str(self.folder), "--results", str(self.work / results), "--json",
+                *settings(words)]  # fmt: skip
+
+    def rehearse(self, words: Sequence[str], results: str = "rehearsal") -> dict[str, Any]:
+        """Play the same site folders in this process and return the summary."""
+        stated = settings([f"dataset=sites:{self.folder / 'federation.toml'}", *words])
+        return dict(
+            json.loads(fedskew("run", "--sites", self.sites, "--results", self.work / results, "--json", *stated))
+        )
+
+    def down(self) -> None:
+        """End the sites, SuperLink and gate."""
+        self.stop()
+        fedskew("federation", "down", self.folder)
+
+    @contextmanager
+    def at_work(self, *names: str) -> Iterator[None]:
+        """Within this context the coordinator and sites, all of them by default, are up and online."""
+        try:
+            self.up()
+            self.start(*names)
+            self.wait_for_sites(*names)
+            yield
+        finally:
+            self.down()
