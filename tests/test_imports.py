@@ -113,7 +113,7 @@ def test_the_house_stays_small() -> None:
     assert lines("server_app/*") <= 2140
     assert lines("site_agent/*") <= 1250
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 7470
-    assert lines("fedskew/federation/*") <= 760
+    assert lines("fedskew/federation/*") <= 800
 
 
 def identifiers(file: Path) -> set[str]:

@@ -4,8 +4,12 @@ Behind a SuperLink's one port are three interfaces, and two of them ask for no a
 code, remove a hospital, or take over the running ServerApp with all updates. The gate passes on what a SuperNode asks
 of the fleet interface, of the nodes of federation.toml alone, and nothing else. Who has signed a request, and when, is
 looked at before its body is read.
+
+A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
+until there is a message, and says it again until the node does something that shows that it has come.
 """
 
+import asyncio
 import logging
 import ssl
 import sys
@@ -18,6 +22,7 @@ from typing import Any
 import httpx
 import uvicorn
 from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.applications import Starlette
@@ -38,11 +43,20 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
+PULL, HEARTBEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
+HOLD = 15.0
+"""Seconds that a question for messages is held at most; a node waits 30 for an answer."""
+SHORTEST, LONGEST, SHARE = 0.1, 1.0, 0.02
+"""Seconds between two looks for a message at least and at most, and as a share of the time since the node's last."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
 AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
+
+
+Reply = tuple[int, bytes, dict[str, str]]
+"""Status, body and headers."""
 
 
 class Gate:
@@ -54,6 +68,10 @@ class Gate:
         self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
         authority = ssl.create_default_context(cafile=str(folder.authority[0]))
         self.client = httpx.AsyncClient(verify=authority, timeout=TIMEOUT, trust_env=False)
+        self.sent: dict[str, Reply] = {}
+        """By site, the message that is on its way to it."""
+        self.active = dict.fromkeys(self.sites.values(), 0.0)
+        """When a site last did anything but ask for messages."""
 
     def application(self) -> Starlette:
         """Return the gate as an ASGI application."""
@@ -69,8 +87,8 @@ class Gate:
         log.info("%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds)
         return Response(content, status, headers)
 
-    async def exchange(self, request: Request, site: str | None) -> tuple[int, bytes, dict[str, str]]:
-        """Return status, body and headers of the answer."""
+    async def exchange(self, request: Request, site: str | None) -> Reply:
+        """Return the answer to a request."""
         if request.method != "POST" or request.url.path not in PASSED:
             return 404, b"", {}
         if site is None:
@@ -80,10 +98,31 @@ class Gate:
             body += chunk
             if len(body) > self.largest:
                 return 413, b"", {"connection": "close"}
+        if request.url.path == PULL:
+            return await self.message(request, bytes(body), site)
+        if request.url.path != HEARTBEAT:
+            self.sent.pop(site, None)
+            self.active[site] = time.monotonic()
+        return await self.ask(request, bytes(body))
+
+    async def message(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return the next message for a site, or after a while that there is none."""
+        until = time.monotonic() + HOLD
+        while site not in self.sent:
+            status, content, headers = await self.ask(request, body)
+            now = time.monotonic()
+            if status == 200 and PullMessagesResponse.FromString(content).messages_list:
+                self.sent[site] = status, content, headers
+            elif status != 200 or now > until or await request.is_disconnected():
+                return status, content, headers
+            else:
+                await asyncio.sleep(min(LONGEST, max(SHORTEST, SHARE * (now - self.active[site]))))
+        return self.sent[site]
+
+    async def ask(self, request: Request, body: bytes) -> Reply:
+        """Return the SuperLink's answer to a request."""
         try:
-            answer = await self.client.post(
-                self.behind + request.url.path, content=bytes(body), headers=kept(request.headers)
-            )
+            answer = await self.client.post(self.behind + request.url.path, content=body, headers=kept(request.headers))
         except httpx.HTTPError as error:
             log.warning("the SuperLink does not answer: %r", error)
             return 503, b"", {}

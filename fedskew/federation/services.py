@@ -14,8 +14,10 @@ from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder
 
-START_TIMEOUT = 60.0
-"""Seconds until a service has to answer."""
+START_TIMEOUT = 180.0
+"""Seconds until a service has to answer: loading takes seconds of work, and a busy machine has few to give."""
+SELDOM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
+"""A SuperLink that is always there starts a run half a second later, and else costs a fifth of a core."""
 PATIENCE = 5.0
 """Seconds that services have to end by themselves."""
 SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gate", "flwr-serverapp"
@@ -50,7 +52,7 @@ def environment(folder: FederationFolder) -> dict[str, str]:
     home = (folder.state / "home").resolve()
     home.mkdir(mode=0o700, exist_ok=True)
     local = {"FLWR_HOME": str(home), "PATH": search_path(), "NO_PROXY": "127.0.0.1,localhost"}
-    return DEFAULTS | os.environ | mark(folder.path) | local
+    return DEFAULTS | SELDOM | os.environ | mark(folder.path) | local
 
 
 def up(folder: FederationFolder) -> None:

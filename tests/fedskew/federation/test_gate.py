@@ -11,9 +11,12 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message, Metadata
 
 from data import DataError, SettingError
 from fedskew.federation import folder as folders
+from fedskew.federation import gate as gates
 from fedskew.federation.folder import FederationFolder, add, begin
 from fedskew.federation.gate import PASSED, Gate
 
@@ -63,7 +66,7 @@ def client(folder: FederationFolder, asked: list[httpx.Request]) -> "Client":
     def superlink(request: httpx.Request) -> httpx.Response:
         asked.append(request)
         headers = {"flwr-version": "1", "server": "superlink", "content-type": "application/x-protobuf"}
-        return httpx.Response(200, content=b"answer", headers=headers)
+        return httpx.Response(200, content=b"" if request.url.path == gates.PULL else b"answer", headers=headers)
 
     gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
     return Client(gate)
@@ -87,7 +90,7 @@ class Client:
 
 
 def test_a_sites_request_is_passed_on_and_answered(client: Client, asked: list[httpx.Request]) -> None:
-    answer = client.post("/v1/fleet/pull-messages", content=b"question", headers=header(NORTH))
+    answer = client.post("/v1/fleet/pull-object", content=b"question", headers=header(NORTH))
     assert (answer.status_code, answer.content, answer.headers["flwr-version"]) == (200, b"answer", "1")
     assert asked[0].content == b"question" and asked[0].headers["flwr-timestamp"]
     assert "cookie" not in asked[0].headers and answer.headers.get("server") != "superlink"
@@ -128,6 +131,42 @@ def test_every_request_leaves_a_line_with_the_sites_name(client: Client, caplog:
     client.post("/v1/control/start-run", headers=header(STRANGER))
     assert caplog.messages[0].startswith("south 127.0.0.1 POST '/v1/fleet/get-run': 200")
     assert caplog.messages[1].startswith("unknown 127.0.0.1 POST '/v1/control/start-run': 404")
+
+
+def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_come(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that the SuperLink has given out it never gives out again; the way to a site may be cut just then."""
+    monkeypatch.setattr(gates, "SHORTEST", 0.0)
+    monkeypatch.setattr(gates, "LONGEST", 0.0)
+    nothing = PullMessagesResponse().SerializeToString()
+    first, second = (
+        PullMessagesResponse(messages_list=[Message(metadata=Metadata(run_id=run))]).SerializeToString()
+        for run in (1, 2)
+    )
+    waiting = [nothing, nothing, first, second]
+    gate = Gate(folder)
+
+    def superlink(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=waiting.pop(0) if request.url.path == gates.PULL else b"")
+
+    gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    client = Client(gate)
+
+    def pull() -> bytes:
+        return client.post(gates.PULL, headers=header(NORTH)).content
+
+    assert pull() == first and len(waiting) == 1
+    client.post(gates.HEARTBEAT, headers=header(NORTH))
+    client.post("/v1/fleet/pull-object", headers=header(SOUTH))
+    assert pull() == first
+    client.post("/v1/fleet/pull-object", headers=header(NORTH))
+    assert pull() == second and not waiting
+
+
+def test_a_question_for_messages_is_held_for_a_while_only(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "HOLD", 0.0)
+    assert client.post(gates.PULL, headers=header(NORTH)).status_code == 200
 
 
 def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder) -> None:
