@@ -46,8 +46,7 @@ class RunFolder:
         Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
         """
         with locked(self.path):
-            for partial in self.path.glob(".*.[0-9]*"):  # of a process that was killed while writing
-                partial.unlink(missing_ok=True)
+            delete_partial_files(self.path)
             yield
 
     @contextmanager
@@ -167,7 +166,7 @@ class RunFolder:
                 whole[content["round"]] = line, RoundRecord.of(content)
             except DataError:
                 raise
-            except (ValueError, TypeError, AttributeError, KeyError):  # the latter: of an old one, without a checksum
+            except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 continue
         return [whole[round] for round in sorted(whole)]
 
@@ -213,6 +212,12 @@ class RunFolder:
         write_text(self.summary_file, line_of(to_json(summary), indent=2))
 
 
+def delete_partial_files(folder: Path) -> None:
+    """Delete what a process that was killed while writing has left in a run's folder, where no other is at work."""
+    for partial in folder.glob(".*.[0-9]*"):
+        partial.unlink(missing_ok=True)
+
+
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a record as JSON with its checksum: a line of rounds.jsonl where `indent` is None, else a file."""
     return json.dumps({**record, "checksum": checksum(record)}, indent=indent) + "\n"
@@ -225,12 +230,10 @@ def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
         raise ValueError(f"{type(record).__name__}, not an object")
     if wrong := [key for key, kind in kinds.items() if not isinstance(record.get(key), kind)]:
         raise ValueError(f"without {', '.join(wrong)}")
-    stated = record.pop("checksum", None)  # those of earlier versions have none
-    if stated is not None and stated != checksum(record):
+    stated = record.pop("checksum", None)
+    if stated != checksum(record):
         raise ValueError(f"checksum {checksum(record)}, not {stated}")
-    if stated is None and "round" in record and "run" in record:  # those that name their run all have one
-        raise ValueError("without its checksum")
-    if run and record.get("run", run) != run:  # nor does all of theirs say of which run it is
+    if run and record.get("run", run) != run:
         raise ValueError(f"of run {record['run']}, not {run}")
     return record
 

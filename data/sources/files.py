@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.settings import DataError, DataSettings
+from data.text import printable
 
 IGNORED = ("Thumbs.db", "desktop.ini")
 EIGHT_BIT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
@@ -83,8 +84,8 @@ class ImageFiles:
 
 
 def said(error: Exception) -> str:
-    """What an error of another library says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """What an error of another library says, in one line that is not endless: it may quote the file."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def open_image(

@@ -24,6 +24,7 @@ import tomli_w
 from data.text import spoken
 from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
 from fedskew.interrupt import one_interrupt
+from server_app.results import delete_partial_files
 
 DEFAULTS = {  # the user's environment goes before them
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run installs torch anew, and fails offline
@@ -166,8 +167,9 @@ class _Flower:
         return "", ""
 
     def end(self) -> None:
-        """End all processes of the run."""
+        """End all processes of the run, and delete what they were writing."""
         end(self.folder)
+        delete_partial_files(self.folder)
         for process in self.started:
             process.wait(timeout=10)
 

@@ -11,6 +11,7 @@ from client_app.models import MODELS, batch_norm_names, build, is_own_model
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError
+from data.text import printable
 from strategies.checks import differences, expected_of, not_finite
 
 FORMAT = "1"
@@ -118,9 +119,8 @@ class ModelFolder:
                 continue
             check(tensors, {name: expected[name] for name in self.private}, other)
             if (metadata.get("run"), metadata.get("round")) != (about.run, about.round):
-                raise DataError(
-                    f"{other}: is of run {metadata.get('run')}, round {metadata.get('round')}, unlike {MODEL_FILE}"
-                )
+                stated = printable(f"run {metadata.get('run')}, round {metadata.get('round')}")
+                raise DataError(f"{other}: is of {stated}, unlike {MODEL_FILE}")
             if not (count := metadata.get("samples", "")).isdecimal():
                 raise DataError(f"{other}: metadata: samples = {count!r:.100}: must be a number")
             name = other.stem.removeprefix("site-")

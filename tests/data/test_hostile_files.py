@@ -173,3 +173,15 @@ def test_a_number_of_classes_that_no_machine_counts(classes: str) -> None:
     """A stranger's model hung `predict` by it."""
     with pytest.raises(SettingError, match="must be less than a million classes"):
         _ = DataSettings(classes=classes).class_names
+
+
+def test_a_sentence_quotes_a_bounded_part_of_the_file(tmp_path):
+    """zipfile quotes all that stands where a member's name should."""
+    path = tmp_path / "own.npz"
+    settings = write(path, zipfile.ZIP_STORED, train_images=npy(np.zeros((99, 4, 4), np.uint8)))
+    content = bytearray(path.read_bytes())
+    content[26:28] = (60_000).to_bytes(2, "little")  # the length of the first member's name
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(settings)
+    assert "File name in directory" in str(caught.value) and len(str(caught.value)) < 1500

@@ -201,6 +201,8 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=5.0, help="seconds; more on a machine with other work")
     parser.add_argument("--at-once", type=int, default=2, help="commands that start together, and are ended in turn")
     asked = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell has what it starts in the background ignore them
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *given: sys.exit(1))  # so that what was started is ended
     chosen = [cell for engine in asked.engines for cell in cells(engine) if asked.moment in (None, cell.moment)]
     if asked.pair is not None:

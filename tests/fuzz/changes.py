@@ -192,9 +192,9 @@ def change_metrics(records: Records, name: str, change: Change) -> None:
             metrics[pick(TEXTS, change.part)] = 1.0
         elif change.part < 0.6:
             del metrics[key]
-        else:
+        elif isinstance(metrics[key], int | float):  # else an earlier change has put something odd there
             metrics[key] = metrics[key] * pick([1 + 1e-9, 1 + 1e-3, 2, 1000, -1], change.edit.place)
-        records[name] = MetricRecord(metrics) if metrics else ConfigRecord({"x": "y"})
+        records[name] = type(records[name])(metrics) if metrics else ConfigRecord({"x": "y"})
     elif key is not None:
         with_odd(records, name, key, change.odd if change.part < 0.5 else change.number)
 

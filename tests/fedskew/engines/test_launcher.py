@@ -134,6 +134,15 @@ def test_missing_commands_are_named(app: Path, folder: Path, monkeypatch: pytest
         run(app, folder)
 
 
+def test_what_was_being_written_is_deleted_with_the_processes(
+    app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = folder / ".checkpoint.safetensors.4711"
+    partial.touch()
+    test_missing_commands_are_named(app, folder, monkeypatch)
+    assert not partial.exists()
+
+
 def test_a_superlink_that_does_not_start_says_why(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
     for name in ("flwr", "flower-superlink"):

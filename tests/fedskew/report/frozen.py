@@ -14,7 +14,7 @@ from fedskew.report.document import Document, document
 from fedskew.report.gather import Gathered, gather
 from fedskew.report.text import csv_text, markdown
 from server_app.record import RoundRecord
-from server_app.results import RunFolder
+from server_app.results import RunFolder, line_of
 from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 
@@ -65,11 +65,11 @@ def write(run: RunSettings, kept: Mapping[str, Any], **versions: str) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     folder.clear()
     origin = {"settings": run.flat(), "partition-hash": kept["partition-hash"], "samples": kept["samples"]}
-    folder.settings_file.write_text(json.dumps({**origin, "versions": {**VERSIONS, **versions}}))
+    folder.settings_file.write_text(line_of({**origin, "versions": {**VERSIONS, **versions}}))
     for record in kept["rounds"]:
         folder.add_round(RoundRecord.of(record))
     summary = {"models": summarize(folder.rounds()), "failures": 0, "hash": {"all": "ab" * 32}}
-    folder.summary_file.write_text(json.dumps(summary))
+    folder.summary_file.write_text(line_of(summary))
 
 
 def gathered(results: Path, **changes: Any) -> Gathered:
