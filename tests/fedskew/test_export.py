@@ -22,7 +22,7 @@ from fedskew.export import from_run, onnx_file
 from fedskew.export.from_run import TrainedRun, chosen, export
 from fedskew.export.model_folder import ModelFolder
 from server_app.checkpoint import Checkpoint
-from server_app.results import RunFolder
+from server_app.results import RunFolder, line_of
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
 def settings_told(folder: RunFolder, **samples: object) -> None:
     """Change what settings.json tells of the clients, as by hand."""
     origin = folder.origin()
-    folder.settings_file.write_text(json.dumps({**origin, "samples": {**origin["samples"], **samples}}))
+    folder.settings_file.write_text(line_of({**origin, "samples": {**origin["samples"], **samples}}))
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/b", "a\nb", "a\0b"])
@@ -191,9 +191,7 @@ def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path:
     with pytest.raises(DataError, match=r"settings.json: samples: must list every client and its samples"):
         export(TrainedRun(run), tmp_path / "model")
     origin = run.origin()
-    run.settings_file.write_text(
-        json.dumps({**origin, "settings": {**origin["settings"], "rounds": "2", "model": None}})
-    )
+    run.settings_file.write_text(line_of({**origin, "settings": {**origin["settings"], "rounds": "2", "model": None}}))
     with pytest.raises(DataError, match=r"settings: model, rounds: is missing or of another type"):
         TrainedRun(run)
 
@@ -203,7 +201,7 @@ def test_names_are_text_in_the_card(fedbn: RunFolder, tmp_path: Path) -> None:
     settings_told(run, clients=["0 <script>a(1)<|script>", "1 dark"])
     origin = run.origin()
     classes = "<script>b(1),*c*,|d|,e"
-    run.settings_file.write_text(json.dumps({**origin, "settings": {**origin["settings"], "classes": classes}}))
+    run.settings_file.write_text(line_of({**origin, "settings": {**origin["settings"], "classes": classes}}))
     card = (exported(run, tmp_path / "model") / "README.md").read_text()
     prose = "".join(part for number, part in enumerate(card.split("---\n", 2)[2].split("```")) if number % 2 == 0)
     assert "<script" not in prose and r"&lt;script>b(1), \*c\*, \|d\|, e |" in prose

@@ -18,7 +18,7 @@ from fedskew.report.units import UNITS, unit_of
 from fedskew.sites import site_names
 from server_app.parts import SERVER_METHODS
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
-from server_app.results import RunFolder
+from server_app.results import RunFolder, line_of
 from strategies.movement import Movement
 from strategies.server import Unit
 
@@ -130,10 +130,10 @@ def test_records_of_format_1_are_read_and_those_of_a_later_version_refused(train
     later = ("format", "used", "failed", "median-norm")
     earlier = {name: part for name, part in written.items() if name not in later} | {"seconds": {"round": 1.0}}
     folder = RunFolder(tmp_path)
-    folder.rounds_file.write_text(json.dumps(earlier))
+    folder.rounds_file.write_text(line_of(earlier))
     (record,) = folder.rounds()
     assert record.to_json() | {"seconds": {}, "workers": []} == {**written, "seconds": {}, "workers": []}
-    folder.rounds_file.write_text(json.dumps({**written, "seconds": {}, "format": 4}))
+    folder.rounds_file.write_text(line_of({**written, "seconds": {}, "format": 4}))
     with pytest.raises(DataError, match=r"rounds.jsonl: has format 4, not 3: a later version wrote it"):
         folder.rounds()
 
