@@ -14,8 +14,9 @@ from strategies.server import Server, Update
 FAR, MOST = 5.0, 100
 """Times the median of the round's norms from which an update stands out; clients that a round's record tells of one by
 one, at most."""
-CHUNK = 2**16
-"""Coordinates at a time: the updates' parts then stay in the processor's cache for all that is asked of them."""
+CHUNK, VALUES = 2**16, 2**26
+"""Coordinates at a time, so that the updates' parts stay in the processor's cache for all that is asked of them; and
+of all clients together, so that many clients take no more than a quarter of a GB beside their updates."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
 
 def chunks(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
     """Yield (K, at most CHUNK) float32 parts of w_i - w, parameter by parameter."""
+    width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
     for name in names:
         flat_P, flat_KP = start[name].flatten(), [state[name].flatten() for state in shared]
-        for begin in range(0, len(flat_P), CHUNK):
-            parts = [values_P[begin : begin + CHUNK] for values_P in flat_KP]
-            yield torch.stack(parts).sub_(flat_P[begin : begin + CHUNK])
+        for begin in range(0, len(flat_P), width):
+            parts = [values_P[begin : begin + width] for values_P in flat_KP]
+            yield torch.stack(parts).sub_(flat_P[begin : begin + width])
 
 
 def median_norm(movements: Sequence[Movement]) -> float:

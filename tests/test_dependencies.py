@@ -8,6 +8,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "client_app", "strategies", "server_app", "site_agent", "fedskew")
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
@@ -22,7 +24,12 @@ PRIVATE = {
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
     "flwr.cli.build": ["client_app/app_files.py", "tests/test_packaging.py"],
     "flwr.cli.utils": ["tests/test_packaging.py"],
-    "flwr.proto.fleet_pb2": ["site_agent/online.py"],
+    "flwr.proto.fleet_pb2": [
+        "fedskew/federation/gate.py",
+        "site_agent/online.py",
+        "tests/fedskew/federation/test_gate.py",
+    ],
+    "flwr.proto.message_pb2": ["tests/fedskew/federation/test_gate.py"],
     "flwr.proto.runtime_pb2": ["site_agent/executor.py"],
     "flwr.proto.task_pb2": ["site_agent/executor.py"],
     "flwr.supercore.interceptors": ["fedskew/federation/control.py", "site_agent/executor.py"],
@@ -81,6 +88,13 @@ def test_what_is_imported_is_declared() -> None:
         if not {plain(home) for home in homes.get(name, [name])} & declared
     }
     assert missing == set()
+
+
+def test_no_jinja_with_known_advisories_is_admitted() -> None:
+    """3.1.6 mends the last way out of its sandbox, CVE-2025-27516."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (jinja,) = (Requirement(text) for text in stated if plain(text).startswith("jinja2"))
+    assert "3.1.6" in jinja.specifier and "3.1.5" not in jinja.specifier
 
 
 def plain(distribution: str) -> str:

@@ -9,7 +9,7 @@ from server_builders import server_of, state_of, updates_of
 
 from client_app.state import difference
 from strategies import movement
-from strategies.movement import movements
+from strategies.movement import VALUES, chunks, movements
 from strategies.server import Update
 
 
@@ -20,9 +20,9 @@ def steps_of(updates: list[Update]) -> torch.Tensor:
     return torch.stack([torch.cat([m[n].flatten() for n in sorted(server.parameters)]) for m in moves]).double()
 
 
-@pytest.mark.parametrize("chunk", [7, 2**16])
-def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(movement, "CHUNK", chunk)
+@pytest.mark.parametrize(("name", "limit"), [("CHUNK", 7), ("CHUNK", 2**16), ("VALUES", 30), ("VALUES", 1)])
+def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
+    monkeypatch.setattr(movement, name, limit)
     updates = updates_of(1, 2, 3, 4)
     steps_KP = steps_of(updates)
     directions_KP = steps_KP / steps_KP.norm(dim=1, keepdim=True)
@@ -33,6 +33,12 @@ def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, chunk: int) 
         assert moved.cosine == pytest.approx(
             torch.cosine_similarity(directions_KP[place], others_P, 0).item(), abs=1e-5
         )
+
+
+def test_many_clients_take_no_more_memory_than_few() -> None:
+    start = {"weight": torch.zeros(40_000)}
+    sizes = [part.shape for part in chunks(start, [start] * 5000, ["weight"])]
+    assert max(clients * width for clients, width in sizes) <= VALUES and sum(width for _, width in sizes) == 40_000
 
 
 def test_a_larger_update_and_a_turned_one_stand_out() -> None:
