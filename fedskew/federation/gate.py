@@ -3,7 +3,7 @@
 Behind a SuperLink's one port are three interfaces, and two of them ask for no account: whoever reaches it could submit
 code, remove a hospital, or take over the running ServerApp with all updates. The gate passes on what a SuperNode asks
 of the fleet interface, of the nodes of federation.toml alone, and nothing else. Who has signed a request, and when, is
-looked at before its body is read.
+looked at before its body is read; a reply passes only in the name of the node that pushes it.
 
 A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
 until there is a message, and says it again until the node does something that shows that it has come.
@@ -22,9 +22,10 @@ from typing import Any
 import httpx
 import uvicorn
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from google.protobuf.message import DecodeError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,7 +44,7 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
-PULL, HEARTBEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
+PULL, PUSH, HEARTBEAT = (f"/v1/fleet/{call}" for call in ("pull-messages", "push-messages", "send-node-heartbeat"))
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
 SHORTEST, LONGEST, SHARE = 0.1, 1.0, 0.02
@@ -79,7 +80,7 @@ class Gate:
         return Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
 
     async def answer(self, request: Request) -> Response:
-        """Pass a request on, or refuse it: 404 for another path, 403 for another key, 413 for too large a body."""
+        """Pass a request on, or refuse it: 404 for another path, 403 for another key or node, 413 for a large body."""
         began, site = time.perf_counter(), self.site(request)
         status, content, headers = await self.exchange(request, site)
         seconds, name = time.perf_counter() - began, site or "unknown"
@@ -98,6 +99,8 @@ class Gate:
             body += chunk
             if len(body) > self.largest:
                 return 413, b"", {"connection": "close"}
+        if request.url.path == PUSH and not of_its_node(bytes(body)):
+            return 403, b"", {}
         if request.url.path == PULL:
             return await self.message(request, bytes(body), site)
         if request.url.path != HEARTBEAT:
@@ -138,6 +141,18 @@ class Gate:
         except (LookupError, ValueError, TypeError):
             return None
         return name if signed and AGES[0] < age < AGES[1] else None
+
+
+def of_its_node(body: bytes) -> bool:
+    """Return whether replies say that they are from the node in whose name they are pushed.
+
+    The SuperLink compares the key with that name, and with nothing that stands in a reply.
+    """
+    try:
+        pushed = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    return all(reply.metadata.src_node_id == pushed.node.node_id for reply in pushed.messages_list)
 
 
 def kept(headers: Any) -> dict[str, str]:

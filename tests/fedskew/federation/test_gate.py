@@ -11,8 +11,9 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node
 
 from data import DataError, SettingError
 from fedskew.federation import folder as folders
@@ -123,6 +124,19 @@ def test_a_body_over_the_limit_ends_at_the_gate(client: Client, asked: list[http
     assert client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH)).status_code == 413
     assert not asked
     assert client.post("/v1/fleet/push-object", content=b"x" * 100, headers=header(NORTH)).status_code == 200
+
+
+def pushed(*sources: int) -> bytes:
+    """Return the body of a push of replies, signed by whom is said elsewhere, in the name of node 1."""
+    replies = [Message(metadata=Metadata(src_node_id=source)) for source in sources]
+    return PushMessagesRequest(node=Node(node_id=1), messages_list=replies).SerializeToString()
+
+
+def test_a_reply_in_another_nodes_name_ends_at_the_gate(client: Client, asked: list[httpx.Request]) -> None:
+    path = "/v1/fleet/push-messages"
+    for body in (pushed(2), pushed(1, 2), b"no message"):
+        assert client.post(path, content=body, headers=header(NORTH)).status_code == 403 and not asked
+    assert client.post(path, content=pushed(1), headers=header(NORTH)).status_code == 200 and len(asked) == 1
 
 
 def test_every_request_leaves_a_line_with_the_sites_name(client: Client, caplog: pytest.LogCaptureFixture) -> None:
