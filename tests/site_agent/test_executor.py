@@ -112,6 +112,15 @@ def test_another_app_is_refused_before_anything_plays(tmp_path: Path, monkeypatc
         assert site.ended[-1] == "failed" and site.entry()["event"] == "refused" and site.pool.process is None
 
 
+def test_the_first_digits_of_a_hash_are_not_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flwr keeps unpacked apps under eight of them."""
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
+    site.fab = fab("app = 2")
+    other, agreed = app_hash(packed_files(site.fab)), site.executor.approved
+    site.executor.approved = other[:8] + agreed[8:]
+    assert "not approved" in str(site.serve().error.reason) and site.entry()["event"] == "refused"
+
+
 @pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != PLAYED])
 def test_tasks_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))

@@ -21,7 +21,7 @@ from fedskew.engines.local import identify
 from server_app.settings import parse
 from strategies.exchange import EVALUATE, QUERY, TRAIN, Request
 from strategies.flower import Strategy
-from tests.site_files import arrays, site_folders
+from tests.site_files import arrays, site_entries, site_folders, write
 
 RUN: dict[str, Any] = {"method": "fedbn", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
 Change = Callable[[dict[str, Any]], None]
@@ -108,6 +108,26 @@ def test_a_message_that_names_a_place_a_module_or_another_agreement_is_refused(f
     records = ask(folder, change=change)
     assert {*records} == {"0/error"} and error_of(records) == "agreement"
     assert not list((folder / "north").glob("state/runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("method", "question", "kept"),
+    [("ccvr", "class-statistics", "class-statistics"), ("fedshift", "class-counts", "class-counts")],
+)
+def test_policy_holds_whatever_was_asked_before(folder: Path, method: str, question: str, kept: str) -> None:
+    """A server that leaves the question of readiness out gets no further."""
+    path = write(folder / "north/site.toml", site_entries(policy={"allow": ["model", "scores"]}))
+    install({0: read_site(path)})
+    assert ask(folder, QUERY, question=question, method=method).keys() == {"0/error"}
+    assert error_of(ask(folder, QUERY, question=question, method=method)) == f"policy: {kept}"
+
+
+def test_policy_keeps_scores_and_models_as_well(folder: Path) -> None:
+    for kind, kept in ((TRAIN, "model"), (EVALUATE, "scores")):
+        allow = {"model", "scores"} - {kept}
+        path = write(folder / "north/site.toml", site_entries(policy={"allow": sorted(allow)}))
+        install({0: read_site(path)})
+        assert error_of(ask(folder, kind)) == f"policy: {kept}"
 
 
 def test_a_node_that_is_no_site_plays_no_sites(folder: Path) -> None:
