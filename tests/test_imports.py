@@ -112,7 +112,7 @@ def test_the_house_stays_small() -> None:
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 5700
     assert lines("server_app/*") <= 2140
     assert lines("site_agent/*") <= 1250
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 7470
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 7480
     assert lines("fedskew/federation/*") <= 800
 
 

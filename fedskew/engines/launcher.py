@@ -24,7 +24,7 @@ import tomli_w
 from data.text import spoken
 from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
 from fedskew.interrupt import one_interrupt
-from server_app.results import delete_partial_files
+from server_app.results import RunFolder
 
 DEFAULTS = {  # the user's environment goes before them
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run installs torch anew, and fails offline
@@ -169,7 +169,7 @@ class _Flower:
     def end(self) -> None:
         """End all processes of the run, and delete what they were writing."""
         end(self.folder)
-        delete_partial_files(self.folder)
+        RunFolder(self.folder).drop_partial_files()
         for process in self.started:
             process.wait(timeout=10)
 

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +35,8 @@ UNGUARDED = (
     'uses the engine workers below `if __name__ == "__main__":`'
 )
 
+QUIET = "ignore:resource_tracker"
+"""An option of Python's: what deletes the semaphores of workers that a signal has ended does not complain of them."""
 WHILE = 0.3
 """Seconds that workers are waited for when they are asked for replies."""
 
@@ -147,6 +150,8 @@ def fork_server(*preload: str) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
     clear_leftovers()
+    if QUIET not in sys.warnoptions:  # from which both processes take their options
+        sys.warnoptions.append(QUIET)
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first ends a block's hold
         with held_back():
             ensure_running()

@@ -15,6 +15,7 @@ from data.text import printable, sentence
 from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
 from fedskew.jobs import Job, Shares, same_data
+from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 
 Event = tuple[str, Any]
@@ -65,7 +66,7 @@ class Worker:
             self.connection.close()
 
     def end(self) -> None:
-        """End the process and those below it, at once if it has a job: what is on disk is whole at any moment."""
+        """End the process and those below it, at once if it has a job; the file that this was writing is deleted."""
         self.let_go()
         if self.job is None:
             self.process.join(FAREWELL)
@@ -74,6 +75,8 @@ class Worker:
         self.process.kill()
         self.process.join()
         self.connection.close()
+        if self.job is not None:
+            RunFolder(self.job.settings.folder).drop_partial_files()
 
 
 class Teller(logging.Handler):

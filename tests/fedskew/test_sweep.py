@@ -1,6 +1,7 @@
 """The sweep: finished runs skipped, failures that cost the others nothing, workers that die, one launcher a folder."""
 
 import io
+import multiprocessing
 import os
 import resource
 import signal
@@ -220,6 +221,29 @@ def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch:
     jobs = jobs_of(tmp_path, 2)
     conduct(jobs, Shares("workers", 2, 2), Overview(Console(file=io.StringIO()), jobs, 2))
     assert codes == [0, 0]
+
+
+def test_a_worker_that_is_ended_leaves_no_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the run's folder is another's by now."""
+    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
+    (job,) = jobs_of(tmp_path, 1)
+    folder = RunFolder(job.settings.folder)
+    partial = folder.path / ".checkpoint.safetensors.4711"
+    folder.path.mkdir(parents=True)
+    partial.touch()
+    with folder.locked():
+        partial.touch()
+        ended(job)
+        assert partial.exists()
+    ended(job)
+    assert not partial.exists()
+
+
+def ended(job: Job) -> None:
+    """End a worker that has been given a job."""
+    worker = Worker(multiprocessing.get_context("forkserver"), Shares("inprocess", 1, 0), None)
+    worker.job = job  # not sent, so that it writes nothing
+    worker.end()
 
 
 def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:
