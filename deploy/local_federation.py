@@ -119,6 +119,11 @@ class LocalFederation:
             (place / "site.toml").write_text(SITE.format(name=name, address=address or gate))
             fedskew_site("approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes")
 
+    def prepare(self, dataset: str, sites: int, *words: str) -> None:
+        """Deal a data set out, and make a federation of its sites."""
+        self.split(dataset, sites, *words)
+        self.found()
+
     def up(self) -> None:
         """Start SuperLink and gate where they are not up."""
         fedskew("federation", "up", self.folder)

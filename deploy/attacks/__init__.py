@@ -1,0 +1,1 @@
+"""Attacks on a federation, one function each: `python deploy/try_attacks.py` tries them all."""

@@ -1,0 +1,157 @@
+"""What an attack needs: a federation at work, its keys and logs, and what counts as a refusal."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from local_federation import LocalFederation
+
+from fedskew.federation.control import Control
+from fedskew.federation.folder import FederationFolder
+from site_agent.keys import read_key
+from strategies.directory import as_flower_has_it
+
+PATIENCE = 60.0
+"""Seconds until a line must stand in a log."""
+AT_WORK, ALONE = "federation", "in process"
+"""Where an attack is tried: on the federation while it trains, or on the same code in this process."""
+
+
+class Succeeded(Exception):
+    """An attack that nothing has refused."""
+
+
+class Untried(Exception):
+    """An attack that could not be tried, though this machine could."""
+
+
+class Skipped(Exception):
+    """An attack that cannot be tried on this machine."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is tried, by whom and where; `play` returns the line that refused it."""
+
+    what: str
+    who: str
+    where: str
+    play: Callable[["Stage"], str]
+
+
+class Log:
+    """The lines that are written to a file from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start = path.stat().st_size if path.exists() else 0
+
+    def lines(self) -> list[str]:
+        """Return them."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read().decode(errors="replace").splitlines()
+
+    def wait_for(self, *words: str, seconds: float = PATIENCE) -> str:
+        """Return the first line that holds all words. Raises Succeeded when there is none in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for line in self.lines():
+                if all(word in line for word in words):
+                    return line
+            if time.monotonic() > deadline:
+                raise Succeeded(f"{self.path.name} holds no line with {' and '.join(words)}")
+            time.sleep(0.2)
+
+
+class Stage:
+    """A federation at work."""
+
+    def __init__(self, federation: LocalFederation) -> None:
+        self.federation, self.folder = federation, FederationFolder(federation.folder)
+        self.authority = self.folder.authority[0].read_bytes()
+        coordinator = self.folder.coordinator
+        self.address = f"{coordinator.host}:{coordinator.port}"
+        self.control = Control(coordinator.superlink_port, self.folder.authority[0])
+
+    @property
+    def names(self) -> list[str]:
+        """The sites' names."""
+        return self.folder.agreement.names
+
+    def place(self, site: int) -> Path:
+        """Return a site's folder."""
+        return self.federation.places[self.names[site]]
+
+    def key(self, site: int) -> ec.EllipticCurvePrivateKey:
+        """Return a site's private key."""
+        return read_key(self.place(site) / "node.key")
+
+    @cached_property
+    def nodes(self) -> list[int]:
+        """The sites' node ids, which no site is told of."""
+        nodes = self.control.ask("ListNodes", ListNodesRequest()).nodes_info
+        numbers = {node.public_key: node.node_id for node in nodes if node.status != "unregistered"}
+        return [numbers[as_flower_has_it(site.key)] for site in self.folder.agreement.sites]
+
+    def log(self, name: str) -> Log:
+        """Return a log of the coordinator's, gate or superlink."""
+        return Log(self.folder.state / f"{name}.log")
+
+    def site_log(self, site: int) -> Log:
+        """Return a site's log."""
+        return Log(self.place(site) / "state" / "site.log")
+
+    def audit(self, site: int) -> list[dict[str, Any]]:
+        """Return the entries of a site's audit log."""
+        return [json.loads(line) for line in (self.place(site) / "state/audit.jsonl").read_text().splitlines()]
+
+    def fleet(
+        self, key: ec.EllipticCurvePrivateKey, public: ec.EllipticCurvePublicKey | None = None
+    ) -> FleetHttpClient:
+        """Return a client of the gate that signs with a key, and says that it is another one's if that is given."""
+        return self.client(FleetHttpClient, key, public)
+
+    def client(
+        self, kind: Any, key: ec.EllipticCurvePrivateKey, public: ec.EllipticCurvePublicKey | None = None
+    ) -> Any:
+        """Return one of flwr's clients, talking to the gate as a node."""
+        signed = NodeAuthHttpInterceptor(key, public or key.public_key())
+        return kind.from_server_address(self.address, False, self.authority, [signed])
+
+    def refused_by_gate(self, path: str, call: Callable[[], object], *codes: int) -> str:
+        """Return the gate's line on a call that it refuses."""
+        log = self.log("gate")
+        status = refusal(call)
+        if status not in codes:
+            raise Succeeded(f"{path}: the answer is {status}, not {' or '.join(map(str, codes))}")
+        return log.wait_for(f"'{path}': {status}", seconds=10)
+
+
+def refusal(call: Callable[[], object]) -> int:
+    """Return the status by which a call is refused. Raises Succeeded where it is not."""
+    try:
+        answer = call()
+    except httpx.HTTPStatusError as error:
+        return error.response.status_code
+    raise Succeeded(f"the answer is {answer!r}"[:200])
+
+
+def shown(lines: Iterable[str], stage: Stage) -> str:
+    """Return lines without colours, keys in full, and what is only this machine's: the folders."""
+    text = re.sub(r"\x1b\[[0-9;]*m|b'-----BEGIN.*?-----END[^']*'", "", "\n".join(lines))
+    for folder in (stage.federation.work, Path(__file__).resolve().parents[2]):
+        text = text.replace(f"{folder}/", "")
+    return text
