@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_app.memory import MemoryLost
-from client_app.tensor_files import Damaged
-from data import DataError, SettingError
 from data.sources.agreement import Agreement
 from data.text import sentence
 
@@ -32,11 +29,11 @@ class DataChanged(RuntimeError):
     """Data that are not those of the client's first answer in a run."""
 
 
-KINDS: Mapping[type[Exception], str] = {
-    MemoryLost: "memory", Damaged: "memory", DataError: "data", SettingError: "setting", FloatingPointError: NOT_FINITE,
-    DataChanged: "data changed",
+KINDS: Mapping[str, str] = {
+    "MemoryLost": "memory", "Damaged": "memory", "DataError": "data", "SettingError": "setting",
+    "FloatingPointError": NOT_FINITE, "DataChanged": "data changed",
 }  # fmt: skip
-"""What leaves of an error, with a number; anything else is a failure."""
+"""What leaves of an error by its class's name, with a number; anything else is a failure."""
 log = logging.getLogger("fedskew.site")
 """What a site says of itself; nothing of it leaves."""
 
@@ -110,7 +107,7 @@ def kind_of(error: Exception) -> str:
         return "agreement"
     if isinstance(error, NotAllowed):
         return f"{POLICY} {error.permission}"
-    return next((word for kind, word in KINDS.items() if isinstance(error, kind)), "failure")
+    return next((KINDS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in KINDS), "failure")
 
 
 def reason_of(error: Exception, client: int) -> str:

@@ -1,11 +1,16 @@
 """Data sets, long tails, partitions, and the samples of each client."""
 
-from data.datasets import Dataset, load
-from data.federation import Federation, federate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from data.resolve import resolve
 from data.rules import OneOf, Rule, SettingError, Settings, require
-from data.samples import Samples
 from data.settings import DataError, DataSettings
+
+if TYPE_CHECKING:
+    from data.datasets import Dataset, load
+    from data.federation import Federation, federate
+    from data.samples import Samples
 
 __all__ = [
     "DataError",
@@ -22,3 +27,14 @@ __all__ = [
     "require",
     "resolve",
 ]
+WITH_TORCH = {
+    "Dataset": "datasets", "load": "datasets", "Samples": "samples",
+    "Federation": "federation", "federate": "federation",
+}  # fmt: skip
+"""By name the module that it is in, which loads torch: a gate, or a node's key, needs 500 MB less."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in WITH_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"data.{WITH_TORCH[name]}"), name)

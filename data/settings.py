@@ -7,7 +7,6 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from data.augmentation import AUGMENTATIONS
 from data.rules import OneOf, Rule, SettingError, Settings, require
 from data.sources.catalog import KNOWN, has_domains
 
@@ -74,7 +73,7 @@ class DataSettings(Settings):
     """abide: time points from one window to the next."""
     test_fold: Annotated[int, Ge(0), Le(4)] = 0
     """abide: which fifth of every site's subjects is for testing, 0 to 4."""
-    augmentation: Annotated[str, OneOf(*AUGMENTATIONS)] = "none"
+    augmentation: Annotated[str, OneOf("none", "crop-flip", "crop-flip-cutout", "rotate", "imagenet")] = "none"
     """Training images at random: none, crop-flip, crop-flip-cutout (IWDS), rotate (and flip: Office-Caltech10,
     DomainNet) or imagenet (resized crop, flip, color jitter)."""
     train_images: Annotated[int, Ge(0)] = 0

@@ -4,9 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-
-from data.sources.agreement import Agreement
+from data.sources.agreement import Agreement, as_flower_has_it
 from strategies.exchange import Dealt, ExchangeSettings, Grid, deal
 
 INTERVAL = 0.3
@@ -53,8 +51,3 @@ class SiteNodes:
         """Return the nodes of the sites that are connected, by client; any other node is nobody's."""
         keys = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
         return {client: keys[key] for key, client in self.clients.items() if key in keys}
-
-
-def as_flower_has_it(key: str) -> bytes:
-    """Return a key in OpenSSH's form as flwr lists it with a node."""
-    return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

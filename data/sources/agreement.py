@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from data.rules import SettingError
 from data.settings import DataError, DataSettings
@@ -129,3 +129,8 @@ def public_key(site: Table) -> str:
     fits = kind == KEY_KIND and isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)
     site.require(fits, "key", rule)
     return text
+
+
+def as_flower_has_it(key: str) -> bytes:
+    """Return a key in OpenSSH's form as flwr lists it with a node."""
+    return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -3,14 +3,15 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from data import SettingError, require
 from fedskew.cli.terminal import console
-from server_app.run_settings import Scalar
-from server_app.settings import parse, parse_text
+
+if TYPE_CHECKING:
+    from server_app.run_settings import Scalar
 
 
 class Service(StrEnum):
@@ -139,6 +140,7 @@ def run(
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.submission import run
     from fedskew.interrupt import one_interrupt
+    from server_app.settings import parse, parse_text
 
     stated: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
     require("dataset" not in stated, "dataset", stated.get("dataset"), "is the sites' own in a federation")

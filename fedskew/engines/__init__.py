@@ -8,16 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data import SettingError, federate, require
+from data import SettingError, require
 from data.sources.catalog import is_sites
 from fedskew.engines.launcher import launch
-from fedskew.engines.local import LocalGrid
 from fedskew.engines.processes import claim
 from fedskew.interrupt import one_interrupt
-from server_app.results import ROUND, RunFolder, verified
-from server_app.run_settings import RunSettings
+
+if TYPE_CHECKING:  # with torch, which the gate and most commands between sites do without
+    from server_app.results import RunFolder
+    from server_app.run_settings import RunSettings
 
 APP = Path(__file__).resolve().parent.parent.parent
 """The folder of the Flower app: the clone that this package is installed from."""
@@ -27,7 +28,7 @@ FOLLOW_INTERVAL = 0.1
 
 
 def execute(
-    settings: RunSettings,
+    settings: "RunSettings",
     engine: str,
     tell: Callable[[str], None],
     *,
@@ -51,6 +52,7 @@ def execute(
         return on_ray(settings, tell, workers, federation_config)
     if federation_config:
         raise SettingError("--federation-config", federation_config, "is for --engine ray")
+    from fedskew.engines.local import LocalGrid
     from server_app.app import run
 
     if engine == "workers" and getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -59,7 +61,7 @@ def execute(
         return run(grid, settings, tell)
 
 
-def rehearse(settings: RunSettings, engine: str, tell: Callable[[str], None], folder: str) -> dict[str, Any]:
+def rehearse(settings: "RunSettings", engine: str, tell: Callable[[str], None], folder: str) -> dict[str, Any]:
     """Play all sites of a folder in this process, each by its own site.toml."""
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then played in this process"
@@ -78,8 +80,13 @@ def rehearse(settings: RunSettings, engine: str, tell: Callable[[str], None], fo
         return run(grid, settings, tell)
 
 
-def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, federation_config: str) -> dict[str, Any]:
+def on_ray(
+    settings: "RunSettings", tell: Callable[[str], None], workers: int, federation_config: str
+) -> dict[str, Any]:
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
+    from data import federate
+    from server_app.results import RunFolder
+
     folder = RunFolder(settings.folder)
     claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
     # What is wrong with the data is said here, before Ray starts.
@@ -105,8 +112,10 @@ def on_ray(settings: RunSettings, tell: Callable[[str], None], workers: int, fed
 
 
 @contextmanager
-def following(folder: RunFolder, tell: Callable[[str], None]) -> Iterator[None]:
+def following(folder: "RunFolder", tell: Callable[[str], None]) -> Iterator[None]:
     """Within this context, tell the line of every round that another process records."""
+    from server_app.results import ROUND, verified
+
     ended = threading.Event()
     place = appended(folder.rounds_file, 0)[1]
 

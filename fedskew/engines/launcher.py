@@ -24,7 +24,6 @@ import tomli_w
 from data.text import spoken
 from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
 from fedskew.interrupt import one_interrupt
-from server_app.results import RunFolder
 
 DEFAULTS = {  # the user's environment goes before them
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run installs torch anew, and fails offline
@@ -168,6 +167,8 @@ class _Flower:
 
     def end(self) -> None:
         """End all processes of the run, and delete what they were writing."""
+        from server_app.results import RunFolder  # with torch
+
         end(self.folder)
         RunFolder(self.folder).drop_partial_files()
         for process in self.started:

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from client_app.site import Site, install
-from data.sources.agreement import Agreement
+from data.sources.agreement import Agreement, as_flower_has_it
 from fedskew.engines.local import LocalGrid
-from strategies.directory import as_flower_has_it
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from client_app.app_files import build
-from data.sources.agreement import Agreement
-from strategies.directory import as_flower_has_it
+from data.sources.agreement import Agreement, as_flower_has_it
 
 
 class Unreachable(ConnectionError):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data.sources.agreement import read_agreement
+from data.sources.agreement import as_flower_has_it, read_agreement
 from fedskew.engines.rehearsal import Node
-from strategies.directory import SiteNodes, as_flower_has_it
+from strategies.directory import SiteNodes
 from strategies.exchange import ExchangeSettings
 from tests.site_files import NAMES, agreed, public_key, write
 
