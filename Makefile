@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz slow signals federation attacks units lint newest bill config clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz slow signals federation faults attacks units lint newest bill config clean
 
 install: $(VENV)/installed
 
@@ -45,6 +45,9 @@ signals: install  ## every signal at every moment on every engine and on sweeps,
 
 federation: install  ## four sites with their own data through gate, TLS and keys; right if the hash is the rehearsal's
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
+
+faults: install  ## what goes wrong between hospitals, each three times, as a table; wants root, and a quiet machine
+	$(BIN)/python deploy/try_faults.py --write docs/reliability.md
 
 attacks: install  ## attack such a federation while it trains; the table of who refused what goes into docs/security.md
 	$(BIN)/python deploy/try_attacks.py --write docs/security.md

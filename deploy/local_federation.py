@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedskew.cli.application import application
 from fedskew.engines.processes import free_port
 from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder
+from server_app.results import ROUND, verified
 from site_agent.main import parser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,6 +79,59 @@ def settings(words: Sequence[str]) -> list[str]:
     return [part for word in words for part in ("--set", word)]
 
 
+class Job:
+    """A `fedskew federation run` in a process of its own, followed by its records."""
+
+    def __init__(self, words: Sequence[str], results: Path) -> None:
+        self.results = results
+        results.mkdir(parents=True, exist_ok=True)
+        self.began = time.monotonic()
+        self.log, self.summary = (results.with_name(f"{results.name}.{end}") for end in ("log", "summary"))
+        with self.log.open("wb") as log, self.summary.open("wb") as summary:
+            self.process = subprocess.Popen([BIN / "fedskew", *words], stdout=summary, stderr=log)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The run's folder, once there is one."""
+        while not (places := list(self.results.glob("*/settings.json"))):
+            self.check()
+            time.sleep(0.1)
+        return places[0].parent
+
+    @property
+    def words(self) -> str:
+        """What the command has said."""
+        return self.log.read_text()
+
+    def check(self) -> None:
+        """Raise RuntimeError with its words when the command has failed."""
+        if self.process.poll():
+            raise RuntimeError(f"the run ended with {self.process.returncode}: {self.words[-600:]}")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records of the rounds so far."""
+        file = self.folder / "rounds.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [verified(line.strip(), ROUND) for line in lines if line.endswith("\n")]
+
+    def wait_for_round(self, number: int) -> float:
+        """Return the seconds since the beginning once a round is recorded. Raises RuntimeError when the run fails."""
+        while len(self.records()) < number:
+            self.check()
+            time.sleep(0.05)
+        return time.monotonic() - self.began
+
+    def finish(self, seconds: float = 600.0) -> dict[str, Any]:
+        """Return the summary. Raises RuntimeError when the run fails or takes longer."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise RuntimeError(f"the run is not over after {seconds:g} s: {self.words[-600:]}") from None
+        self.check()
+        return dict(json.loads(self.summary.read_text()))
+
+
 class LocalFederation:
     """A coordinator's folder and the sites' folders below `work`, and the processes that work on them."""
 
@@ -85,6 +140,7 @@ class LocalFederation:
         self.folder, self.sites = self.work / "coordinator", self.work / "sites"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """By site, its `fedskew-site start`."""
+        self.jobs: list[Job] = []
 
     @property
     def places(self) -> dict[str, Path]:
@@ -96,17 +152,17 @@ class LocalFederation:
         many = [] if dataset == "abide" else ["--sites", str(sites)]
         fedskew("data", "split", dataset, self.sites, *many, *settings([*SPLITS[dataset], *words]))
 
-    def found(self, min_sites: int = 2, address: str = "") -> None:
+    def found(self, min_sites: int = 2, address: str = "", host: str = "127.0.0.1") -> None:
         """Make certificates, keys and the agreement, and let every site approve it.
 
-        `address` is what sites connect to, where something lies between them and the gate.
+        The gate listens on `host`; `address` is what sites connect to, where something lies between them and the gate.
         """
         skeleton = (self.sites / "federation.toml").read_text()
         agreed = {key: re.findall(rf"^{key} = (.*?)(?:  #.*)?$", skeleton, re.MULTILINE)[0] for key in
                   ("classes", "input-shape", "mean", "std")}  # fmt: skip
         lists = {key: ",".join(map(str, json.loads(agreed[key]))) for key in ("classes", "mean", "std")}
-        gate = f"127.0.0.1:{free_port()}"
-        words = ["--name", "try", "--address", gate, "--listen", "127.0.0.1", "--min-sites", str(min_sites)]
+        gate = f"{host}:{free_port()}"
+        words = ["--name", "try", "--address", gate, "--listen", host, "--min-sites", str(min_sites)]
         words += ["--input-shape", json.loads(agreed["input-shape"])]
         words += [word for key, text in lists.items() for word in (f"--{key}", text)]
         fedskew("federation", "new", self.folder, *words)
@@ -165,6 +221,11 @@ class LocalFederation:
         trained = fedskew(*self.run_words(words, results))
         return dict(json.loads(trained))
 
+    def begin(self, words: Sequence[str], results: str = "results") -> Job:
+        """Start a run in a process of its own."""
+        self.jobs.append(Job(self.run_words(words, results), self.work / results))
+        return self.jobs[-1]
+
     def run_words(self, words: Sequence[str], results: str = "results") -> list[str]:
         """Return the words of `fedskew` that run settings on the sites and print the summary."""
         return ["federation", "run", str(self.folder), "--results", str(self.work / results), "--json",
@@ -178,7 +239,10 @@ class LocalFederation:
         )
 
     def down(self) -> None:
-        """End the sites, SuperLink and gate."""
+        """End the runs, the sites, SuperLink and gate."""
+        for job in self.jobs:
+            job.process.kill()
+            job.process.wait()
         self.stop()
         fedskew("federation", "down", self.folder)
 

@@ -31,8 +31,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         federation = LocalFederation(stated.keep or Path(temporary))
-        federation.split(stated.dataset, stated.sites)
-        federation.found()
+        federation.prepare(stated.dataset, stated.sites)
         lap("founded and approved")
         run = [f"method={stated.method}", f"rounds={stated.rounds}", f"model={MODELS[stated.dataset]}"]
         with federation.at_work():

@@ -1,0 +1,77 @@
+"""What an exchange between sites costs where there is nothing to compute: everything on this machine, TLS and gate too.
+
+    python benchmarks/federation.py [--sites 2 4 8] [--rounds 6] [--write docs/deployment.md]
+
+Digits, one step of eight images a site and round. An exchange is a question to every site and its answer; a round has
+two, training and evaluation. The median is over both, without the first round, where sites fetch the app and read their
+data. The table says beside each figure what it is to be; nothing fails where it is more.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
+from local_federation import LocalFederation
+
+SMALL, MANY, LARGE = "small-cnn", "resnet-8", "resnet-18"
+TENSORS = {SMALL: "8 tensors, 53 kB", MANY: "56 tensors, 4.9 MB", LARGE: "122 tensors, 45 MB"}
+NOTHING = ["local-steps=1", "batch-size=8", "method=fedavg"]
+MARKS = "<!-- benchmarks/federation.py -->", "<!-- end of benchmarks/federation.py -->"
+
+
+def measure(federation: LocalFederation, model: str, rounds: int) -> tuple[float, float]:
+    """Return the median seconds of an exchange, and those from the command to the first question of round 1."""
+    job = federation.begin([f"model={model}", f"rounds={rounds}", *NOTHING], f"results-{model}")
+    first = job.wait_for_round(1)
+    job.finish()
+    seconds = [record["seconds"] for record in job.records()]
+    start = first - sum(seconds[0][part] for part in ("clients", "server", "evaluation"))
+    return statistics.median(part[name] for part in seconds[1:] for name in ("clients", "evaluation")), start
+
+
+def table(numbers: list[int], rounds: int) -> list[str]:
+    """Return the table's lines."""
+    rows = ["| sites | model | exchange, median | start to the first round |", "|---:|---|---:|---:|"]
+    medians = {}
+    for sites in numbers:
+        with tempfile.TemporaryDirectory(prefix="fedskew-") as folder:
+            federation = LocalFederation(Path(folder))
+            federation.prepare("digits", sites, "train-images=400", "test-images=200", "min-samples=8")
+            with federation.at_work():
+                for model in (SMALL, MANY, LARGE) if sites == 4 else (SMALL,):
+                    medians[sites, model], start = measure(federation, model, rounds)
+                    limits = "15" if model == LARGE else "6.5"
+                    rows.append(
+                        f"| {sites} | {model} ({TENSORS[model]}) | {medians[sites, model]:.1f} s (at most {limits}) "
+                        f"| {start:.0f} s (at most 25) |"
+                    )
+                    print(rows[-1], flush=True)
+    if 4 in numbers:
+        ratio = medians[4, MANY] / medians[4, SMALL]
+        rows += ["", f"56 tensors against 8: {ratio:.2f} times the seconds (at most 1.15)."]
+    return rows
+
+
+def main() -> None:
+    """Measure, print, and write the table where it is asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sites", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--write", type=Path, help="A text whose table between the marks is replaced.")
+    stated = parser.parse_args()
+    before = os.getloadavg()[0]
+    rows = table(stated.sites, stated.rounds)
+    rows += ["", f"{os.cpu_count()} cores, load {before:.1f} before."]
+    print("\n".join(rows))
+    if stated.write:
+        text = stated.write.read_text()
+        begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+        stated.write.write_text(text[:begin] + "\n" + "\n".join(rows) + "\n" + text[end:])
+
+
+if __name__ == "__main__":
+    main()

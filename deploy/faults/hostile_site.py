@@ -1,0 +1,42 @@
+"""`fedskew-site` of a hospital that trains honestly, and sends, as HOSTILE says: nan, shapes, nothing or tenfold."""
+
+import os
+
+from flwr.app import ArrayRecord, Context, Message
+
+import client_app.app
+from client_app.messages import pack, unpack
+from site_agent.main import main
+
+genuine = client_app.app.app
+HOSTILE = os.environ["HOSTILE"]
+
+
+def hostile(message: Message, context: Context) -> Message:
+    """Return the reply with its model changed, or an empty one."""
+    reply = genuine(message, context)
+    if message.metadata.message_type != "train" or not reply.has_content():
+        return reply
+    received = unpack(message.content.array_records["model"])
+    for name, record in list(reply.content.items()):
+        if HOSTILE == "nothing":
+            del reply.content[name]
+        elif name.endswith("/model") and isinstance(record, ArrayRecord):
+            state = unpack(record)
+            for key, tensor in state.items():
+                if not tensor.is_floating_point():
+                    continue
+                if HOSTILE == "nan":
+                    state[key] = tensor * float("nan")
+                elif HOSTILE == "shapes":
+                    state[key] = tensor.reshape(-1)[:-1]
+                else:
+                    state[key] = received[key] + 10 * (tensor - received[key])
+            reply.content[name] = pack(state)
+    return reply
+
+
+client_app.app.app = hostile  # type: ignore[assignment]
+
+if __name__ == "__main__":
+    main()

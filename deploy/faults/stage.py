@@ -1,0 +1,255 @@
+"""The federation that faults are done to: four sites, of which the victim runs as two halves behind a line of its own.
+
+The victim's halves, the link and the training, are two processes, as deploy/*.service start them, in a network
+namespace that a virtual line joins with this machine. As systemd would, `revive` starts again what was killed.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from flwr.app import Error, Message
+from local_federation import BIN, Job, LocalFederation
+
+from client_app.site_file import read_sites
+from client_app.state import difference, norm
+from fedskew.engines.processes import alive, free_port, marked, running
+from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.federation.services import SERVER_APP
+from fedskew.interrupt import one_interrupt
+from server_app.app import run as run_app
+from server_app.checkpoint import Checkpoint
+from server_app.settings import parse, parse_text
+
+Result = TypeVar("Result")
+VICTIM, NUMBER = "site-1", 1
+POLICY = '\n[policy]\nallow = ["model", "scores", "class-counts", "control-variates"]\n'
+BASE = ["model=mlp-bn", "method=fedshift+fedbn", "node-wait=3"]
+HALF = (".*.[0-9]*", ".round-*", "*.tmp", "*.part")
+"""Names of files that are being written."""
+COURTESY = 20.0
+"""Seconds that a run's processes may take to be gone."""
+
+
+def shell(*words: str) -> None:
+    """Run a program. Raises SystemExit with its words when it fails."""
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+class Line:
+    """A virtual line between this machine and a network namespace, which can be cut."""
+
+    def __init__(self) -> None:
+        number = os.getpid() % 250
+        self.name, self.here, self.there = f"fedskew-{os.getpid()}", f"fs{os.getpid()}a", f"fs{os.getpid()}b"
+        self.address, self.other = f"10.213.{number}.1", f"10.213.{number}.2"
+
+    def __enter__(self) -> "Line":
+        shell("ip", "netns", "add", self.name)
+        shell("ip", "link", "add", self.here, "type", "veth", "peer", "name", self.there)
+        shell("ip", "link", "set", self.there, "netns", self.name)
+        shell("ip", "addr", "add", f"{self.address}/24", "dev", self.here)
+        shell("ip", "link", "set", self.here, "up")
+        for words in (("addr", "add", f"{self.other}/24", "dev", self.there), ("link", "set", self.there, "up"),
+                      ("link", "set", "lo", "up")):  # fmt: skip
+            shell("ip", "-n", self.name, *words)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        shell("ip", "netns", "del", self.name)  # and both ends of the line with it
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Within this context nothing passes."""
+        shell("ip", "-n", self.name, "link", "set", self.there, "down")
+        try:
+            yield
+        finally:
+            shell("ip", "-n", self.name, "link", "set", self.there, "up")
+
+
+class Absences(RehearsalGrid):
+    """A rehearsal in which clients do not answer in some rounds of training."""
+
+    missing: frozenset[tuple[int, int]] = frozenset()
+    """Round and client."""
+
+    def play_here(self, message: Message) -> Message:
+        """Return the reply, or the error that flwr gives in place of one."""
+        task = message.content.config_records["task"]
+        trains = message.metadata.message_type == "train"
+        if trains and (task["round"], message.metadata.dst_node_id - 1) in self.missing:
+            return Message(Error(8, "absent"), reply_to=message)
+        return super().play_here(message)
+
+
+class Stage:
+    """The federation, its processes and its runs."""
+
+    def __init__(self, work: Path, line: Line) -> None:
+        self.line, self.federation = line, LocalFederation(work)
+        self.port, self.secret = free_port(), work / "secret"
+        self.names: list[str] = []
+
+    def found(self) -> None:
+        """Found the federation of four sites, two of which make a round."""
+        federation = self.federation
+        federation.split("digits", 4)
+        federation.found(min_sites=2, host=self.line.address)
+        for place in federation.places.values():
+            with (place / "site.toml").open("a") as file:
+                file.write(POLICY)
+        self.secret.write_text(secrets.token_hex(32))
+        self.secret.chmod(0o600)
+        self.names = list(federation.places)
+
+    @property
+    def place(self) -> Path:
+        """The victim's folder."""
+        return self.federation.places[VICTIM]
+
+    def half(self, name: str) -> None:
+        """Start a half of the victim, link or train."""
+        words = ["ip", "netns", "exec", self.line.name, str(BIN / "fedskew-site"), "start", "--only", name]
+        words += ["--site", str(self.place / "site.toml"), "--port", str(self.port), "--secret", str(self.secret)]
+        with (self.place / f"{name}.log").open("ab") as log:
+            self.federation.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=self.place)
+
+    def revive(self) -> None:
+        """Start whatever is not at work, as a system's supervisor would, and return when all sites are online."""
+        self.federation.up()
+        processes = self.federation.processes
+        for name in ("link", "train"):
+            if name not in processes or processes[name].poll() is not None:
+                self.half(name)
+        for name in self.names:
+            if name != VICTIM and (name not in processes or processes[name].poll() is not None):
+                self.federation.start(name)
+        self.federation.wait_for_sites()
+
+    def halt(self, *names: str) -> None:
+        """End processes of sites in order."""
+        self.federation.stop(*names)
+
+    def begin(self, name: str, *words: str) -> Job:
+        """Start a run, whose name is its results' folder; every name has a seed of its own."""
+        return self.federation.begin([*BASE, f"seed={seed_of(name)}", *words], name)
+
+    def twin(self, job: Job, name: str, *words: str) -> dict[str, Any]:
+        """Return the summary of the run in this process in which the same sites miss the same rounds."""
+        missing = {(record["round"], client) for record in job.records() for client in range(len(self.names))
+                   if client not in record["clients"]}  # fmt: skip
+        return self.play(missing, f"{name}-twin", *BASE, f"seed={seed_of(name)}", *words)
+
+    def play(self, missing: set[tuple[int, int]], results: str, *words: str) -> dict[str, Any]:
+        """Play all sites in this process but for the missing, by round and client; return the summary."""
+        sites = read_sites(self.federation.sites)
+        agreement = next(iter(sites.values())).agreement
+        place = self.federation.work / results
+        stated = dict(parse_text(word) for word in words)
+        whole = {**stated, "dataset": f"sites:{self.federation.folder / 'federation.toml'}", "results": str(place)}
+        with one_interrupt(), Absences(sites, agreement) as grid:
+            grid.missing = frozenset(missing)
+            return run_app(grid, parse(whole), lambda line: None)
+
+    def distance(self, first: str, second: str) -> float:
+        """Return the distance between the shared models of two results' folders."""
+        states = [
+            Checkpoint.load(next((self.federation.work / name).glob("*/checkpoint.safetensors"))).shared
+            for name in (first, second)
+        ]
+        return norm(difference(*states))
+
+    def service(self, program: str) -> psutil.Process:
+        """Return a process of the coordinator's."""
+        return until(lambda: next(iter(running(self.federation.folder, program)), None), f"no {program}")
+
+    def of_victim(self, word: str, half: str) -> psutil.Process:
+        """Return the process of one of the victim's halves whose command holds a word."""
+
+        def look() -> psutil.Process | None:
+            for process in psutil.Process(self.federation.processes[half].pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if any(word in part for part in process.cmdline()) and alive(process):
+                        return process
+            return None
+
+        return until(look, f"no {word} at {VICTIM}")
+
+    def supernode_says(self, words: str) -> int:
+        """Return how often the victim's SuperNode has said something."""
+        log = self.place / "state" / "link" / "supernode.log"
+        return log.read_text(errors="replace").count(words) if log.exists() else 0
+
+    def trainings(self) -> int:
+        """Return how often the victim has answered with an update."""
+        log = self.place / "state" / "audit.jsonl"
+        entries = [json.loads(entry) for entry in log.read_text().splitlines()]
+        return sum(entry["event"] == "answered" and entry["kind"] == "train" for entry in entries)
+
+    def wait_until_idle(self) -> None:
+        """Return once the victim has trained what it was asked for."""
+        before = -1
+        while (trained := self.trainings()) != before:
+            before = trained
+            time.sleep(8)
+
+    def wait_for_training(self, job: Job, number: int) -> None:
+        """Return while the victim trains in a round."""
+        job.wait_for_round(number - 1)
+        asked = self.supernode_says("Receiving: train")
+        until(lambda: self.supernode_says("Receiving: train") > asked or None, "the victim is not asked to train")
+
+    def leftovers(self, job: Job) -> list[str]:
+        """Return what should not be there after a run: a process of it, or a file that was being written."""
+        problems = []
+        deadline = time.monotonic() + COURTESY
+        while (left := running(self.federation.folder, SERVER_APP)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        problems += [f"process {process.pid} is left" for process in left]
+        places = [job.results, *(place / "state" / "runs" for place in self.federation.places.values())]
+        problems += [f"{path.name} is left" for place in places for half in HALF for path in place.rglob(half)]
+        return problems
+
+    def kill_all(self) -> None:
+        """Kill -9 every process of coordinator and sites."""
+        ours = [process for root in self.federation.processes.values() for process in tree(root.pid)]
+        for process in [*ours, *marked(self.federation.folder)]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for root in self.federation.processes.values():
+            root.wait(10)
+
+
+def tree(number: int) -> list[psutil.Process]:
+    """Return a process and its descendants."""
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(number)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def until(look: Callable[[], Result | None], problem: str, seconds: float = 240.0) -> Result:
+    """Return what `look` returns once it is something. Raises RuntimeError after a while."""
+    deadline = time.monotonic() + seconds
+    while (seen := look()) is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{problem} after {seconds:g} s")
+        time.sleep(0.05)
+    return seen
+
+
+def seed_of(name: str) -> int:
+    """Return the seed of a run, which makes it another run than all others: of ROW-TIME."""
+    row, _, trial = name.partition("-")
+    return 1000 * int(row) + int(trial)

@@ -1,0 +1,87 @@
+"""What goes wrong between hospitals, done on this machine: the table of docs/reliability.md. Wants root and minutes.
+
+    python deploy/try_faults.py [--row 1 2 ...] [--times 3] [--write docs/reliability.md] [--keep FOLDER]
+
+Every row is done to a run of four sites on digits, one of them behind a line of its own (a network namespace). Right is
+what the row says, the hash of everything of the run in one process in which the same sites miss the same rounds, no
+process left and no half-written file. Exit status 1 on a miss.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from faults.rows import ROWS, Outcome
+from faults.stage import Line, Stage
+
+MARKS = "<!-- make faults -->", "<!-- end of make faults -->"
+HEAD = ["| # | what is done | what became of it | seconds to recover | right |", "|---:|---|---|---:|---:|"]
+
+
+def line(row: int, what: str, outcomes: Sequence[Outcome]) -> str:
+    """Return a row of the table."""
+    right = sum(not outcome.problems for outcome in outcomes)
+    seconds = " / ".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
+    return f"| {row} | {what} | {outcomes[-1].seen} | {seconds} | {right} of {len(outcomes)} |"
+
+
+def write(file: Path, rows: dict[str, str]) -> None:
+    """Put the rows into the table between the marks of a text, in place of those of the same number and name."""
+    text = file.read_text()
+    begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+    known = [entry for entry in text[begin:end].splitlines() if entry.startswith("| ") and entry not in HEAD]
+    kept = {" | ".join(entry.split(" | ")[:2]): entry for entry in known}
+    order = {" | ".join((f"| {row}", what)): "" for row, parts in ROWS.items() for what, _ in parts}
+    lines = [(kept | rows).get(key, "") for key in order]
+    file.write_text(text[:begin] + "\n" + "\n".join([*HEAD, *filter(None, lines)]) + "\n" + text[end:])
+
+
+def main() -> int:
+    """Do the rows, and say what became of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--row", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--write", type=Path, help="The text whose table gets the rows.")
+    parser.add_argument("--keep", type=Path, help="An empty folder to work in and to leave as it is then.")
+    stated = parser.parse_args()
+    if os.geteuid():
+        sys.exit("a network namespace, and a disk of a few MB, want root")
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary, Line() as cable:
+        stage = Stage((stated.keep or Path(temporary)).resolve(), cable)
+        stage.found()
+        try:
+            for row in stated.row:
+                for place, (what, do) in enumerate(ROWS[row]):
+                    outcomes = []
+                    for time_ in range(stated.times):
+                        began = time.monotonic()
+                        try:
+                            stage.revive()
+                            outcome = do(stage, f"{row}-{100 * place + time_}")
+                        except Exception as error:
+                            traceback.print_exc()
+                            outcome = Outcome(float("nan"), "", [f"{type(error).__name__}: {error}"])
+                        outcomes.append(outcome)
+                        missed += bool(outcome.problems)
+                        took = time.monotonic() - began
+                        print(f"row {row}, {what}: {outcome.seconds:.1f} s; {outcome.seen} [{took:.0f} s]", flush=True)
+                        for problem in outcome.problems:
+                            print(f"    MISS: {problem}", flush=True)
+                    entry = line(row, what, outcomes)
+                    print(entry, flush=True)
+                    if stated.write:
+                        write(stated.write, {" | ".join(entry.split(" | ")[:2]): entry})
+        finally:
+            stage.federation.down()
+    print(f"{missed} missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
