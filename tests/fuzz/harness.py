@@ -91,10 +91,18 @@ def fuzz(subject: Subject, examples: int, root: Path, number: int = 0) -> Tally:
         outcome, why = judge(subject, arrived, inside)
         tally.counts[outcome] += 1
         if outcome in BAD and len(tally.bad) < 5:
-            tally.bad.append(f"{subject.name}: {outcome}: {repr(arrived)[:300]}: {why}")
+            tally.bad.append(f"{subject.name}: {outcome}: {shown(arrived)}: {why}")
 
     play()
     return tally
+
+
+def shown(arrived: Any) -> str:
+    """Return the beginning of what arrived, in which there may be a number that Python prints to nobody."""
+    try:
+        return repr(arrived)[:300]
+    except ValueError:
+        return f"a {type(arrived).__name__} with a number of more than 4,300 digits"
 
 
 def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Outcome, str]:

@@ -175,6 +175,16 @@ def test_odd_worker_record_does_not_end_the_run(train: Train, words: dict[str, A
     assert outcome.summary["failures"] == 0
 
 
+def test_a_number_of_a_worker_that_python_prints_to_nobody(train: Train) -> None:
+    def odd(records: RecordDict) -> None:
+        records[f"{FAULTY}/worker"] = ConfigRecord({"process": 10**5000})
+
+    outcome = train(grid=TamperingGrid(in_round(1, odd)), **CHANGES)
+    assert outcome.records[0]["failures"] == {
+        str(FAULTY): "unreadable reply: ValueError: worker: has a number of more than 63 bits"
+    }
+
+
 def test_all_replies_demanded(train: Train, tmp_path: Path) -> None:
     changes = {**CHANGES, "min_replies": 1.0, "rounds": 3}
     with pytest.raises(TooFewReplies, match=r"round 3: 3 good replies of 4.*client 1: model: head\.weight is not fin"):
