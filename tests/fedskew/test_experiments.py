@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedskew.report.gather import values_of
 from server_app.methods import METHODS
 
 DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()
+SHIPPED, SUITES = load_experiments(), load_suites()
 
 
 def built(**entry: Any) -> Experiment:
@@ -31,19 +33,25 @@ def trained(cells: list[Cell]) -> dict[str, str]:
     return {cell.row: cell.run.general.method for cell in cells}
 
 
-@pytest.mark.parametrize("entry", load_experiments().values(), ids=lambda item: item.name)
-def test_every_grid_point_of_every_shipped_experiment_parses(entry: Experiment, tmp_path: Path) -> None:
-    cells = plan(entry, {"results": str(tmp_path), "data-root": str(tmp_path)})
+@cache
+def planned(name: str) -> list[Cell]:
+    """Return the cells of a shipped experiment, of which there are thousands in all."""
+    return plan(SHIPPED[name])
+
+
+@pytest.mark.parametrize("entry", SHIPPED.values(), ids=lambda item: item.name)
+def test_every_grid_point_of_every_shipped_experiment_parses(entry: Experiment) -> None:
+    cells = planned(entry.name)
     assert len({(cell.row, cell.column, cell.seed) for cell in cells}) == len(cells)
     assert len(cells) == len(entry.rows) * len(entry.columns) * len(entry.seeds)
     assert len(runs(cells)) <= len(cells)
 
 
-@pytest.mark.parametrize("entry", load_experiments().values(), ids=lambda item: item.name)
+@pytest.mark.parametrize("entry", SHIPPED.values(), ids=lambda item: item.name)
 def test_rows_are_compared_on_the_same_data_clients_and_model(entry: Experiment) -> None:
     """No shipped experiment has rows that are about data, model, participation or rounds: columns are."""
     compared: dict[tuple[str, int], Cell] = {}
-    for cell in plan(entry):
+    for cell in planned(entry.name):
         first = compared.setdefault((cell.column, cell.seed), cell).run
         assert cell.run.data == first.data, cell.row
         for key in ("seed", "model", "participation", "rounds"):
@@ -151,7 +159,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_suite_stands_for_its_experiments_once_each() -> None:
-    suite = load_suites()["quick"]
+    suite = SUITES["quick"]
     assert [entry.name for entry in find_all(["quick"])] == list(suite.experiments)
     again = find_all(["abide", "quick", suite.experiments[0], "abide"])
     assert [entry.name for entry in again] == ["abide", *suite.experiments]
@@ -185,8 +193,9 @@ def test_quick_is_at_most_twelve_claims_in_three_seeds_or_more() -> None:
 
 
 def ids(name: str) -> set[str]:
-    """Return the ids of an experiment's runs."""
-    return {run.run_id for entry in find_all([name]) for run in runs(plan(entry))}
+    """Return the ids of an experiment's or a suite's runs."""
+    members = SUITES[name].experiments if name in SUITES else (name,)
+    return {run.run_id for member in members for run in runs(planned(member))}
 
 
 @pytest.mark.parametrize(
@@ -203,20 +212,20 @@ def test_tables_of_the_same_runs_train_them_once(part: str, whole: str) -> None:
 
 def test_rounds_that_no_paper_states_are_assumed() -> None:
     """CReFF's paper and IWDS's poster name none; the latter's Figures 1 and 3 are about the first round."""
-    for name, entry in load_experiments().items():
+    for name, entry in SHIPPED.items():
         if name.startswith(("creff-", "iwds-")) and name not in ("iwds-figure1", "iwds-figure3"):
             assert "rounds" in entry.assumed and "rounds" not in entry.settings, name
 
 
 def test_the_classifier_is_claimed_to_help_more_than_every_other_component() -> None:
-    entry = load_experiments()["creff-figure2"]
+    entry = SHIPPED["creff-figure2"]
     assert [claim.than for claim in entry.claims if claim.better == "classifier"] == [
         row.label for row in entry.rows if row.method == "real-blocks"
     ]
 
 
 def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() -> None:
-    entry = load_experiments()["fedshift-table2"]
+    entry = SHIPPED["fedshift-table2"]
     rounds = [settings["rounds"] for settings in entry.columns.values()]
     assert list(entry.cells[entry.reaches]) == rounds and entry.selection == "best-test"
     assert "all its rounds in the paper" in entry.notes[entry.reaches]
@@ -224,19 +233,19 @@ def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() ->
 
 def test_scaffold_is_below_fedavg_and_fedprox_after_one_epoch() -> None:
     """The worst of the four; FedShift's own claim makes it three."""
-    entry = load_experiments()["fedshift-table3"]
+    entry = SHIPPED["fedshift-table3"]
     below = {claim.better for claim in entry.claims if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))}
     assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in entry.rows} - {"scaffold"}
 
 
 def test_the_assumed_settings_are_in_force_in_some_run() -> None:
-    for entry in load_experiments().values():
-        cells = plan(entry)
+    for entry in SHIPPED.values():
+        cells = planned(entry.name)
         assert all(values_of(key, cells) for key in entry.assumed), entry.name
 
 
 def test_quick_takes_as_long_as_the_readme_says() -> None:
-    (minutes,) = re.findall(r"(\d+) minutes", load_suites()["quick"].title)
+    (minutes,) = re.findall(r"(\d+) minutes", SUITES["quick"].title)
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
     assert f"papers' claims in {minutes} minutes" in readme
 
