@@ -84,3 +84,15 @@ def digest(states: Iterable[State], *words: str) -> str:
 def seed_of(*words: object) -> int:
     """Return a 63-bit seed that depends on every word, and on nothing else."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "big") >> 1
+
+
+def seed_global(seed: int, device: torch.device) -> None:
+    """Seed the device's global generator, which dropout draws from.
+
+    torch.manual_seed gives the same draws; it seeds every kind of device there is, and takes down the whole call stack
+    for each kind that nobody has used yet.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
 from client_app.optimizer import SGD, TrainingSettings, clip, coefficient_sum
-from client_app.state import State, copy
+from client_app.state import State, copy, seed_global
 
 
 def train_round(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
@@ -44,7 +44,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
 
     client.model.eval()  # whatever this process did last, `before` sees the model in one mode
     before = {variant.name: variant.before(client, loss) for variant in variants}
-    torch.manual_seed(client.seed)  # dropout draws from the global generator
+    seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
         freeze_statistics(client.model)  # one example has no variance to normalize by

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from client_app.models.classifier import Classifier, in_batches
-from client_app.state import State, copy
+from client_app.state import State, copy, seed_global
 from client_app.training import mini_batches
 from data import Samples
 
@@ -82,7 +82,7 @@ def distill(
     Batch norm's running statistics follow the samples. `step` moves the parameters.
     """
     parameters = list(model.parameters())
-    torch.manual_seed(generator.initial_seed())  # dropout draws from the global generator
+    seed_global(generator.initial_seed(), teacher_NC.device)
     model.train()
     for number, indices in enumerate(batches(len(samples), batch_size, steps, generator)):
         indices_B = indices.to(teacher_NC.device)

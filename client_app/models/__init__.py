@@ -46,7 +46,8 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> Classif
         rule = f"needs images of {side}x{side} pixels or more, not {described}"
         require(len(shape) == 3 and min(shape[1:]) >= side, "model", name, rule)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
         if is_own_model(name):
+            torch.manual_seed(seed)  # on every device: who knows where it draws
             return load_own(name, shape, classes)
+        torch.default_generator.manual_seed(seed)
         return MODELS[name](shape, classes).to(memory_format=torch.channels_last)
