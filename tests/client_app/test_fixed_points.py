@@ -68,8 +68,7 @@ def start_of(seed: int) -> Classifier:
     return model
 
 
-@pytest.mark.parametrize("k", [0, 1])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("k", "seed"), [(0, 0), (1, 1)])
 def test_every_client_alone_ends_at_the_posterior_of_all(k: int, seed: int) -> None:
     member = federation([SHIFT], [start_of(seed), start_of(seed)])[k]
     train_round(member, [SHIFT], TO_THE_END)

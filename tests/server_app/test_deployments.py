@@ -126,30 +126,29 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("kind", REASONS)
-def test_faulty_answers_to_the_final_question(train: Train, kind: str) -> None:
-    with pytest.raises(
-        TooFewReplies, match=f"question class-statistics for ccvr: 3 good replies of 4.*{REASONS[kind]}"
-    ):
-        train(grid=TamperingGrid(spoiled(kind)), method="ccvr")
-    resumed = train(grid=(grid := TamperingGrid()), method="ccvr")
-    assert grid.kinds() == ["train", "query"]  # the last round, which the question belongs to, is played again
-    assert resumed.hash == train("undisturbed", method="ccvr").hash
-    without = train("without", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75)
-    assert without.records[-1]["failures"] == {"1": f"class-statistics: {REASONS[kind]}"}
-    assert without.hash != resumed.hash
-    assert without.summary["hash"]["shared"] == resumed.summary["hash"]["shared"]
+def test_faulty_answers_to_the_final_question(train: Train) -> None:
+    undisturbed = train("undisturbed", method="ccvr")
+    for kind, reason in REASONS.items():
+        with pytest.raises(TooFewReplies, match=f"question class-statistics for ccvr: 3 good replies of 4.*{reason}"):
+            train(kind, grid=TamperingGrid(spoiled(kind)), method="ccvr")
+        resumed = train(kind, grid=(grid := TamperingGrid()), method="ccvr")
+        assert grid.kinds() == ["train", "query"]  # the last round, which the question belongs to, is played again
+        assert resumed.hash == undisturbed.hash
+        without = train(f"without, {kind}", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75)
+        assert without.records[-1]["failures"] == {"1": f"class-statistics: {reason}"}
+        assert without.hash != resumed.hash
+        assert without.summary["hash"]["shared"] == resumed.summary["hash"]["shared"]
 
 
-@pytest.mark.parametrize("place", ["during the final question", "before the checkpoint", "after the checkpoint"])
-def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path, place: str) -> None:
+def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path) -> None:
     changes = {"method": "ccvr+creff", "rounds": 3, "participation": 0.75}
     whole = train("whole", **changes)
-    kill(tmp_path / "killed", place, {}, changes)
-    started = RunFolder(small(tmp_path / "killed", **changes).folder)
-    assert started.summary() is None
-    resumed = train("killed", grid=(grid := TamperingGrid()), **changes)
-    assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "query"])
-    assert resumed.summary["hash"] == whole.summary["hash"]
-    assert resumed.records == whole.records
-    assert resumed.summary["models"] == whole.summary["models"]
+    for place in ("during the final question", "before the checkpoint", "after the checkpoint"):
+        kill(tmp_path / place, place, {}, changes)
+        started = RunFolder(small(tmp_path / place, **changes).folder)
+        assert started.summary() is None, place
+        resumed = train(place, grid=(grid := TamperingGrid()), **changes)
+        assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "query"]), place
+        assert resumed.summary["hash"] == whole.summary["hash"], place
+        assert resumed.records == whole.records, place
+        assert resumed.summary["models"] == whole.summary["models"], place
