@@ -112,8 +112,8 @@ def test_which_model_is_a_question_only_where_there_are_several() -> None:
             chosen(deployed, model)
 
 
-def test_damaged_records_are_no_finished_run_s(tmp_path: Path) -> None:
-    folder = trained_on_digits(tmp_path)[1]
+def test_damaged_records_are_no_finished_run_s(creff: RunFolder, tmp_path: Path) -> None:
+    folder = copied(creff, tmp_path)
     first, second = folder.rounds_file.read_text().splitlines()
     folder.rounds_file.write_text(f"{first}\n{second[:-9]}\n")
     with pytest.raises(DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): .* mends it.*"):
@@ -122,8 +122,8 @@ def test_damaged_records_are_no_finished_run_s(tmp_path: Path) -> None:
     assert "The run was not finished" in (tmp_path / "model" / "README.md").read_text()
 
 
-def test_without_records_the_card_says_that_there_are_no_numbers(tmp_path: Path) -> None:
-    folder = trained_on_digits(tmp_path)[1]
+def test_without_records_the_card_says_that_there_are_no_numbers(creff: RunFolder, tmp_path: Path) -> None:
+    folder = copied(creff, tmp_path)
     folder.rounds_file.unlink()
     with pytest.raises(DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): .* mends it.*--unfinished"):
         TrainedRun(folder)
@@ -235,8 +235,8 @@ def test_an_earlier_export_stays_where_the_new_one_is_refused(
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(tmp_path: Path) -> None:
-    folder = trained_on_digits(tmp_path, "fedavg")[1]
+def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(creff: RunFolder, tmp_path: Path) -> None:
+    folder = copied(creff, tmp_path)
     folder.summary_file.unlink()
     with pytest.raises(DataError, match=r"is not finished \(round 2 of 2\).*--unfinished"):
         TrainedRun(folder)

@@ -126,7 +126,7 @@ def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
     assert len(gathered_again.of("creff", "LDA 0.5")) == 2 and len(gathered_again.of("fedavg", "LDA 0.5")) == 3
 
 
-def test_lost_records_are_said_and_marked_in_every_report(tmp_path: Path) -> None:
+def test_lost_records_are_said_and_marked_in_every_report(tmp_path: Path, no_drawings: None) -> None:
     """A changed digit in an early record: its weights are still there, so the run counts, without that round."""
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path)
