@@ -119,10 +119,12 @@ def printed(copy: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_its_contract_row_its_bytes_and_its_settings_hold(printed: str) -> None:
     assert int(printed.split(" passed")[0].split()[-1]) >= 20 and "skipped" not in printed
 
 
+@pytest.mark.slow
 def test_its_name_works_wherever_a_method_s_does(copy: Path, printed: str) -> None:
     assert printed.startswith("True False 80\n")
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
