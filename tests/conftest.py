@@ -13,8 +13,7 @@ from command_line import fedskew  # noqa: F401
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Import torch and flwr before any test does; not at the top, as the process that only deals tests out needs none
-    and everybody would wait for it."""
+    """Import flwr before any test does; not above, where the process that only deals tests out would do it as well."""
     if isinstance(collector, pytest.Session):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates

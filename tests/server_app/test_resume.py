@@ -399,44 +399,41 @@ def test_a_finished_run_whose_settings_are_lost_still_knows_its_data(train: Trai
         folder.refuse_other_data("another")
 
 
-def test_json_that_is_something_else_counts_as_damaged(train: Train) -> None:
+@pytest.mark.parametrize("text", ["null", "[]", "{}", "0", '{"settings": []}', '{"models": 1}', "\u00ff"])
+def test_json_that_is_something_else_counts_as_damaged(train: Train, text: str) -> None:
     folder = train().folder
-    for text in ("null", "[]", "{}", "0", '{"settings": []}', '{"models": 1}', "\u00ff"):
-        for file in (folder.settings_file, folder.summary_file, folder.rounds_file):
-            file.write_text(text, encoding="latin-1")
-        assert (folder.origin(), folder.summary(), folder.rounds()) == ({}, None, []), text
-        with pytest.raises(DataError, match=r"settings.json is missing or broken"):
-            TrainedRun(folder)
-        assert train().summary["rounds"] == 2, text
+    for file in (folder.settings_file, folder.summary_file, folder.rounds_file):
+        file.write_text(text, encoding="latin-1")
+    assert (folder.origin(), folder.summary(), folder.rounds()) == ({}, None, [])
+    with pytest.raises(DataError, match=r"settings.json is missing or broken"):
+        TrainedRun(folder)
+    assert train().summary["rounds"] == 2
 
 
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"])
 def test_a_full_disk_is_one_sentence_and_harms_nothing(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The disk is full when a file of a name is written in or after round 3."""
+    """The disk is full when a file of that name is written in or after round 3."""
     changes = {"method": "fedbn", "rounds": 4}
-    whole, real = train("whole", **changes), client_app.tensor_files.writing
+    whole = train("whole", **changes)
+    real, folder = client_app.tensor_files.writing, small(tmp_path / "full", **changes).folder
 
-    def full_for(name: str, folder: Path) -> Callable[[Path], contextlib.AbstractContextManager[None]]:
-        @contextlib.contextmanager
-        def full(path: Path) -> Iterator[None]:
-            with real(path):
-                begun = name in ("summary.json", "round-000003.safetensors") or path.exists()
-                if path.name == name and begun and len(RunFolder(folder).rounds()) >= 2:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                yield
+    @contextlib.contextmanager
+    def full(path: Path) -> Iterator[None]:
+        with real(path):
+            begun = name in ("summary.json", "round-000003.safetensors") or path.exists()
+            if path.name == name and begun and len(RunFolder(folder).rounds()) >= 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield
 
-        return full
-
-    for name in ("checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"):
-        with monkeypatch.context() as patch:
-            for module in (client_app.tensor_files, server_app.results):
-                patch.setattr(module, "writing", full_for(name, small(tmp_path / name, **changes).folder))
-            words = rf"{name} cannot be written: No space left on device"
-            with pytest.raises((WriteFailed, TooFewReplies), match=words):
-                train(name, **changes)
-        resumed = train(name, **changes)
-        assert (resumed.hash, resumed.records) == (whole.hash, whole.records), name
+    with monkeypatch.context() as patch:
+        for module in (client_app.tensor_files, server_app.results):
+            patch.setattr(module, "writing", full)
+        with pytest.raises((WriteFailed, TooFewReplies), match=rf"{name} cannot be written: No space left on device"):
+            train("full", **changes)
+    resumed = train("full", **changes)
+    assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
 
 
 def limited(words: list[str], errors: Path) -> None:
