@@ -160,7 +160,6 @@ def test_a_name_is_defined_once() -> None:
     assert len(defined) == len(set(defined)) >= 4, defined
 
 
-<<<<<<< HEAD
 def test_what_only_stands_between_or_looks_loads_no_torch() -> None:
     """A gate of 690 MB, and 4 seconds for a node's key, were the price."""
     modules = "fedskew.federation.gate, fedskew.federation.services, fedskew.cli.federation, site_agent.main"
@@ -168,17 +167,9 @@ def test_what_only_stands_between_or_looks_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", words], cwd=ROOT).returncode == 0
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_no_file_and_no_class_is_long(file: str) -> None:
-    assert len((ROOT / file).read_text().splitlines()) <= 300
-    for node in nodes(ROOT / file):
-        if isinstance(node, ast.ClassDef) and node.end_lineno is not None:
-            assert node.end_lineno - node.lineno < 220, node.name
-=======
 def test_no_file_and_no_class_is_long() -> None:
     for file in FILES:
         assert len((ROOT / file).read_text().splitlines()) <= 300, file
         for node in nodes(ROOT / file):
             if isinstance(node, ast.ClassDef) and node.end_lineno is not None:
                 assert node.end_lineno - node.lineno < 220, f"{file}: {node.name}"
->>>>>>> 8dd4e6b (Tests: what holds for every file is one test each; no conftest of a folder imports the app before flwr)
