@@ -9,22 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import fedskew  # noqa: F401
 
-
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Import flwr before any test does; not above, where the process that only deals tests out would do it as well."""
-    if isinstance(collector, pytest.Session):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
-            import flwr.clientapp
-            import flwr.serverapp  # noqa: F401
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
+    import flwr.clientapp
+    import flwr.serverapp  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    import torch
-
     torch.set_num_threads(1)
 
 
