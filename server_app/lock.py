@@ -39,3 +39,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def delete_partial_files(folder: Path) -> None:
+    """Delete what a killed process was writing into a run's folder; for who holds its lock."""
+    for partial in folder.glob(".*.[0-9]*"):
+        partial.unlink(missing_ok=True)
+
+
+def tidy(folder: Path) -> None:
+    """Delete what a killed process was writing into a run's folder, unless another one is at work there by now."""
+    if folder.is_dir():
+        with contextlib.suppress(FolderBusy, SettingError), locked(folder):
+            delete_partial_files(folder)

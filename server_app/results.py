@@ -4,14 +4,14 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
-from server_app.lock import FolderBusy, locked
+from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
 from server_app.run_settings import RunSettings
 from server_app.tracking import tracker_of
@@ -46,15 +46,8 @@ class RunFolder:
         Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
         """
         with locked(self.path):
-            for partial in self.path.glob(".*.[0-9]*"):  # of a process that was killed while writing
-                partial.unlink(missing_ok=True)
+            delete_partial_files(self.path)
             yield
-
-    def drop_partial_files(self) -> None:
-        """Delete what a killed process was writing, where no other is at work."""
-        if self.path.is_dir():
-            with suppress(FolderBusy, SettingError), self.locked():
-                pass
 
     @contextmanager
     def begin(

@@ -167,10 +167,10 @@ class _Flower:
 
     def end(self) -> None:
         """End all processes of the run, and delete what they were writing."""
-        from server_app.results import RunFolder  # with torch
+        from server_app.lock import tidy  # with torch
 
         end(self.folder)
-        RunFolder(self.folder).drop_partial_files()
+        tidy(self.folder)
         for process in self.started:
             process.wait(timeout=10)
 

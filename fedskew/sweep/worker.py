@@ -15,7 +15,7 @@ from data.text import printable, sentence
 from fedskew.engines.local import end_with
 from fedskew.interrupt import end_children
 from fedskew.jobs import Job, Shares, same_data
-from server_app.results import RunFolder
+from server_app.lock import tidy
 from server_app.run_settings import RunSettings
 
 Event = tuple[str, Any]
@@ -76,7 +76,7 @@ class Worker:
         self.process.join()
         self.connection.close()
         if self.job is not None:
-            RunFolder(self.job.settings.folder).drop_partial_files()
+            tidy(self.job.settings.folder)
 
 
 class Teller(logging.Handler):
