@@ -50,15 +50,20 @@ def same(stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, every
     return outcome
 
 
-def supernode_idle(stage: Stage, name: str) -> Outcome:
-    """SuperNode -9 while idle."""
+def supernode_killed(stage: Stage) -> Outcome:
+    """SuperNode -9; it has to be taken back by itself."""
     before = stage.supernode_says("SuperNode ID")
     stage.of_victim("flower-supernode", "link").kill()
     began = time.monotonic()
     until(lambda: stage.supernode_says("SuperNode ID") > before or None, "the SuperNode is not back")
     outcome = Outcome(time.monotonic() - began, "taken back by itself")
     outcome.expect(outcome.seconds <= BACK, f"back after {outcome.seconds:.0f} s")
-    return same(stage, outcome, stage.begin(name, "rounds=3"), name, "rounds=3")
+    return outcome
+
+
+def supernode_idle(stage: Stage, name: str) -> Outcome:
+    """SuperNode -9 while idle."""
+    return same(stage, supernode_killed(stage), stage.begin(name, "rounds=3"), name, "rounds=3")
 
 
 def supernode_training(stage: Stage, name: str) -> Outcome:
@@ -66,13 +71,7 @@ def supernode_training(stage: Stage, name: str) -> Outcome:
     words = "rounds=6", SLOW
     job = stage.begin(name, *words)
     stage.wait_for_training(job, 2)
-    before = stage.supernode_says("SuperNode ID")
-    stage.of_victim("flower-supernode", "link").kill()
-    began = time.monotonic()
-    until(lambda: stage.supernode_says("SuperNode ID") > before or None, "the SuperNode is not back")
-    outcome = Outcome(time.monotonic() - began, "taken back by itself")
-    outcome.expect(outcome.seconds <= BACK, f"back after {outcome.seconds:.0f} s")
-    return same(stage, outcome, job, name, *words, everybody=False)
+    return same(stage, supernode_killed(stage), job, name, *words, everybody=False)
 
 
 def executor_training(stage: Stage, name: str) -> Outcome:
