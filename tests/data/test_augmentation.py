@@ -98,6 +98,12 @@ def test_color_jitter_is_torchvision_s_for_the_same_factors():
         assert torch.allclose(after, functional.adjust_saturation(expected, saturation), atol=1e-3)
 
 
+def test_the_setting_names_every_augmentation_and_no_other():
+    """It has a list of its own, as the augmentations load torch."""
+    (rule,) = DataSettings.rules["augmentation"]
+    assert rule.words == f"must be one of {', '.join(AUGMENTATIONS)}"
+
+
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_only_a_training_step_sees_augmented_images(name):
     plain, augmented = federate(DataSettings(), 0), federate(DataSettings(augmentation=name), 0)
