@@ -1,12 +1,14 @@
 """The Flower app bundle: valid by flwr's own rules and Flower Hub's limits, and whole enough to report and export."""
 
 import io
+import json
 import os
 import subprocess
 import sys
 import tomllib
 import warnings
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,20 @@ def test_the_wheel_has_what_the_command_line_reads() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert sorted(wheel["packages"]) == sorted(PACKAGES)
     assert wheel["force-include"] == {"experiments.yaml": "experiments.yaml"}
+
+
+@pytest.mark.slow
+def test_the_bill_of_materials_names_what_is_installed(tmp_path: Path) -> None:
+    """`make bill`, with the package index; a document of CycloneDX with the app, flwr and its version."""
+    for name in ("Makefile", "pyproject.toml", "README.md"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    here = [f"BIN={Path(sys.executable).parent}", f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(["make", "-o", "install", "bill", *here], cwd=tmp_path, capture_output=True, text=True)
+    if "No matching distribution" in done.stderr or "Could not find a version" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr[-2000:]
+    bill = json.loads((tmp_path / "bill-of-materials.json").read_text())
+    versions = {component["name"].lower(): component.get("version") for component in bill["components"]}
+    assert bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["name"] == "fedskew"
+    assert {"flwr", "torch", "pillow", "jinja2"} <= versions.keys() and versions["flwr"] == version("flwr")
+    assert not (tmp_path / "venv-bill").exists()

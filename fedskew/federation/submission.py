@@ -20,6 +20,8 @@ POLL, LOOK = 0.2, 5.0
 """Seconds between two looks for the result, and for the run's status."""
 FAREWELL = 3.0
 """Seconds that a run's status may need to tell of an end that its process has met."""
+ATTEMPTS = 5
+"""Submissions in a row that may be lost without a round in between."""
 LOST = ("heartbeat", "superlink")
 """Words in flwr's details of a run whose process was lost, and did not fail."""
 
@@ -32,7 +34,7 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
     """Run the settings in the federation and return the summary.
 
     The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
-    Raises LaunchFailed with the reason where the app itself failed.
+    Raises LaunchFailed with the reason where the app itself failed, or is lost again and again.
     """
     results = RunFolder(settings.folder)
     with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
@@ -40,12 +42,22 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
             return finished
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     config = settings.going_on().flat()
+    losses: list[int] = []
     with following(results, tell):
         while results.summary() is None:
             end_orphans(folder)
             try:
                 follow(folder, control, control.submit(APP, config), results)
-            except (Unreachable, Lost) as error:
+            except Unreachable as error:
+                tell(f"{error}: submitting the run again")
+                time.sleep(LOOK)
+            except Lost as error:
+                losses.append(results.rounds_file.stat().st_size if results.rounds_file.exists() else 0)
+                if losses[-ATTEMPTS:] == ATTEMPTS * losses[-1:]:
+                    raise LaunchFailed(
+                        f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
+                        "may say why; the same command goes on where the run stands"
+                    ) from None
                 tell(f"{error}: submitting the run again")
                 time.sleep(LOOK)
     summary = results.summary()

@@ -11,6 +11,8 @@ from fedskew.federation import submission
 from fedskew.federation.control import RunStatus, Unreachable
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.submission import Lost, follow
+from server_app.results import RunFolder
+from server_app.settings import parse
 
 
 class Results:
@@ -77,3 +79,40 @@ def test_a_process_that_is_gone_is_lost_before_its_heartbeat_is(
     monkeypatch.setattr(submission, "FAREWELL", -1.0)
     with pytest.raises(Lost, match="the process of run 7 is gone"):
         followed(tmp_path, 99, RunStatus("running", ""))
+
+
+class Unlucky:
+    """A SuperLink whose runs are lost; after some of them there is a round more."""
+
+    def __init__(self, results: RunFolder, rounds_after: set[int]) -> None:
+        self.results, self.rounds_after, self.submitted = results, rounds_after, 0
+
+    def submit(self, app: str, config: Any) -> int:
+        self.submitted += 1
+        return self.submitted
+
+    def follow(self, folder: FederationFolder, control: Any, number: int, results: Any) -> None:
+        if number in self.rounds_after:
+            with self.results.rounds_file.open("a") as file:
+                file.write("a round\n")
+        raise Lost(f"run {number} was lost (No heartbeat)")
+
+
+@pytest.mark.parametrize(("rounds_after", "submissions"), [(set(), 5), ({3}, 7), ({1, 5, 9}, 13)])
+def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds_after: set[int], submissions: int
+) -> None:
+    settings = parse({"dataset": "digits", "rounds": 3, "results": str(tmp_path)})
+    settings.folder.mkdir()
+    superlink = Unlucky(RunFolder(settings.folder), rounds_after)
+    folder = SimpleNamespace(
+        path=tmp_path, state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
+    )
+    monkeypatch.setattr(submission, "Control", lambda port, authority: superlink)
+    monkeypatch.setattr(submission, "follow", superlink.follow)
+    monkeypatch.setattr(submission, "LOOK", 0.0)
+    with pytest.raises(
+        LaunchFailed, match=r"^run \d+ was lost \(No heartbeat\), 5 times in a row without a round .*same command"
+    ):
+        submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+    assert superlink.submitted == submissions
