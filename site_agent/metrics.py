@@ -4,7 +4,7 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -34,17 +34,21 @@ def serve(state: Path, port: int, parent: int) -> None:
     """Answer until the parent ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with(parent, signal.SIGKILL)
+    server(port, lambda: metrics(Audit(state / "audit.jsonl").lines(), shutil.disk_usage(state).free)).serve_forever()
+
+
+def server(port: int, text: Callable[[], str]) -> HTTPServer:
+    """Return a server on loopback that says at /metrics what `text` returns at that time."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.path == "/metrics"
-            text = metrics(Audit(state / "audit.jsonl").lines(), shutil.disk_usage(state).free) if known else ""
             self.send_response(200 if known else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(text().encode() if known else b"")
 
         def log_message(self, format: str, *words: object) -> None:
             pass
 
-    HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    return HTTPServer(("127.0.0.1", port), Handler)

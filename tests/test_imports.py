@@ -115,7 +115,7 @@ def test_the_house_stays_small() -> None:
     assert lines("server_app/*") <= 2140
     assert lines("site_agent/*") <= 1250
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 7500
-    assert lines("fedskew/federation/*") <= 800
+    assert lines("fedskew/federation/*") <= 900
 
 
 def identifiers(file: Path) -> set[str]:

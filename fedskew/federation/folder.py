@@ -21,7 +21,7 @@ from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
 
-COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib")
+COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib", "metrics-port")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Coordinator:
     """The SuperLink's, on the loopback address."""
     largest_message: int
     """Bytes of the largest request that the gate takes."""
+    metrics_port: int
+    """Port of the gate's /metrics on the loopback address; 0 is none."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,11 @@ class FederationFolder:
         table.require(0 < inner < 65536 and inner != port, "superlink-port", f"must be 1 to 65535, and not {port}")
         most = table.take("largest-message-mib", int, 64)  # flwr sends arrays in pieces of 5 MB
         table.require(most > 0, "largest-message-mib", "must be at least 1")
-        return Coordinator(host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20)
+        metrics = table.take("metrics-port", int, 0)
+        table.require(
+            0 <= metrics < 65536 and metrics not in (inner, port), "metrics-port", "must be a port of its own"
+        )
+        return Coordinator(host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20, metrics)
 
     def check(self) -> None:
         """Raise DataError where certificates, agreement or app are not what a federation can start with."""

@@ -12,8 +12,10 @@ until there is a message, and says it again until the node does something that s
 import asyncio
 import contextlib
 import logging
+import shutil
 import ssl
 import sys
+import threading
 import time
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -35,6 +37,8 @@ from starlette.routing import Route
 from data import DataError
 from data.sources.agreement import as_flower_has_it
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.traffic import Traffic
+from site_agent.metrics import server
 
 log = logging.getLogger("fedskew.gate")
 PASSED = frozenset(
@@ -76,6 +80,7 @@ class Gate:
         self.active = dict.fromkeys(self.sites.values(), 0.0)
         """When a site last did anything but ask for messages."""
         self.arrival = asyncio.Event()
+        self.traffic = Traffic(self.sites.values())
 
     def application(self) -> Starlette:
         """Return the gate as an ASGI application."""
@@ -88,6 +93,8 @@ class Gate:
         status, content, headers = await self.exchange(request, site)
         seconds, name = time.perf_counter() - began, site or "unknown"
         host = request.client.host if request.client else "?"
+        received = getattr(request.state, "received", 0)
+        self.traffic.add(site, request.url.path, status, received, len(content), seconds)
         log.info("%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds)
         return Response(content, status, headers)
 
@@ -100,6 +107,7 @@ class Gate:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
+            request.state.received = len(body)
             if len(body) > self.largest:
                 return 413, b"", {"connection": "close"}
         if request.url.path == PUSH and not of_its_node(bytes(body)):
@@ -175,12 +183,15 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = FederationFolder(Path(sys.argv[1]))
     try:
-        application, coordinator = Gate(folder).application(), folder.coordinator
+        gate, coordinator = Gate(folder), folder.coordinator
     except DataError as error:
         sys.exit(f"gate: {error}")
+    if coordinator.metrics_port:
+        metrics = server(coordinator.metrics_port, lambda: gate.traffic.text(shutil.disk_usage(folder.state).free))
+        threading.Thread(target=metrics.serve_forever, daemon=True).start()
     certificate, key = map(str, folder.server)
     uvicorn.run(
-        application,
+        gate.application(),
         host=coordinator.listen,
         port=coordinator.port,
         ssl_certfile=certificate,

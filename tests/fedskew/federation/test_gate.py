@@ -77,6 +77,7 @@ class Client:
     """Asks a gate as a site does, without a network."""
 
     def __init__(self, gate: Gate) -> None:
+        self.gate = gate
         self.transport = httpx.ASGITransport(gate.application())
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -213,3 +214,29 @@ def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str) -> None:
     with pytest.raises(DataError, match="must be HOST:PORT"):
         begin(tmp_path / "other", "two", ["a", "b"], "1x8x8", [0.5], [0.5], 2, address, "0.0.0.0")
     assert not (tmp_path / "other").exists()
+
+
+def test_the_metrics_say_what_has_passed_by_site_and_what_was_refused(folder: FederationFolder, client: Client) -> None:
+    client.post("/v1/fleet/push-object", content=b"x" * 70, headers=header(NORTH))
+    client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH))
+    client.post("/v1/control/start-run", headers=header(STRANGER))
+    rows = dict(row.rsplit(" ", 1) for row in client.gate.traffic.text(7).splitlines())
+    assert rows['fedskew_gate_site_online{site="north"}'] == "1" and rows["fedskew_gate_disk_free_bytes"] == "7"
+    assert rows['fedskew_gate_site_online{site="south"}'] == "0"
+    assert rows['fedskew_gate_requests_total{site="north",status="200"}'] == "1"
+    assert rows['fedskew_gate_requests_total{site="north",status="413"}'] == "1"
+    assert rows['fedskew_gate_requests_total{site="unknown",status="404"}'] == "1"
+    assert rows['fedskew_gate_received_bytes_total{site="north"}'] == "171"
+    assert rows['fedskew_gate_sent_bytes_total{site="north"}'] == str(len(b"answer"))
+    assert float(rows['fedskew_gate_seconds_total{site="north",call="push-object"}']) > 0
+
+
+def test_the_metrics_have_a_port_of_their_own(folder: FederationFolder) -> None:
+    file = folder.path / "coordinator.toml"
+    text = file.read_text()
+    assert folder.coordinator.metrics_port == 0
+    file.write_text(f"{text}metrics-port = 8443\n")
+    with pytest.raises(DataError, match=r"metrics-port = 8443: must be a port of its own"):
+        _ = FederationFolder(folder.path).coordinator
+    file.write_text(f"{text}metrics-port = 9100\n")
+    assert FederationFolder(folder.path).coordinator.metrics_port == 9100
