@@ -1,7 +1,7 @@
 """What has passed a gate, by site: its `/metrics` in Prometheus' text form."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 ONLINE = 60.0
@@ -16,7 +16,7 @@ class Traffic:
         self.last = dict.fromkeys(sites, 0.0)
         self.bytes: Counter[tuple[str, str]] = Counter()
         """By site and direction."""
-        self.seconds: Counter[tuple[str, str]] = Counter()
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         """By site and call; a question for messages is held until there is one."""
         self.requests: Counter[tuple[str, int]] = Counter()
         """By site and status of the answer; what no site of the agreement has signed is unknown's."""
@@ -41,6 +41,6 @@ class Traffic:
             rows.append(f'fedskew_gate_requests_total{{site="{site}",status="{status}"}} {count}')
         for (site, direction), count in sorted(self.bytes.items()):
             rows.append(f'fedskew_gate_{direction}_bytes_total{{site="{site}"}} {count}')
-        for (site, call), seconds in sorted(self.seconds.items()):
-            rows.append(f'fedskew_gate_seconds_total{{site="{site}",call="{call}"}} {seconds:.3f}')
+        for (site, call), took in sorted(self.seconds.items()):
+            rows.append(f'fedskew_gate_seconds_total{{site="{site}",call="{call}"}} {took:.3f}')
         return "\n".join([*rows, ""])
