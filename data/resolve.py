@@ -2,6 +2,7 @@
 
 import difflib
 from dataclasses import replace
+from pathlib import Path
 
 from data.partition_file import marked, read
 from data.rules import SettingError, require
@@ -95,6 +96,9 @@ def _check_name(name: str, dataset: str) -> None:
     everything += [DOMAINS_PREFIX + "NAME,NAME", SITES_PREFIX + "FILE"]
     near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    if not near and ("/" in name or Path(name).exists()):
+        kind = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
+        raise SettingError("dataset", dataset, f"no data set is called so; did you mean {f'{kind}:{name}'!r}?")
     raise SettingError("dataset", dataset, f"no data set is called {name!r}; known are {', '.join(everything)}{hint}")
 
 

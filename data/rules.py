@@ -19,7 +19,7 @@ class SettingError(ValueError):
 
     def __init__(self, key: str, value: object, rule: str) -> None:
         super().__init__(f"{key} = {shown(value)}: {rule}")
-        self.key = key
+        self.key, self.value, self.rule = key, value, rule
 
 
 def shown(value: object) -> str:

@@ -44,6 +44,8 @@ def compose(method: str) -> Parts:
     names = [name.strip() for name in method.split("+")]
     for name in names:
         if name not in METHODS:
+            if "," in name:
+                raise SettingError("method", method, "+ composes methods; `fedskew run --method A,B` compares several")
             near = difflib.get_close_matches(name, METHODS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
             raise SettingError("method", method, f"{name or 'an empty name'} is no method; {hint}")

@@ -5,7 +5,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -27,6 +27,11 @@ from strategies.exchange import ExchangeSettings
 from strategies.server import needs_holdout
 
 Group = TypeVar("Group", bound=Settings)
+SYNONYMS = {
+    "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
+    "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",
+}  # fmt: skip
+"""What other programs call a setting."""
 
 
 def groups() -> Iterator[type[Settings]]:
@@ -50,7 +55,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     known, values = defaults(), {}
     for key, value in config.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1, cutoff=0.5)
+            near = [SYNONYMS[key]] if key in SYNONYMS else difflib.get_close_matches(key, known, 1, cutoff=0.5)
             raise SettingError(key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}")
         values[key] = typed(key, value, type(known[key]))
     parts = compose(str(values.get("method", known["method"])))
@@ -177,6 +182,15 @@ def parse_text(assignment: str) -> tuple[str, Scalar]:
             except ValueError:
                 continue
     return key, text
+
+
+def parse_texts(assignments: Iterable[str]) -> dict[str, Scalar]:
+    """Return the settings of several `key=value`. Raises SettingError for a key stated twice: which would count?"""
+    stated: dict[str, Scalar] = {}
+    for key, value in map(parse_text, assignments):
+        require(key not in stated, key, value, "is stated twice")
+        stated[key] = value
+    return stated
 
 
 def explanations() -> dict[str, str]:

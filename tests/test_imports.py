@@ -112,9 +112,9 @@ def lines(*patterns: str) -> int:
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 5700
-    assert lines("server_app/*") <= 2140
+    assert lines("server_app/*") <= 2160
     assert lines("site_agent/*") <= 1250
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 7500
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 7700
     assert lines("fedskew/federation/*") <= 900
 
 

@@ -1,13 +1,14 @@
 """The command line: its subcommands, each imported when it is called, and what becomes of an error."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
 import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain
 
@@ -57,6 +58,17 @@ for name, (_, line) in COMMANDS.items():
     application.command(name=name, help=line)(lambda: None)
 
 
+class StrictCommand(TyperCommand):
+    """Refuses an option that is given twice and counts once: click would drop the first without a word."""
+
+    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        if not context.resilient_parsing:
+            for option, times in Counter(self.make_parser(context).parse_args(list(words))[2]).items():
+                if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
+                    raise click.UsageError(f"{option.opts[0]} is given {times} times and counts once", context)
+        return super().parse_args(context, words)
+
+
 @cache
 def loaded(name: str) -> click.Command:
     """Return a command, ready to be called."""
@@ -65,6 +77,8 @@ def loaded(name: str) -> click.Command:
     if not isinstance(command, typer.Typer):
         function, command = command, typer.Typer(add_completion=False)
         command.command()(function)
+    for information in command.registered_commands:
+        information.cls = StrictCommand
     return typer.main.get_command(command)
 
 

@@ -17,7 +17,7 @@ from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings, Scalar
-from server_app.settings import defaults, parse, parse_text
+from server_app.settings import defaults, parse, parse_texts
 
 Sources = Iterator[tuple[str, SiteTable, Plan]]
 
@@ -35,7 +35,7 @@ def diagnose_source(
     in_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say which skew it is, from counts alone, how sure that is, and what is known to fail there."""
-    overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
+    overrides = parse_texts(settings or [])
     try:
         sources = list(sources_of(source, overrides))
         require(moments is None or len(sources) == 1, "--moments", str(moments), "is for one table of counts")

@@ -3,15 +3,12 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from data import SettingError, require
 from fedskew.cli.terminal import console
-
-if TYPE_CHECKING:
-    from server_app.run_settings import Scalar
 
 
 class Service(StrEnum):
@@ -140,9 +137,9 @@ def run(
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.submission import run
     from fedskew.interrupt import one_interrupt
-    from server_app.settings import parse, parse_text
+    from server_app.settings import parse, parse_texts
 
-    stated: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
+    stated = parse_texts(settings or [])
     require("dataset" not in stated, "dataset", stated.get("dataset"), "is the sites' own in a federation")
     federation = FederationFolder(folder)
     whole = {**stated, "dataset": f"sites:{federation.agreement_file.resolve()}"}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedskew.cli.terminal import console
+from fedskew.cli.terminal import ExperimentsFile, console
 from fedskew.terminal_table import named, terminal_table
 from server_app.methods import METHODS
 
@@ -22,6 +22,7 @@ class Topic(StrEnum):
 
 def list_topic(
     topic: Annotated[Topic, typer.Argument(help="What to list.")],
+    experiments: ExperimentsFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List the methods, settings, models or experiments there are."""
@@ -43,9 +44,9 @@ def list_topic(
 
         rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
     else:
-        from fedskew.experiments.experiments import listed
+        from fedskew.experiments.experiments import known_entries
 
-        rows = [{"experiment": name, "what": title} for name, title in listed().items()]
+        rows = [{"experiment": name, "what": entry.title} for name, entry in known_entries(experiments).items()]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from data import SettingError, require
-from fedskew.cli.terminal import console, to_stdout
-from fedskew.experiments.experiments import find_all, load_experiments
-from server_app.run_settings import GeneralSettings, Scalar
-from server_app.settings import parse_text
+from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
+from fedskew.experiments.experiments import find_all, known_entries
+from server_app.run_settings import GeneralSettings
+from server_app.settings import parse_texts
 
 
 def report(
@@ -21,6 +21,7 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="Print a line a row, column and selection.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
+    experiments: ExperimentsFile = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run.")
     ] = None,
@@ -33,12 +34,13 @@ def report(
     from fedskew.report.gather import command, gather
 
     errors = console(stderr=True)
-    overrides: dict[str, Scalar] = dict(parse_text(assignment) for assignment in settings or [])
+    overrides = parse_texts(settings or [])
     overrides |= {"results": results} if results is not None else {}
     folder = str(overrides.get("results", GeneralSettings().results))
     require(folder != "", "--results", folder, "must name a folder")
     require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
-    everything = [gather(experiment, overrides) for experiment in find_all(names or list(load_experiments()))]
+    chosen = find_all(names or list(known_entries(experiments)), experiments)
+    everything = [gather(experiment, overrides) for experiment in chosen]
     finished = [gathered for gathered in everything if gathered.finished]
     if not finished:
         what = f"of {', '.join(names)}" if names else "of any experiment"

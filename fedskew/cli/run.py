@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from data import require
+from fedskew.cli.choice import choose
 from fedskew.cli.results_table import lines, results_table, unseen_table
-from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
-from fedskew.experiments.experiments import find_all
-from fedskew.experiments.plan import Cell, plan, runs, selected
+from fedskew.cli.terminal import BAD_INPUT, FAILED, ExperimentsFile, complain, console, fits
+from fedskew.experiments.plan import Cell, runs, selected
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
-from server_app.run_settings import RunSettings, Scalar
-from server_app.settings import parse, parse_text
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
 
 
 class Engine(StrEnum):
@@ -27,7 +27,7 @@ class Engine(StrEnum):
 
 
 def run(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments of experiments.yaml; none is one run.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is one run, or one a method.")] = None,
     engine: Annotated[
         Engine | None,
         typer.Option(help="Where the clients are played; left out, workers, or inprocess for several runs at a time."),
@@ -35,7 +35,9 @@ def run(
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The setting seed.")] = None,
+    method: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Methods, each with every seed.")] = None,
+    seed: Annotated[list[str] | None, typer.Option(metavar="0,1", help="Seeds, for the experiments' own.")] = None,
+    experiments: ExperimentsFile = None,
     results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")] = 0,
@@ -47,28 +49,27 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
-    require(bool(names) or not jobs, "--jobs", jobs, "is for named experiments")
-    require(not (names and sites), "--sites", sites, "is for one run from settings")
-    overrides: dict[str, Scalar] = dict(parse_text(text) for text in settings or [])
-    stated = {"seed": seed, "results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
-    overrides |= {key: value for key, value in stated.items() if value is not None}
-    cells = [cell for experiment in find_all(names or []) for cell in plan(experiment, overrides)]
-    cells = selected(cells, row or (), column or ())
-    planned = runs(cells) if names else [parse(overrides)]
+    options = {"results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
+    choice = choose(names or [], experiments, settings or [], method or [], seed or [], options)
+    several = bool(choice.experiments)
+    require(several or not jobs, "--jobs", jobs, "is for several runs")
+    require(not (several and sites), "--sites", sites, "is for one run")
+    cells = selected(choice.cells(), row or (), column or ())
+    planned = runs(cells) if several else [parse(choice.overrides)]
     out = console(stderr=as_json)
     chosen = engine.value if engine else ""
     if dry_run:
         show_forecast(planned, cells, out, chosen, jobs, workers, as_json)
         return
     usual = "inprocess" if sites else "workers"
-    if not names:
+    if not several:
         done = {planned[0].run_id: run_one(planned[0], chosen or usual, out, workers, federation_config, sites)}
         failed: dict[str, str] = {}
     else:
         done, failed = run_all(planned, cells, out, chosen, jobs, workers, federation_config)
     if as_json:
         lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
-        print(json.dumps([*done.values(), *lost] if names else done[planned[0].run_id], indent=2))
+        print(json.dumps([*done.values(), *lost] if several else done[planned[0].run_id], indent=2))
     else:
         shown = lines(cells, planned, done)
         table = results_table(shown)

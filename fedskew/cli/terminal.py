@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ from rich.table import Table
 BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
 
+ExperimentsFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Experiments of yours; left out, experiments.yaml of this folder.")
+]
 MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]
 MaxUnpackedMiB = Annotated[int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")]
 

@@ -1,6 +1,7 @@
 """What a file of experiments holds, read strictly: every value has the type of its field, or one sentence says so."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -8,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from data import SettingError
+from data import DataError, SettingError
 from server_app.run_settings import Scalar
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it, is ten times as fast
@@ -17,6 +18,17 @@ WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false
 LARGEST_FILE = 2**22
 """Bytes; the shipped file has 60,000."""
 Settings = Mapping[str, Scalar]
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Within this context, an error of bad input begins with the file or the experiment that it is about."""
+    try:
+        yield
+    except SettingError as error:
+        raise SettingError(f"{where}: {error.key}", error.value, error.rule) from error
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
 
 
 def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -55,10 +67,10 @@ def built(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str,
     public = public or {}
     known = sorted({public.get(name, name) for name in hints} - {"name"})
     if unknown := sorted(entry.keys() - hints.keys()):
-        raise SettingError(f"experiments.yaml: {where}", unknown[0], f"is no key; known are {', '.join(known)}")
+        raise SettingError(where, unknown[0], f"is no key; known are {', '.join(known)}")
     needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
     if missing := [public.get(name, name) for name in needed if name not in entry]:
-        raise SettingError(f"experiments.yaml: {where}", sorted(entry), f"needs {' and '.join(missing)}")
+        raise SettingError(where, sorted(entry), f"needs {' and '.join(missing)}")
     return kind(**{name: read_as(hints[name], value, where, public.get(name, name)) for name, value in entry.items()})
 
 
@@ -74,11 +86,11 @@ def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
             return value
         case origin if origin is tuple:
             if not isinstance(value, list | tuple):
-                raise SettingError(f"experiments.yaml: {where}: {key}", shown(value), "must be a list")
+                raise SettingError(f"{where}: {key}", shown(value), "must be a list")
             return tuple(read_as(parts[0], item, where, key) for item in value)
         case origin if origin is Mapping:
             if not isinstance(value, Mapping | None):
-                raise SettingError(f"experiments.yaml: {where}: {key}", shown(value), "must be keys with values")
+                raise SettingError(f"{where}: {key}", shown(value), "must be keys with values")
             return {label_of(where, key, name): read_as(parts[1], item, where, f"{key}: {name}")
                     for name, item in (value or {}).items()}  # fmt: skip
     if hint is float and type(value) is int:
@@ -98,7 +110,7 @@ def label_of(where: str, key: str, name: Any) -> str:
 def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
     """Return the error of a value of another type."""
     rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
-    return SettingError(f"experiments.yaml: {where}: {key}", shown(value), rule)
+    return SettingError(f"{where}: {key}", shown(value), rule)
 
 
 def kind_of(value: Any) -> str:

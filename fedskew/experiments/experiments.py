@@ -1,17 +1,21 @@
 """Named experiments: experiments.yaml, read strictly. What runs they stand for is in plan.py."""
 
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from data import SettingError, require
-from fedskew.experiments.entries import Settings, built, entries_of, label_of, read_as, shown
+from fedskew.experiments.entries import Settings, built, entries_of, label_of, naming, read_as, shown
 from server_app.run_settings import Scalar
 from server_app.selection import SELECTIONS
 
 FILE = Path(__file__).resolve().parent.parent.parent / "experiments.yaml"
+log = logging.getLogger("fedskew")
+HERE = Path("experiments.yaml")
+"""The user's own, in the working folder."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Experiment:
     """What the paper says besides and no claim can express; the report lists it as not judged."""
 
     def __post_init__(self) -> None:
-        where = f"experiments.yaml: {self.name}"
+        where = self.name
         labels = [row.label for row in self.rows]
 
         def row(key: str, label: str) -> None:
@@ -136,23 +140,27 @@ class Suite:
 
 def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
     """Return the experiments of a file by their names. Raises SettingError for whatever they cannot mean."""
-    return {
-        name: experiment(name, entry) for name, entry in entries_of(path or FILE).items() if "experiments" not in entry
-    }
+    path = path or FILE
+    entries = entries_of(path)
+    with naming(path.name):
+        return {name: experiment(name, entry) for name, entry in entries.items() if "experiments" not in entry}
 
 
 def load_suites(path: Path | None = None) -> dict[str, Suite]:
     """Return the suites of a file by their names. Raises SettingError for one of other than known experiments."""
-    entries = entries_of(path or FILE)
-    suites: dict[str, Suite] = {}
-    for name, entry in entries.items():
-        if "experiments" not in entry:
-            continue
-        suites[name] = built(Suite, name, {**entry, "name": name})
-        for member in suites[name].experiments:
-            known = member in entries and "experiments" not in entries[member]
-            require(known, f"experiments.yaml: {name}: experiments", member, "is no experiment")
-    return suites
+    path = path or FILE
+    entries = entries_of(path)
+    with naming(path.name):
+        return {name: suite(name, entry, entries) for name, entry in entries.items() if "experiments" in entry}
+
+
+def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> Suite:
+    """Return one entry of the file as a suite of other ones."""
+    entry_as_read: Suite = built(Suite, name, {**entry, "name": name})
+    for member in entry_as_read.experiments:
+        known = member in entries and "experiments" not in entries[member]
+        require(known, f"{name}: experiments", member, "is no experiment")
+    return entry_as_read
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
@@ -160,7 +168,7 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     entry = {**entry, "name": name, "claims": claims_of(name, entry.get("claims", []))}
     if "methods" in entry:
         methods = entry.pop("methods")
-        require(isinstance(methods, list), f"experiments.yaml: {name}: methods", shown(methods), "must be a list")
+        require(isinstance(methods, list), f"{name}: methods", shown(methods), "must be a list")
         entry["rows"] = tuple(row(name, method) for method in methods)
     entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
     return entry_as_read
@@ -169,10 +177,10 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:
     """Return the claims of an entry."""
     where = f"{name}: claims"
-    require(isinstance(claims, list), f"experiments.yaml: {where}", shown(claims), "must be a list")
+    require(isinstance(claims, list), where, shown(claims), "must be a list")
     for claim in claims:
         keys = isinstance(claim, dict) and all(isinstance(key, str) for key in claim)
-        require(keys, f"experiments.yaml: {where}", shown(claim), "must be keys with values")
+        require(keys, where, shown(claim), "must be keys with values")
     return tuple(built(Claim, where, claim) for claim in claims)
 
 
@@ -182,7 +190,7 @@ def row(name: str, entry: Any) -> Row:
     if isinstance(entry, str):
         return Row(entry, entry)
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise SettingError(f"experiments.yaml: {where}", shown(entry), "must be METHOD or LABEL: {settings}")
+        raise SettingError(where, shown(entry), "must be METHOD or LABEL: {settings}")
     ((written, stated),) = entry.items()
     heading = label_of(name, "methods", written)
     settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
@@ -190,22 +198,48 @@ def row(name: str, entry: Any) -> Row:
     return built(Row, where, {"label": heading, "method": method, "settings": settings, "deployed": deployed})  # type: ignore[no-any-return]
 
 
-def listed() -> dict[str, str]:
-    """Return the title of every experiment and suite by its name."""
-    return {name: entry.title for name, entry in (load_experiments() | load_suites()).items()}
+def entries_in(path: Path) -> dict[str, Experiment | Suite]:
+    """Return the experiments and suites of a file by their names."""
+    return {**load_experiments(path), **load_suites(path)}
 
 
-def find_all(names: Sequence[str]) -> list[Experiment]:
+def known_entries(stated: Path | None = None) -> dict[str, Experiment | Suite]:
+    """Return all experiments and suites by their names.
+
+    Those of the user's file, which is the one stated or experiments.yaml of the working folder, go before the shipped.
+    """
+    file = user_file(stated)
+    return entries_in(FILE) | (entries_in(file) if file else {})
+
+
+def user_file(stated: Path | None = None) -> Path | None:
+    """Return the user's file of experiments: the one stated, or the working folder's where it is not the shipped."""
+    if stated is not None:
+        return stated
+    return HERE if HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)) else None
+
+
+def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experiment]:
     """Return the experiments of those names, each once; a suite's name stands for all of its.
 
-    Raises SettingError with the nearest name when there is none.
+    Says where experiments are read from that nobody named the file of. Raises SettingError with the nearest name when
+    there is none.
     """
-    known, suites = load_experiments(), load_suites()
+    known = known_entries(stated)
+    file = user_file(stated)
+    if stated is None and file and (there := [name for name in names if name in entries_in(file)]):
+        log.warning("read from ./%s: %s", file, ", ".join(there))
     chosen: dict[str, Experiment] = {}
     for name in names:
-        if name not in known and name not in suites:
-            near = difflib.get_close_matches(name, [*known, *suites], 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join([*known, *suites])}"
-            raise SettingError("experiment", name, f"is not in experiments.yaml; {hint}")
-        chosen |= {member: known[member] for member in (suites[name].experiments if name in suites else [name])}
+        entry = known.get(name)
+        if entry is None:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+            where = " or ".join(dict.fromkeys(path.name for path in (file or FILE, FILE)))
+            raise SettingError("experiment", name, f"is not in {where}; {hint}")
+        for member in entry.experiments if isinstance(entry, Suite) else (name,):
+            part = known[member]
+            if not isinstance(part, Experiment):
+                raise SettingError(f"{name}: experiments", member, "is no experiment")
+            chosen[member] = part
     return list(chosen.values())

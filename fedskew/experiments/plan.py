@@ -54,8 +54,12 @@ class Training:
         return parse({**self.settings, **settings, "method": method})
 
 
-def plan(experiment: Experiment, overrides: Mapping[str, Scalar] | None = None) -> list[Cell]:
-    """Return every cell of the experiment's table, column by column and seed by seed; `overrides` win over the file.
+def plan(
+    experiment: Experiment, overrides: Mapping[str, Scalar] | None = None, seeds: Sequence[int] = ()
+) -> list[Cell]:
+    """Return every cell of the experiment's table, column by column and seed by seed.
+
+    `overrides` win over the file, and `seeds`, where there are any, over its own.
 
     A setting of a method's own section counts for the rows that use it. Raises SettingError for one that no row uses,
     and as `parse` does.
@@ -63,11 +67,11 @@ def plan(experiment: Experiment, overrides: Mapping[str, Scalar] | None = None) 
     overrides = dict(overrides or {})
     if "method" in overrides:
         raise SettingError("method", overrides["method"], f"experiment {experiment.name} names its methods itself")
-    seeds = [overrides.pop("seed")] if "seed" in overrides else experiment.seeds
+    chosen = [overrides.pop("seed")] if "seed" in overrides else seeds or experiment.seeds
     refuse_unused(experiment, overrides)
     cells: list[Cell] = []
     for column, settings in experiment.columns.items():
-        for seed in seeds:
+        for seed in chosen:
             stated = {**experiment.assumed, **experiment.settings, **settings}
             cells += planned(experiment, column, stated, {**overrides, "seed": seed})
     return cells

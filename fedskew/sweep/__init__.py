@@ -116,6 +116,8 @@ def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
         except DataError as error:
             reasons[data] = str(error)
             continue
+        except SettingError as error:
+            raise SettingError(f"{job.label}: {error.key}", error.value, error.rule) from error
         refuse_what_cannot_fit(job.settings, sizes)
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
         ready.append(replace(job, memory_bytes=memory_of(job.settings, sizes), work=work))

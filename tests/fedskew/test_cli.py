@@ -13,6 +13,8 @@ import pytest
 from command_line import FedSkew
 
 from fedskew.cli.application import COMMANDS, loaded
+from fedskew.cli.choice import Choice, choose
+from fedskew.experiments.plan import runs
 
 QUICK = ["--engine", "inprocess", "--set", "rounds=2", "--set", "local-steps=2"]
 
@@ -89,6 +91,12 @@ OWN = ["classes=10", "input-shape=1x8x8"]
         (["dataset=folder:nowhere", *OWN], ["nowhere"]),
         (["dataset=mnist", "data-root=empty"], ["mnist", "empty", "download"]),
         (["dataset=mnits"], ["mnits", "mnist"]),
+        (["dataset=./ten.npz"], ["no data set is called so; did you mean 'npz:./ten.npz'?"]),
+        (["dataset=/data/scans"], ["did you mean 'folder:/data/scans'?"]),
+        (["lr=0.1"], ["lr = '0.1': there is no such setting; did you mean learning-rate?"]),
+        (["rounds=1", "rounds=2"], ["rounds = 2: is stated twice"]),
+        (["method=fedavg,iwds"], ["several are stated as `--method fedavg,iwds`: a run of each"]),
+        (["seed=0,1"], ["several are stated as `--seed 0,1`: a run of each"]),
         (["results=forty.npz/below"], ["results", "forty.npz", "cannot be written"]),
     ],
 )
@@ -112,13 +120,42 @@ def test_bad_input_is_one_sentence_and_exit_status_2(
         assert word in errors
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--results", "a", "--results", "b"], "--results is given 2 times and counts once"),
+        (["--seed", "0,1", "--seed", "1"], "fedskew: --seed = '0,1,1': must state each once"),
+        (["--seed", "0,x"], "fedskew: --seed = 'x': must be an integer, or several separated by commas"),
+        (["--seed", "0", "--set", "seed=1"], "fedskew: --seed = '0': --set states it as well"),
+        (["--method", "fedavg,,iwds"], "fedskew: --method = 'fedavg,,iwds': must be values separated by commas"),
+        (["demo", "--method", "fedavg"], "does not go with experiments, which name their methods themselves"),
+        (["fails", "--set", "rounds=0"], "fedskew: fails-fedshift-one-class: rounds = 0: must be 1 to 1000000"),
+    ],
+)
+def test_an_option_that_would_be_dropped_is_refused(fedskew: FedSkew, words: list[str], sentence: str) -> None:
+    status, _, errors = fedskew("run", *words, "--dry-run")
+    assert status == 2 and sentence in errors
+
+
+def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
+    settings = ["resampling.decay=0.5", "rounds=1"]
+    choice = choose([], None, settings, ["fedavg,tau-norm", "iwds"], ["0,2"], {"results": "somewhere"})
+    cells = choice.cells()
+    assert [(cell.row, cell.seed) for cell in cells] == [
+        (method, seed) for seed in (0, 2) for method in ("fedavg", "tau-norm", "iwds")
+    ]
+    assert len(runs(cells)) == 4 and {cell.run.general.rounds for cell in cells} == {1}
+    assert choose([], None, ["method=iwds"], [], ["0", "1"], {}).experiments[0].rows[0].method == "iwds"
+    assert choose([], None, [], ["iwds"], ["1"], {"fresh": None}) == Choice([], {"method": "iwds", "seed": 1}, ())
+
+
 def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSkew) -> None:
     for more in ([], ["--dry-run"]):
         status, _, errors = fedskew("run", *QUICK, "--results", tmp_path, "--jobs", "2", *more)
-        assert status == 2 and errors == "fedskew: --jobs = 2: is for named experiments\n"
+        assert status == 2 and errors == "fedskew: --jobs = 2: is for several runs\n"
 
 
-@pytest.mark.parametrize("names", [[], ["demo"]])
+@pytest.mark.parametrize("names", [[], ["demo-tail"]])
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

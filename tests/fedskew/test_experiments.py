@@ -1,5 +1,6 @@
 """experiments.yaml and the plan of an experiment: strict reading, and one training for rows that share it."""
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +15,14 @@ from client_app.client import Variant
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.experiments import experiments
-from fedskew.experiments.experiments import Experiment, experiment, find_all, listed, load_experiments, load_suites
+from fedskew.experiments.experiments import (
+    Experiment,
+    experiment,
+    find_all,
+    known_entries,
+    load_experiments,
+    load_suites,
+)
 from fedskew.experiments.plan import HARMLESS, Cell, passive, plan, runs, selected, split
 from fedskew.report.gather import values_of
 from server_app.methods import METHODS
@@ -151,6 +159,27 @@ def test_an_experiment_nobody_wrote_is_refused_with_the_nearest() -> None:
         find_all(["demo", "dmo"])
 
 
+def test_a_file_of_one_s_own_goes_before_the_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedskew: FedSkew, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, rounds in (("experiments.yaml", 1), ("others.yaml", 2)):
+        entry = f"{{title: Mine, methods: [fedavg], settings: {{rounds: {rounds}}}}}"
+        Path(name).write_text(f"mine: {entry}\ndemo-tail: {entry}\n")
+    (mine, tail, tails) = find_all(["mine", "demo-tail", "demo-tails"])
+    assert (mine.settings, tail.settings, tails.title) == ({"rounds": 1}, {"rounds": 1}, SHIPPED["demo-tails"].title)
+    assert caplog.messages == ["read from ./experiments.yaml: mine, demo-tail"]
+    assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2} and len(caplog.messages) == 1
+    assert json.loads(fedskew("list", "experiments", "--json", "--experiments", "others.yaml")[1])[-1] == {
+        "experiment": "mine", "what": "Mine"
+    }  # fmt: skip
+    assert fedskew("report", "mine")[0] == 1 and fedskew("report", "yours")[0] == 2
+    Path("others.yaml").write_text("mine: {title: Mine, methods: [fedavg], seeds: [x]}")
+    status, _, errors = fedskew("run", "mine", "--experiments", "others.yaml")
+    assert status == 2 and errors == "fedskew: others.yaml: mine: seeds = 'x': must be an integer, not text\n"
+    assert fedskew("run", "mine", "--experiments", "nowhere.yaml")[2].endswith("No such file or directory\n")
+
+
 def written(tmp_path: Path, text: str) -> Path:
     """Return a file of experiments with one called `one`."""
     path = tmp_path / "experiments.yaml"
@@ -163,7 +192,7 @@ def test_a_suite_stands_for_its_experiments_once_each() -> None:
     assert [entry.name for entry in find_all(["quick"])] == list(suite.experiments)
     again = find_all(["abide", "quick", suite.experiments[0], "abide"])
     assert [entry.name for entry in again] == ["abide", *suite.experiments]
-    assert listed().keys() == load_experiments().keys() | load_suites().keys()
+    assert known_entries().keys() == load_experiments().keys() | load_suites().keys()
 
 
 @pytest.mark.parametrize(
@@ -253,9 +282,9 @@ def test_quick_takes_as_long_as_the_readme_says() -> None:
 def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| (\d+) \|[^|]*\|[^|]*\|$", DOCUMENTATION, re.M)
     documented = {name: int(number) for name, number in rows}
-    assert documented == {name: len(ids(name)) for name in listed()}
-    for name, title in listed().items():
-        if number := re.search(r"(\d+) runs", title):
+    assert documented == {name: len(ids(name)) for name in known_entries()}
+    for name, entry in known_entries().items():
+        if number := re.search(r"(\d+) runs", entry.title):
             assert int(number[1]) == documented[name]
 
 

@@ -109,8 +109,8 @@ def test_a_suite_without_runs_is_advised_by_its_name(tmp_path: Path, fedskew: Fe
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Make the command line report on the frozen experiment, and return the words for where its runs are."""
     experiment = frozen(tmp_path / "results")
-    monkeypatch.setattr(report_cli, "load_experiments", lambda: {"frozen": None})
-    monkeypatch.setattr(report_cli, "find_all", lambda names: [experiment])
+    monkeypatch.setattr(report_cli, "known_entries", lambda file: {"frozen": None})
+    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [experiment])
     return ["--results", tmp_path / "results"]
 
 

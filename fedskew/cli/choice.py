@@ -1,0 +1,84 @@
+"""What a command line asks for: named experiments, one made on the spot of methods and seeds, or one run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data import SettingError, require
+from fedskew.experiments.entries import naming
+from fedskew.experiments.experiments import Experiment, Row, find_all
+from fedskew.experiments.plan import Cell, plan
+from server_app.run_settings import GeneralSettings, Scalar
+from server_app.settings import parse_texts
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Experiments with the settings that win over theirs; without any it is one run."""
+
+    experiments: Sequence[Experiment]
+    overrides: Mapping[str, Scalar]
+    seeds: Sequence[int]
+    """In place of the experiments' own; empty leaves them."""
+
+    def cells(self) -> list[Cell]:
+        """Return the cells of all tables. Of several experiments an error names the one that it is about."""
+        if len(self.experiments) == 1:
+            return plan(self.experiments[0], self.overrides, self.seeds)
+        cells: list[Cell] = []
+        for experiment in self.experiments:
+            with naming(experiment.name):
+                cells += plan(experiment, self.overrides, self.seeds)
+        return cells
+
+
+def choose(
+    names: Sequence[str],
+    file: Path | None,
+    settings: Iterable[str],
+    methods: Sequence[str],
+    seeds: Sequence[str],
+    options: Mapping[str, Scalar | None],
+) -> Choice:
+    """Return what is asked for: `methods` and `seeds` are lists with commas, `options` settings by their own options.
+
+    Several methods or seeds without a named experiment are one made on the spot. Raises SettingError for what is
+    stated twice, and for methods beside experiments, which name theirs.
+    """
+    overrides = parse_texts(settings)
+    several = {"method": words("method", methods), "seed": words("seed", seeds)}
+    for key in several:
+        value = overrides.get(key, "")
+        require("," not in str(value), key, value, f"several are stated as `--{key} {value}`: a run of each")
+    stated = {key: value for key, value in options.items() if value is not None}
+    for key, value in {**stated, **{key: ",".join(values) for key, values in several.items() if values}}.items():
+        require(key not in overrides, f"--{key}", value, "--set states it as well")
+    overrides |= stated
+    numbers = [number("seed", word) for word in several["seed"]]
+    if names:
+        rule = "does not go with experiments, which name their methods themselves"
+        require(not several["method"], "--method", ",".join(several["method"]), rule)
+        return Choice(find_all(names, file), overrides, numbers)
+    if max(len(values) for values in several.values()) > 1:
+        chosen = several["method"] or [str(overrides.pop("method", GeneralSettings.method))]
+        rows = tuple(Row(method, method) for method in chosen)
+        return Choice([Experiment("comparison", " and ".join(chosen), rows)], overrides, numbers)
+    overrides |= {"method": several["method"][0]} if several["method"] else {}
+    overrides |= {"seed": numbers[0]} if numbers else {}
+    return Choice([], overrides, ())
+
+
+def words(key: str, lists: Sequence[str]) -> list[str]:
+    """Return the words of lists with commas, which an option takes once or several times."""
+    listed = [word.strip() for text in lists for word in text.split(",")]
+    require(all(listed), f"--{key}", ",".join(listed), "must be values separated by commas")
+    require(len(set(listed)) == len(listed), f"--{key}", ",".join(listed), "must state each once")
+    return listed
+
+
+def number(key: str, word: str) -> int:
+    """Return a word as an integer."""
+    try:
+        return int(word)
+    except ValueError:
+        raise SettingError(f"--{key}", word, "must be an integer, or several separated by commas") from None
