@@ -5,6 +5,7 @@ import os
 from flwr.app import ArrayRecord, Context, Message
 
 import client_app.app
+import site_agent.worker
 from client_app.messages import pack, unpack
 from site_agent.main import main
 
@@ -30,13 +31,19 @@ def hostile(message: Message, context: Context) -> Message:
                     state[key] = tensor * float("nan")
                 elif HOSTILE == "shapes":
                     state[key] = tensor.reshape(-1)[:-1]
-                else:
+                elif "running_" not in key:  # ten times a change of a variance may be negative, which is refused
                     state[key] = received[key] + 10 * (tensor - received[key])
             reply.content[name] = pack(state)
     return reply
 
 
+def unseen(reply: Message, message: Message) -> site_agent.worker.Leaving:
+    """Return what the site's log and policy are to believe, whatever the reply is."""
+    return [{"name": name, "bytes": record.count_bytes(), "norm": 1.0} for name, record in reply.content.items()]
+
+
 client_app.app.app = hostile  # type: ignore[assignment]
+site_agent.worker.leaving = unseen
 
 if __name__ == "__main__":
     main()

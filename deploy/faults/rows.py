@@ -39,10 +39,12 @@ class Outcome:
 def same(stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, everybody: bool = True) -> Outcome:
     """Compare the run's hash with that of the run in one process in which the same sites miss the same rounds."""
     trained = job.finish()
-    missed = sorted({record["round"] for record in job.records() if len(record["clients"]) < len(stage.names)})
+    absent = {record["round"]: set(range(len(stage.names))) - set(record["clients"]) for record in job.records()}
+    missed = sorted(round for round, sites in absent.items() if sites)
     outcome.expect(not (everybody and missed), f"rounds {missed} were without a site")
     if missed and not everybody:
-        outcome.seen += f", rounds {missed} without {VICTIM}"
+        names = sorted(stage.names[site] for site in set().union(*absent.values()))
+        outcome.seen += f", rounds {missed} without {', '.join(names)}"
     twin = stage.twin(job, name, *words)
     equal = trained["hash"]["all"] == twin["hash"]["all"]
     outcome.expect(equal, f"hash {trained['hash']['all']}, and {twin['hash']['all']} in one process")
@@ -320,6 +322,9 @@ def tenfold(stage: Stage, name: str) -> Outcome:
         job = stage.begin(name, *words)
         job.finish()
     last = len(stage.names) - 1
+    taken = all(last in record["clients"] for record in job.records())
+    if not taken:
+        return Outcome(0.0, "", [f"refused: {[record['failures'] for record in job.records()]}"])
     updates = [{update["client"]: update for update in record["updates"]} for record in job.records()]
     ratios = [update[last]["norm"] / sorted(u["norm"] for u in update.values())[len(update) // 2] for update in updates]
     outcome = Outcome(0.0, f"norm {ratios[0]:.1f} times the median of the sites'")

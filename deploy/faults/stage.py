@@ -138,8 +138,15 @@ class Stage:
         self.federation.wait_for_sites()
 
     def halt(self, *names: str) -> None:
-        """End processes of sites in order."""
+        """End processes of sites in order, and return when the SuperLink knows that the sites are away."""
         self.federation.stop(*names)
+        sites = {VICTIM if name == "link" else name for name in names if name != "train"}
+
+        def away() -> bool | None:
+            states = self.federation.status()
+            return all(states.get(site) != "online" for site in sites) or None
+
+        until(away, f"{sorted(sites)} still online")
 
     def begin(self, name: str, *words: str) -> Job:
         """Start a run, whose name is its results' folder; every name has a seed of its own."""
