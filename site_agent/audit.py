@@ -69,7 +69,7 @@ class Audit:
         for number, line in enumerate(self.lines(), start=1):
             try:
                 stated = json.loads(line)["before"]
-            except (ValueError, TypeError, LookupError):
+            except (ValueError, TypeError, LookupError, RecursionError):
                 raise DataError(f"{self.path}: line {number} is no entry of an audit log") from None
             if stated != before:
                 raise DataError(
@@ -78,7 +78,7 @@ class Audit:
                 )
             before = digest(line)
             hashes.append(before)
-        last = self.last.read_text() if self.last.exists() else FIRST
+        last = self.last.read_text(errors="replace") if self.last.exists() else FIRST
         if last not in hashes[-2:]:  # a kill between the two writes leaves the hash one line behind
             raise DataError(f"{self.path}: its last line was changed, or lines are missing at the end")
         return len(hashes) - 1
