@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz slow signals federation faults attacks units lint newest bill config clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz slow signals federation faults attacks edge soak units lint newest bill config clean
 
 install: $(VENV)/installed
 
@@ -51,6 +51,12 @@ faults: install  ## what goes wrong between hospitals, each three times, as a ta
 
 attacks: install  ## attack such a federation while it trains; the table of who refused what goes into docs/security.md
 	$(BIN)/python deploy/try_attacks.py --write docs/security.md
+
+edge: install  ## eight sites of one core and 1 GiB that come and go; wants root
+	$(BIN)/python deploy/try_edge.py --write docs/deployment.md
+
+soak: install  ## 300 rounds of two sites: memory and open files of every process at rounds 50 and 300; about an hour
+	$(BIN)/python deploy/try_soak.py --write docs/reliability.md
 
 units: install  ## look at the systemd units: that they are right, and what they may do
 	deploy/check_units.sh

@@ -101,8 +101,18 @@ def path_in(table: Table, path: Path, key: str) -> Path:
     """Return a key's path, from the file's folder. Raises DataError for a path that climbs."""
     stated = table.take(key, str)
     table.require(bool(stated.strip()), key, "must name a path")
+    return whole_path(table, path, key, stated)
+
+
+def whole_path(table: Table, path: Path, key: str, stated: str) -> Path:
+    """Return a path from a file's folder. Raises DataError for one that climbs, or that no file can have."""
     table.require(".." not in Path(stated).parts, key, "must not hold ..")
-    return path.resolve().parent / Path(stated).expanduser()
+    try:
+        whole = path.resolve().parent / Path(stated).expanduser()
+        whole.resolve().exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
+        raise table.error(key, stated[:80], f"is no path here ({getattr(error, 'strerror', None) or error})") from None
+    return whole
 
 
 def data_of(table: Table, path: Path) -> str:
@@ -110,9 +120,7 @@ def data_of(table: Table, path: Path) -> str:
     kind, colon, rest = table.take("data", str).partition(":")
     rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
     table.require(kind in DATA and bool(colon) and bool(rest.strip()), "data", rule)
-    stated = Path(rest).expanduser()
-    table.require(".." not in stated.parts, "data", "must not hold ..")
-    whole = path.resolve().parent / stated
+    whole = whole_path(table, path, "data", rest)
     there = {"folder": whole.is_dir, "abide": whole.parent.is_dir}.get(kind, whole.is_file)
     table.require(there(), "data", f"there is no {whole.parent if kind == 'abide' else whole}")
     table.require(kind != "abide" or abide_name(whole.name) in KNOWN, "data", f"{whole.name} is no site of ABIDE")

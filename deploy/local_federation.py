@@ -139,7 +139,7 @@ class LocalFederation:
         self.work = work.resolve()
         self.folder, self.sites = self.work / "coordinator", self.work / "sites"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        """By site, its `fedskew-site start`."""
+        """By site, its `fedskew-site start`; by SITE/link and SITE/train, its halves."""
         self.jobs: list[Job] = []
 
     @property
@@ -191,6 +191,15 @@ class LocalFederation:
             with (place / "start.log").open("ab") as log:
                 words = [BIN / "fedskew-site", "start", "--site", place / "site.toml"]
                 self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place)
+
+    def start_half(self, name: str, half: str, port: int, secret: Path, *before: str) -> None:
+        """Start a site's link or train as a process of its own, as `deploy/*.service` do, `before` its command."""
+        place = self.places[name]
+        words = [*before, str(BIN / "fedskew-site"), "start", "--only", half, "--site", str(place / "site.toml")]
+        with (place / f"{half}.log").open("ab") as log:
+            self.processes[f"{name}/{half}"] = subprocess.Popen(
+                [*words, "--port", str(port), "--secret", str(secret)], stdout=log, stderr=log, cwd=place
+            )
 
     def stop(self, *names: str) -> None:
         """End sites, all of them by default."""
@@ -247,12 +256,20 @@ class LocalFederation:
         fedskew("federation", "down", self.folder)
 
     @contextmanager
-    def at_work(self, *names: str) -> Iterator[None]:
-        """Within this context the coordinator and sites, all of them by default, are up and online."""
+    def at_work(self, *names: str, sites: bool = True) -> Iterator[None]:
+        """Within this context the coordinator is up, and sites are online, all of them by default."""
         try:
             self.up()
-            self.start(*names)
-            self.wait_for_sites(*names)
+            if sites:
+                self.start(*names)
+                self.wait_for_sites(*names)
             yield
         finally:
             self.down()
+
+
+def write_between(file: Path, marks: tuple[str, str], lines: Sequence[str]) -> None:
+    """Put lines between two marks of a text, in place of what is there."""
+    text = file.read_text()
+    begin, end = text.index(marks[0]) + len(marks[0]), text.index(marks[1])
+    file.write_text(text[:begin] + "\n" + "\n".join(lines) + "\n" + text[end:])

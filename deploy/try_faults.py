@@ -18,6 +18,7 @@ from pathlib import Path
 
 from faults.rows import ROWS, Outcome
 from faults.stage import Line, Stage
+from local_federation import write_between
 
 MARKS = "<!-- make faults -->", "<!-- end of make faults -->"
 HEAD = ["| # | what is done | what became of it | seconds to recover | right |", "|---:|---|---|---:|---:|"]
@@ -38,7 +39,7 @@ def write(file: Path, rows: dict[str, str]) -> None:
     kept = {" | ".join(entry.split(" | ")[:2]): entry for entry in known}
     order = {" | ".join((f"| {row}", what)): "" for row, parts in ROWS.items() for what, _ in parts}
     lines = [(kept | rows).get(key, "") for key in order]
-    file.write_text(text[:begin] + "\n" + "\n".join([*HEAD, *filter(None, lines)]) + "\n" + text[end:])
+    write_between(file, MARKS, [*HEAD, *filter(None, lines)])
 
 
 def main() -> int:

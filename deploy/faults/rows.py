@@ -12,7 +12,7 @@ from pathlib import Path
 
 from local_federation import Job
 
-from faults.stage import BASE, NUMBER, VICTIM, Stage, seed_of, shell, until
+from faults.stage import BASE, LINK, NUMBER, TRAIN, VICTIM, Stage, seed_of, shell, until
 from fedskew.federation.services import GATE, SERVER_APP, SUPERLINK
 
 SLOW = "local-epochs=60"
@@ -55,7 +55,7 @@ def same(stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, every
 def supernode_killed(stage: Stage) -> Outcome:
     """SuperNode -9; it has to be taken back by itself."""
     before = stage.supernode_says("SuperNode ID")
-    stage.of_victim("flower-supernode", "link").kill()
+    stage.of_victim("flower-supernode", LINK).kill()
     began = time.monotonic()
     until(lambda: stage.supernode_says("SuperNode ID") > before or None, "the SuperNode is not back")
     outcome = Outcome(time.monotonic() - began, "taken back by itself")
@@ -81,8 +81,8 @@ def executor_training(stage: Stage, name: str) -> Outcome:
     words = "rounds=4", SLOW
     job = stage.begin(name, *words)
     stage.wait_for_training(job, 2)
-    stage.federation.processes["train"].kill()
-    stage.federation.processes["train"].wait()
+    stage.federation.processes[TRAIN].kill()
+    stage.federation.processes[TRAIN].wait()
     began = time.monotonic()
     stage.half("train")
     job.wait_for_round(2)
@@ -94,7 +94,7 @@ def away(stage: Stage, name: str) -> Outcome:
     words = "rounds=16", "method=scaffold+fedbn", SLOW
     job = stage.begin(name, *words)
     job.wait_for_round(2)
-    stage.halt("link")
+    stage.halt(LINK)
     number = len(job.records())
     job.wait_for_round(number + 4)
     stage.half("link")
@@ -207,7 +207,7 @@ def fill(place: Path) -> Path:
 def site_disk_full(stage: Stage, name: str) -> Outcome:
     """The disk of a site's state full."""
     words = "rounds=14", SLOW
-    stage.halt("train", "link")
+    stage.halt(TRAIN, LINK)
     with small_disk(stage.place / "state", "16m"):
         stage.revive()
         job = stage.begin(name, *words)
@@ -221,7 +221,7 @@ def site_disk_full(stage: Stage, name: str) -> Outcome:
         outcome = Outcome(time.monotonic() - began, f"left out: {failures[-1]!r}")
         outcome.expect(all(failures), f"{VICTIM} is not left out: {failures}")
         same(stage, outcome, job, name, *words, everybody=False)
-        stage.halt("train", "link")
+        stage.halt(TRAIN, LINK)
     return outcome
 
 
@@ -347,7 +347,7 @@ def below_minimum(stage: Stage, name: str) -> Outcome:
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     gone = stage.names[1:]
-    stage.halt("link", "train", *(site for site in gone if site != VICTIM))
+    stage.halt(LINK, TRAIN, *(site for site in gone if site != VICTIM))
     code = job.process.wait(300)
     sentence = job.words.strip().splitlines()[-1]
     stage.revive()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import psutil
 from flwr.app import Error, Message
-from local_federation import BIN, Job, LocalFederation
+from local_federation import Job, LocalFederation
 
 from client_app.site_file import read_sites
 from client_app.state import difference, norm
@@ -31,6 +31,7 @@ from server_app.settings import parse, parse_text
 
 Result = TypeVar("Result")
 VICTIM, NUMBER = "site-1", 1
+LINK, TRAIN = f"{VICTIM}/link", f"{VICTIM}/train"
 POLICY = '\n[policy]\nallow = ["model", "scores", "class-counts", "control-variates"]\n'
 BASE = ["model=mlp-bn", "method=fedshift+fedbn", "node-wait=3"]
 HALF = (".*.[0-9]*", ".round-*", "*.tmp", "*.part")
@@ -120,18 +121,15 @@ class Stage:
 
     def half(self, name: str) -> None:
         """Start a half of the victim, link or train."""
-        words = ["ip", "netns", "exec", self.line.name, str(BIN / "fedskew-site"), "start", "--only", name]
-        words += ["--site", str(self.place / "site.toml"), "--port", str(self.port), "--secret", str(self.secret)]
-        with (self.place / f"{name}.log").open("ab") as log:
-            self.federation.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=self.place)
+        self.federation.start_half(VICTIM, name, self.port, self.secret, "ip", "netns", "exec", self.line.name)
 
     def revive(self) -> None:
         """Start whatever is not at work, as a system's supervisor would, and return when all sites are online."""
         self.federation.up()
         processes = self.federation.processes
-        for name in ("link", "train"):
-            if name not in processes or processes[name].poll() is not None:
-                self.half(name)
+        for half in (LINK, TRAIN):
+            if half not in processes or processes[half].poll() is not None:
+                self.half(half.rpartition("/")[2])
         for name in self.names:
             if name != VICTIM and (name not in processes or processes[name].poll() is not None):
                 self.federation.start(name)
@@ -140,7 +138,7 @@ class Stage:
     def halt(self, *names: str) -> None:
         """End processes of sites in order, and return when the SuperLink knows that the sites are away."""
         self.federation.stop(*names)
-        sites = {VICTIM if name == "link" else name for name in names if name != "train"}
+        sites = {name.partition("/")[0] for name in names if name != TRAIN}
 
         def away() -> bool | None:
             states = self.federation.status()
