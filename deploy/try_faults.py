@@ -16,7 +16,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from faults.rows import ROWS, Outcome
+from faults.outcome import Outcome
+from faults.rows import ROWS
 from faults.stage import Line, Stage
 from local_federation import write_between
 

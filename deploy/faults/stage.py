@@ -27,6 +27,7 @@ from fedskew.federation.services import SERVER_APP
 from fedskew.interrupt import one_interrupt
 from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint
+from server_app.results import ROUND, verified
 from server_app.settings import parse, parse_text
 
 Result = TypeVar("Result")
@@ -166,6 +167,11 @@ class Stage:
         with one_interrupt(), Absences(sites, agreement) as grid:
             grid.missing = frozenset(missing)
             return run_app(grid, parse(whole), lambda line: None)
+
+    def records(self, results: str) -> list[dict[str, Any]]:
+        """Return the records of the rounds of a results' folder."""
+        file = next((self.federation.work / results).glob("*/rounds.jsonl"))
+        return [verified(line, ROUND) for line in file.read_text().splitlines()]
 
     def distance(self, first: str, second: str) -> float:
         """Return the distance between the shared models of two results' folders."""

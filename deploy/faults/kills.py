@@ -1,0 +1,85 @@
+"""What is killed with -9: a site's processes, the coordinator's, all at once."""
+
+import time
+from collections.abc import Callable
+
+from faults.outcome import SLOW, Outcome, same
+from faults.stage import LINK, TRAIN, VICTIM, Stage, until
+from fedskew.federation.services import SERVER_APP
+
+BACK = 75.0
+"""Seconds in which a SuperNode has to be back."""
+
+
+def supernode_killed(stage: Stage) -> Outcome:
+    """SuperNode -9; it has to be taken back by itself."""
+    before = stage.supernode_says("SuperNode ID")
+    stage.of_victim("flower-supernode", LINK).kill()
+    began = time.monotonic()
+    until(lambda: stage.supernode_says("SuperNode ID") > before or None, "the SuperNode is not back")
+    outcome = Outcome(time.monotonic() - began, "taken back by itself")
+    outcome.expect(outcome.seconds <= BACK, f"back after {outcome.seconds:.0f} s")
+    return outcome
+
+
+def supernode_idle(stage: Stage, name: str) -> Outcome:
+    """SuperNode -9 while idle."""
+    return same(stage, supernode_killed(stage), stage.begin(name, "rounds=3"), name, "rounds=3")
+
+
+def supernode_training(stage: Stage, name: str) -> Outcome:
+    """SuperNode -9 while training."""
+    words = "rounds=6", SLOW
+    job = stage.begin(name, *words)
+    stage.wait_for_training(job, 2)
+    return same(stage, supernode_killed(stage), job, name, *words, everybody=False)
+
+
+def executor_training(stage: Stage, name: str) -> Outcome:
+    """Executor -9 while training, started again."""
+    words = "rounds=4", SLOW
+    job = stage.begin(name, *words)
+    stage.wait_for_training(job, 2)
+    stage.federation.processes[TRAIN].kill()
+    stage.federation.processes[TRAIN].wait()
+    began = time.monotonic()
+    stage.half("train")
+    job.wait_for_round(2)
+    return same(stage, Outcome(time.monotonic() - began, "asked again"), job, name, *words)
+
+
+def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
+    """Return the row in which a process of the coordinator's is killed in round 3."""
+
+    def row(stage: Stage, name: str) -> Outcome:
+        words, before = ("rounds=6", SLOW), stage.trainings()
+        job = stage.begin(name, *words)
+        job.wait_for_round(2)
+        stage.service(program).kill()
+        began = time.monotonic()
+        if program != SERVER_APP:
+            stage.federation.up()
+        job.wait_for_round(3)
+        outcome = Outcome(time.monotonic() - began, "the run goes on by itself")
+        job.finish()
+        asked = stage.trainings() - before
+        outcome.expect(asked <= 7, f"{VICTIM} trained {asked} times for 6 rounds")
+        outcome.seen += f", {asked - 6} rounds repeated"
+        return same(stage, outcome, job, name, *words)
+
+    return row
+
+
+def everything_killed(stage: Stage, name: str) -> Outcome:
+    """Everything -9 at once, then up, start and run again."""
+    words = "rounds=6", SLOW
+    job = stage.begin(name, *words)
+    job.wait_for_round(2)
+    job.process.kill()
+    stage.kill_all()
+    job.process.wait()
+    began = time.monotonic()
+    stage.revive()
+    again = stage.begin(name, *words)
+    again.wait_for_round(3)
+    return same(stage, Outcome(time.monotonic() - began, "goes on"), again, name, *words)

@@ -1,0 +1,77 @@
+"""Sites that send what they should not."""
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from faults.outcome import Outcome, same
+from faults.stage import BASE, Stage, seed_of
+from strategies.movement import FAR
+
+
+@contextmanager
+def hostile(stage: Stage, name: str, kind: str) -> Iterator[None]:
+    """Within this context a site is one that sends something else."""
+    stage.halt(name)
+    place = stage.federation.places[name]
+    environment = os.environ | {"HOSTILE": kind}
+    words = [sys.executable, str(Path(__file__).with_name("hostile_site.py")), "start", "--site", "site.toml"]
+    with (place / "start.log").open("ab") as log:
+        stage.federation.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place, env=environment)
+    stage.federation.wait_for_sites()
+    try:
+        yield
+    finally:
+        stage.halt(name)
+
+
+def sends(kind: str) -> Callable[[Stage, str], Outcome]:
+    """Return the row in which a site sends something that is refused."""
+
+    def row(stage: Stage, name: str) -> Outcome:
+        words = ("rounds=3",)
+        last = len(stage.names) - 1
+        with hostile(stage, stage.names[last], kind):
+            job = stage.begin(name, *words)
+            job.finish()
+        failures = [record["failures"].get(str(last), "") for record in job.records()]
+        outcome = Outcome(0.0, f"left out: {failures[0][:100]!r}")
+        outcome.expect(all(last not in record["clients"] for record in job.records()), "it was taken")
+        outcome.expect(all(failures), f"not named: {failures}")
+        return same(stage, outcome, job, name, *words, everybody=False)
+
+    return row
+
+
+def tenfold(stage: Stage, name: str) -> Outcome:
+    """A site sends ten times its update, and the median bounds it.
+
+    It is the site with the longest way: ten times the step of a small site is no longer than what honest ones send.
+    """
+    words, base = ["rounds=3", "method=median"], [*BASE, f"seed={seed_of(name)}"]
+    stage.play(set(), f"{name}-honest", *base, *words)
+    honest = stage.records(f"{name}-honest")[0]["updates"]
+    liar = max(honest, key=lambda update: float(update["norm"]))["client"]
+    with hostile(stage, stage.names[liar], "tenfold"):
+        job = stage.begin(name, *words)
+        job.finish()
+    records = job.records()
+    if any(liar not in record["clients"] for record in records):
+        return Outcome(0.0, "", [f"not taken: {[record['failures'] for record in records]}"])
+    norms = [{update["client"]: update["norm"] for update in record["updates"]} for record in records]
+    ratios = [norm[liar] / statistics.median(norm.values()) for norm in norms]
+    outcome = Outcome(0.0, f"norm {min(ratios):.1f} to {max(ratios):.1f} times the median of the sites'")
+    outcome.expect(min(ratios) > FAR, "its norm does not stand out")
+    without = {(record["round"], liar) for record in records}
+    fewer = {(record["round"], (liar + 1) % len(stage.names)) for record in records}
+    stage.play(without, f"{name}-without", *base, *words)
+    stage.play(without | fewer, f"{name}-fewer", *base, *words)
+    far, near = (stage.distance(other, f"{name}-without") for other in (name, f"{name}-fewer"))
+    outcome.seen += f"; {far / near:.2f} times as far as leaving one honest site out"
+    outcome.expect(far <= 2 * near, f"distance {far:.3g}, leaving one honest site out {near:.3g}")
+    outcome.problems += stage.leftovers(job)
+    return outcome
