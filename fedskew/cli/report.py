@@ -15,7 +15,7 @@ from server_app.settings import parse_texts
 
 
 def report(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is all with a finished run.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is all finished runs.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print a line a row, column and selection.")] = False,
@@ -26,12 +26,13 @@ def report(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run.")
     ] = None,
 ) -> None:
-    """Report on experiments: ours beside the paper's, whether the claims hold, and what it took."""
+    """Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took."""
     if markdown + csv + as_json > 1:
         raise SettingError("report", "--markdown --csv --json", "must be one of them")
     from fedskew.report import text  # what draws and tests takes a moment to import
     from fedskew.report.document import document
     from fedskew.report.gather import command, gather
+    from fedskew.report.single_runs import single_runs
 
     errors = console(stderr=True)
     overrides = parse_texts(settings or [])
@@ -42,10 +43,15 @@ def report(
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     everything = [gather(experiment, overrides) for experiment in chosen]
     finished = [gathered for gathered in everything if gathered.finished]
+    if not names:
+        singles, left_out = single_runs(Path(folder), {run for gathered in everything for run in gathered.runs})
+        finished += singles
+        for sentence in left_out:
+            errors.print(sentence, markup=False)
     if not finished:
-        what = f"of {', '.join(names)}" if names else "of any experiment"
+        what = f"of {', '.join(names)} " if names else ""
         how = command(names, overrides) if names else f"fedskew run NAME --results {folder}"
-        raise RuntimeError(f"no finished run {what} in {folder}; make them with `{how}`")
+        raise RuntimeError(f"no finished run {what}in {folder}; make them with `{how}`")
     documents = [document(gathered) for gathered in (everything if names else finished)]
     if html is not None:
         from fedskew.report.page import html as page

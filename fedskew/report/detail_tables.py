@@ -140,7 +140,7 @@ def runs_table(gathered: Gathered) -> Table:
         partition = str(run.origin.get("partition-hash", NONE))[:12]
         model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]
         shown = [versions.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
-        rows.append([TableCell(run.name), TableCell(run.state), *map(TableCell, (*shown, partition, model))])
+        rows.append([TableCell(run.label), TableCell(run.state), *map(TableCell, (*shown, partition, model))])
     headings = ("run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
     return Table(caption, list(map(TableCell, headings)), rows, wordy=True)

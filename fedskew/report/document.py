@@ -1,16 +1,18 @@
 """What a report says of one experiment, in order and without any looks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedskew.report.claims import Verdict, judge
 from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, skew_lines, time_tables
+from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
+from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.gather import Gathered
 from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
 from fedskew.report.outliers import outlier_tables
-from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES, summarize_seeds
-from fedskew.report.table import Table, number_tables, plain, seeds_of, signed, words
-from fedskew.report.units import in_percent
+from fedskew.report.setup import what_was_run
+from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES
+from fedskew.report.table import Table, number_tables, seeds_of
 
 CLAIMS = (
     "A claim holds for a seed when its difference is exceeded in every one of its columns, or in as many as it names; "
@@ -67,6 +69,8 @@ class Document:
     subtitle: str
     headline: str
     """The verdict in a sentence."""
+    setup: Mapping[str, str]
+    """What was run, by heading."""
     main: Table
     notes: Sequence[str]
     """On the paper's numbers, in the order of their marks."""
@@ -78,6 +82,7 @@ def document(gathered: Gathered) -> Document:
     experiment, verdicts = gathered.experiment, judge(gathered)
     sections = [
         Section("claims", "Claims", CLAIMS, [claims_table(gathered, verdicts)] if verdicts else []),
+        Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(gathered)),
         Section("curves", "Round by round", "", []),
         Section("reach", "Rounds and bytes", REACH, [reach_table(gathered)] if len(experiment.rows) > 1 else []),
         Section("selections", "Every way to choose the round", SELECTED, selection_tables(gathered)),
@@ -108,7 +113,14 @@ def document(gathered: Gathered) -> Document:
     ]
     notes = [f"{about}: {note}" for about, note in experiment.notes.items()]
     return Document(
-        gathered, verdicts, subtitle(gathered), headline(gathered, verdicts), main_table(gathered), notes, sections
+        gathered,
+        verdicts,
+        subtitle(gathered),
+        headline(gathered, verdicts),
+        what_was_run(gathered),
+        main_table(gathered),
+        notes,
+        sections,
     )
 
 
@@ -122,9 +134,9 @@ def subtitle(gathered: Gathered) -> str:
 
 
 def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
-    """Return the verdict in a sentence: on the claims, or where there are none on who is first."""
+    """Return the verdict in a sentence: on the claims, or without any on whether the rows can be told apart."""
     if not verdicts:
-        return " ".join(first(gathered, column) for column in gathered.experiment.columns).strip()
+        return " ".join(filter(None, (comparison(gathered, column) for column in gathered.experiment.columns)))
     return counted(verdicts)
 
 
@@ -138,21 +150,3 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     if unmeasured := len(verdicts) - sum(counts.values()):
         parts.append(f"{unmeasured} not measured yet")
     return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(parts)}."
-
-
-def first(gathered: Gathered, column: str) -> str:
-    """Return which row is first in a column, of those that have all seeds, and by how much."""
-    experiment, metric = gathered.experiment, gathered.experiment.metric_of(column)
-    means = {
-        row.label: summary.mean
-        for row in experiment.rows
-        if (summary := summarize_seeds(gathered.of(row.label, column), experiment.selection, metric))
-        and summary.n == len(seeds_of(gathered))
-    }
-    order = sorted(means, key=lambda row: -means[row])
-    where = f"In {column} " if column else ""
-    if len(order) < 2 or not in_percent(metric):
-        return ""
-    ahead = signed(means[order[0]] - means[order[1]]).removeprefix("+")
-    said = f"{order[0]} is first with {plain(means[order[0]])} percent {words(metric)}"
-    return f"{where}{said}, {ahead} points above {order[1]}."

@@ -1,11 +1,12 @@
 """The report's figures, one panel each: curves, who holds what, recall, spread over clients, time, claims."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedskew.report.claims import Verdict
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.statistics import Floats
 from fedskew.report.svg import COLORS, INK, Figure, Style, drawn
@@ -168,23 +169,40 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
     return Figure(column, f"Seconds a round: {totals}.", drawn(name, 0.34 * len(split) + 0.8, draw))
 
 
-def forest(verdicts: Mapping[int, Verdict], unit: str, name: str) -> Figure:
-    """Return the differences of claims, by their numbers: a dot a seed, a band for the interval, a diamond for the
-    estimate, filled where it exceeds the tick, which is what is claimed."""
+@dataclass(frozen=True)
+class Effect:
+    """A line of a forest plot."""
+
+    name: str
+    estimate: float
+    by_seed: Sequence[float]
+    ends: tuple[float, float] | None
+    """Of the interval."""
+    beyond: float = 0.0
+    """What is claimed to be exceeded."""
+
+
+def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figure:
+    """Return differences: a dot a seed, a band for the interval, a diamond for the estimate, filled where it exceeds
+    the tick, which is what is claimed."""
 
     def draw(axes: "Axes") -> None:
-        for place, verdict in enumerate(verdicts.values()):
-            by, seeds = verdict.claim.by, list(verdict.margins.values())
-            if verdict.interval:
-                ends = (verdict.interval.low, verdict.interval.high)
-                axes.plot(ends, [place, place], color=COLORS[1], linewidth=6, alpha=0.3, solid_capstyle="butt")
-            axes.scatter(seeds, [place] * len(seeds), s=14, color=COLORS[1], linewidth=0, zorder=3)
-            face = COLORS[1] if verdict.estimate > by else "none"
-            axes.scatter([verdict.estimate], [place], s=60, marker="D", facecolor=face, edgecolor=COLORS[1], zorder=3)
-            axes.plot([by, by], [place - 0.32, place + 0.32], color=INK, linewidth=1.6)
-        axes.set_yticks(range(len(verdicts)), [f"claim {number}" for number in verdicts])
-        axes.set(ylim=(len(verdicts) - 0.5, -0.5), xlabel=f"difference, {unit}")
+        for place, effect in enumerate(effects):
+            if effect.ends:
+                axes.plot(effect.ends, [place, place], color=COLORS[1], linewidth=6, alpha=0.3, solid_capstyle="butt")
+            axes.scatter(effect.by_seed, [place] * len(effect.by_seed), s=14, color=COLORS[1], linewidth=0, zorder=3)
+            face = COLORS[1] if effect.estimate > effect.beyond else "none"
+            axes.scatter([effect.estimate], [place], s=60, marker="D", facecolor=face, edgecolor=COLORS[1], zorder=3)
+            axes.plot([effect.beyond] * 2, [place - 0.32, place + 0.32], color=INK, linewidth=1.6)
+        axes.set_yticks(range(len(effects)), [wrapped(effect.name) for effect in effects])
+        axes.set(ylim=(len(effects) - 0.5, -0.5), xlabel=f"difference, {unit}" if unit else "difference")
         axes.grid(axis="x")
 
-    estimates = "; ".join(f"claim {number} {verdict.estimate:+.1f}" for number, verdict in verdicts.items())
-    return Figure("", f"Differences in {unit}: {estimates}.", drawn(name, 0.36 * len(verdicts) + 0.8, draw))
+    estimates = "; ".join(f"{effect.name} {effect.estimate:+.1f}" for effect in effects)
+    return Figure(title, f"Differences in {unit}: {estimates}.", drawn(name, 0.4 * len(effects) + 0.8, draw))
+
+
+def wrapped(name: str, width: int = 26) -> str:
+    """Return a label in as many lines as it needs, three at most."""
+    lines = textwrap.wrap(name, width)
+    return "\n".join(lines[:3]) + "..." * (len(lines) > 3)

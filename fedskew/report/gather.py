@@ -1,13 +1,16 @@
 """From an experiment to the records of its runs, and what is wrong with them."""
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from data import DataError, require
+from data.sources.catalog import is_own, is_sites, members
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
@@ -21,6 +24,18 @@ VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is told."""
 SPREAD_PARTS = ("mean", "worst", "worst-decile")
 """What a number over the clients has beside each client's."""
+
+
+def short_name(dataset: str) -> str:
+    """Return a data set's name without the folders of the user's own files: domains:npz:/a/b.npz,... is b.npz, ..."""
+    names = members(dataset)
+    shown = [Path(name.partition(":")[2]).name if is_own(name) or is_sites(name) else name for name in names]
+    return ", ".join(shown) if shown != list(names) else dataset
+
+
+def slug(name: str) -> str:
+    """Return a name as a run's id has it."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,12 @@ class RunRecords:
     @property
     def name(self) -> str:
         return self.settings.run_id
+
+    @property
+    def label(self) -> str:
+        """The run's name without the user's path: a data set of one's own is called by its file or folder."""
+        data = self.settings.data.dataset
+        return self.name.replace(slug(data)[:40], slug(short_name(data)), 1) if short_name(data) != data else self.name
 
     @property
     def finished(self) -> bool:
@@ -158,7 +179,7 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
         if points := points_of(run.records, cell.deployed):
             measured.setdefault((cell.row, cell.column), []).append(Measured(cell, run, points))
         else:
-            without.append(f"{run.name} is finished and has no numbers of {cell.deployed}, row {cell.row}.")
+            without.append(f"{run.label} is finished and has no numbers of {cell.deployed}, row {cell.row}.")
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
     warnings = (*changed, *without, *state_warnings(runs.values()), *mismatches(cells, runs))
@@ -182,22 +203,22 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
     missing = [run for run in runs if run.state == "missing"]
-    said = f"{len(missing)} of {len(runs)} runs are missing: {listed(run.name for run in missing)}."
+    said = f"{len(missing)} of {len(runs)} runs are missing: {listed(run.label for run in missing)}."
     warnings = [said] * bool(missing)
     for run in runs:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
-            warnings.append(f"{run.name}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
+            warnings.append(f"{run.label}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
         elif run.finished and run.lost:
             rounds = ", ".join(map(str, run.lost[:10])) + ", ..." * (len(run.lost) > 10)
-            warnings.append(f"{run.name}: the records of rounds {rounds} are lost; curves, bests and means lack them.")
+            warnings.append(f"{run.label}: the records of rounds {rounds} are lost; curves, bests and means lack them.")
         elif run.state not in ("missing", "finished"):
-            warnings.append(f"Unfinished and left out: {run.name}, {run.state}.")
+            warnings.append(f"Unfinished and left out: {run.label}, {run.state}.")
     for run in runs:
         if run.summary and (failures := int(run.summary.get("failures", 0))):
             named = Counter(client for record in run.records for client in record.failures).most_common()
             who = listed(f"client {client} ({times})" for client, times in named)
-            warnings.append(f"{run.name}: {failures} times a client failed in a round and was left out of it: {who}.")
+            warnings.append(f"{run.label}: {failures} times a client failed in a round and was left out of it: {who}.")
     return warnings
 
 
@@ -207,16 +228,16 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[st
     warnings = []
     for run in finished.values():
         if not run.origin:
-            warnings.append(f"{run.name}: settings.json is missing or damaged; its own command writes it anew.")
+            warnings.append(f"{run.label}: settings.json is missing or damaged; its own command writes it anew.")
             continue
         planned, recorded = run.settings.flat(), run.origin["settings"]
         different = sorted(key for key in planned.keys() | recorded.keys() if planned.get(key) != recorded.get(key))
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
-            warnings.append(f"{run.name}: its settings.json differs from the experiment in {', '.join(different)}.")
+            warnings.append(f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}.")
         made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]
         if changed := [name for name in VERSIONS if len({str(version.get(name)) for version in made_with}) > 1]:
             warnings.append(
-                f"{run.name}: begun and finished with different {', '.join(changed)}, see its settings.json."
+                f"{run.label}: begun and finished with different {', '.join(changed)}, see its settings.json."
             )
     paired: dict[tuple[str, int], dict[str, RunRecords]] = {}
     for cell in cells:
@@ -238,7 +259,7 @@ def grouped(runs: Iterable[RunRecords], key: Any) -> dict[str, list[str]]:
     """Return the runs' names by what `key` says of them."""
     result: dict[str, list[str]] = {}
     for run in runs:
-        result.setdefault(key(run), []).append(run.name)
+        result.setdefault(key(run), []).append(run.label)
     return result
 
 

@@ -34,7 +34,7 @@ def outlier_tables(gathered: Gathered) -> list[Table]:
             taken.setdefault(part.update.client, []).append(part)
         for client, parts in sorted(taken.items()):
             if 2 * sum(bool(part.reason) for part in parts) >= len(parts):
-                rows.append([TableCell(run.name), *map(TableCell, row(run, client, parts))])
+                rows.append([TableCell(run.label), *map(TableCell, row(run, client, parts))])
     return [Table(CAPTION, list(map(TableCell, HEADINGS)), rows)] if rows else []
 
 

@@ -12,11 +12,13 @@ from markupsafe import Markup
 from fedskew.report import figures
 from fedskew.report.claims import Verdict
 from fedskew.report.detail_tables import MOST_CLASSES, PARTS, class_names, recalls, seconds_split, trainings
+from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
 from fedskew.report.gather import Gathered
 from fedskew.report.svg import Figure
 from fedskew.report.table import words
 from fedskew.report.text import SAYS, seeds_words
+from fedskew.report.units import in_percent
 from server_app.record import Spread
 from server_app.selection import select
 
@@ -70,6 +72,7 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
     shown |= {words(number): number for number in gathered.experiment.series}
     sections: dict[str, Drawings] = {
         "claims": [("", forests(document.verdicts, prefix))],
+        "differences": [("", panels("effect", lambda c, n: effects(gathered, c, n)))],
         "curves": [(title[0].upper() + title[1:], curves(number)) for title, number in shown.items()],
         "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
         "clients": [
@@ -85,10 +88,27 @@ def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
     """Return the claims' differences, those in points apart from those in rounds."""
     drawn = []
     for unit in ("points", "rounds"):
-        chosen = {number: verdict for number, verdict in enumerate(verdicts, 1) if verdict.n and verdict.unit == unit}
-        if chosen:
-            drawn.append(figures.forest(chosen, unit, f"{prefix}-forest-{unit}"))
+        effects = [
+            figures.Effect(f"{number}. {verdict.claim.better} \N{MINUS SIGN} {verdict.claim.than}", verdict.estimate,
+                           list(verdict.margins.values()),
+                           (verdict.interval.low, verdict.interval.high) if verdict.interval else None,
+                           verdict.claim.by)
+            for number, verdict in enumerate(verdicts, 1) if verdict.n and verdict.unit == unit
+        ]  # fmt: skip
+        if effects:
+            drawn.append(figures.forest(effects, unit, "", f"{prefix}-forest-{unit}"))
     return drawn
+
+
+def effects(gathered: Gathered, column: str, name: str) -> Figure | None:
+    """Return the rows' differences from the one that they are compared with."""
+    shown = [
+        figures.Effect(part.row, part.estimate, list(part.by_seed.values()),
+                       None if np.isnan(part.low) else (part.low, part.high))
+        for part in differences(gathered, column)
+    ]  # fmt: skip
+    unit = "points" if in_percent(gathered.experiment.metric_of(column)) else ""
+    return figures.forest(shown, unit, column, name) if shown else None
 
 
 def matrix(gathered: Gathered, column: str, name: str) -> Figure | None:

@@ -183,6 +183,17 @@ def bootstrap(
     return Interval(float(low), float(high), float((smallest_B > by).mean()), what)
 
 
+def student(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Return the ends of Student's 95 % interval of the mean of two or more paired differences, and its p-value."""
+    from scipy.stats import t
+
+    n, mean = len(differences), float(np.mean(differences))
+    error = float(np.std(differences, ddof=1)) / math.sqrt(n)
+    half = float(t.ppf(0.975, n - 1)) * error
+    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
+    return mean - half, mean + half, p
+
+
 def among_highest(values: Floats, number: int) -> Floats:
     """Return the smallest of the `number` highest along the first axis: the smallest of all, where that is all."""
     return np.asarray(np.sort(values, axis=0)[-number])

@@ -1,5 +1,6 @@
 """A table of the report as text, and how numbers are written; how it looks is for text.py and page.py."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,11 @@ def plain(number: float | None, metric: str = "") -> str:
 def signed(number: float, metric: str = "") -> str:
     """Return a number with its sign."""
     return ("+" if number >= 0 else "") + plain(number, metric)
+
+
+def ends_words(low: float, high: float, metric: str = "") -> str:
+    """Return an interval after the number that it belongs to; nothing where it is NaN."""
+    return "" if math.isnan(low) else f" [{signed(low, metric)}, {signed(high, metric)}]"
 
 
 def spread_words(summary: Summary | None, metric: str = "") -> str:

@@ -14,12 +14,14 @@ from fedskew.markdown import escaped
 from fedskew.report.claims import Verdict, reached
 from fedskew.report.document import Document, counted
 from fedskew.report.statistics import Summary, summarize_seeds
-from fedskew.report.table import Table, TableCell, signed
+from fedskew.report.table import Table, TableCell, ends_words, signed
 from fedskew.terminal_table import terminal_table
 from server_app.selection import SELECTIONS
 
 SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
 """A claim's status in words."""
+SHOWN = ("claims", "differences", "reach")
+"""The sections that a terminal gets."""
 
 
 def markdown(documents: Sequence[Document]) -> str:
@@ -33,13 +35,14 @@ def markdown(documents: Sequence[Document]) -> str:
             "\n".join(verdict_lines(document)),
         ]
         parts.append("\n".join(f"> {escaped(warning)}" for warning in document.gathered.warnings))
+        parts.append("\n".join(f"- {heading}: {escaped(said)}" for heading, said in document.setup.items()))
         parts.append(markdown_table(document.main))
         parts.append("\n".join(f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1)))
         parts.append(escaped(assumed(document)))
         for section in document.sections:
             if section.tables:
                 parts += [f"### {section.title}", section.about, *map(markdown_table, section.tables)]
-        parts.append(f"`{document.gathered.command}`")
+        parts.append(f"`{document.gathered.command}`" if document.gathered.command else "")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -62,13 +65,15 @@ def verdict_lines(document: Document) -> list[str]:
 
 
 def seeds_words(verdict: Verdict) -> str:
-    """Return in how many seeds a claim holds, and the two rows' difference in each; empty where none is measured."""
+    """Return in how many seeds a claim holds, the two rows' difference with its interval, and that of every seed."""
     if not verdict.n:
         return ""
     missing = f", {verdict.unmeasured} not measured yet" if verdict.unmeasured else ""
     differences = ", ".join(signed(margin, verdict.metric) for margin in verdict.margins.values())
     seeds = f"{verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
-    return f", {seeds}{missing}: {differences} {verdict.unit}".rstrip()
+    ends = ends_words(verdict.interval.low, verdict.interval.high, verdict.metric) if verdict.interval else ""
+    effect = f"{signed(verdict.estimate, verdict.metric)} {verdict.unit}".rstrip() + ends
+    return f", {seeds}{missing}: {effect}" + (f"; by seed {differences}" if verdict.n > 1 else "")
 
 
 def markdown_table(table: Table) -> str:
@@ -148,6 +153,7 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
             "experiment": document.gathered.experiment.name,
             "title": document.gathered.experiment.title,
             "headline": document.headline,
+            "what-was-run": document.setup,
             "warnings": list(document.gathered.warnings),
             "numbers": lines(document),
             "claims": [
@@ -171,16 +177,18 @@ def show(documents: Sequence[Document], console: Console) -> None:
             console.print(unmarked(said), markup=False)
         for warning in document.gathered.warnings:
             console.print(Text(warning, "yellow"))
+        for heading, said in document.setup.items():
+            console.print(Text(f"{heading}: {said}", "dim"))
         console.print(rich_table(document.main))
         for number, note in enumerate(document.notes, 1):
             console.print(f"[{number}] {note}", markup=False, style="dim")
         if stated := assumed(document):
             console.print(stated, markup=False, style="dim")
         for section in document.sections:
-            if section.key in ("claims", "reach"):
+            if section.key in SHOWN:
                 for table in section.tables:
                     console.print(rich_table(table))
-        if len(document.gathered.finished) < len(document.gathered.runs):
+        if document.gathered.command and len(document.gathered.finished) < len(document.gathered.runs):
             console.print(f"What is missing is made by: {document.gathered.command}", markup=False)
     if len(documents) > 1 and (verdicts := [verdict for document in documents for verdict in document.verdicts]):
         console.print(Text(counted(verdicts), "bold"))
