@@ -64,7 +64,7 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
 
 
 def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_cli, "load_experiments", dict)
+    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [])
     status, _, errors = fedskew("report", "--results", tmp_path)
     assert status == 1 and "no finished run in" in errors
     finished(tmp_path, method="fedavg")
