@@ -1,10 +1,12 @@
 """The executor: takes the SuperNode's tasks, and has the code installed here play them, never code from the wire."""
 
+import json
 import logging
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message
@@ -29,6 +31,7 @@ TASKS = (PLAYED, "flwr-agentapp", "flwr-model", "flwr-connector")
 """What a SuperLink can send to a SuperNode; all are taken, so that what is refused is answered and stops nothing."""
 REFUSED, CRASHED = 7, 8
 """flwr's codes for an error in place of a reply: INVALID_FAB, CLIENT_APP_CRASHED."""
+UNLOGGED = "the site cannot write its audit log"
 POLL = 0.1
 HEARTBEAT = 10.0
 """Seconds between signs of life for a task; flwr gives one up after 60 without."""
@@ -49,18 +52,23 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
 class Executor:
     """Serves one SuperNode, task by task.
 
-    `approved` is the hash of the app that this site agreed to; `idle` is called at least once a second.
+    `approved` is the hash of the app that this site agreed to; `idle` is called at least once a second. The file `note`
+    holds the task in hand: flwr's SuperNode waits for ever for one that was lost before its message was pulled.
     """
 
     def __init__(
-        self, address: str, secret: bytes, approved: str, pool: Pool, audit: Audit, idle: Callable[[], None]
+        self, address: str, secret: bytes, approved: str, pool: Pool, audit: Audit, note: Path, idle: Callable[[], None]
     ) -> None:
         self.address, self.approved, self.pool, self.audit, self.idle = address, approved, pool, audit, idle
+        self.note = note
         method = "/flwr.proto.Runtime/AcquireTask"
         self.link = connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method]))
 
     def run(self) -> None:
-        """Serve for ever."""
+        """Serve for ever, the task first that an executor before this one has left, if its token still holds."""
+        with suppress(OSError, ValueError, TypeError, LookupError):
+            left = json.loads(self.note.read_text())
+            self.serve(Task(type=left["type"]), left["token"])
         while True:
             self.idle()
             try:
@@ -79,22 +87,36 @@ class Executor:
         """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
+                self.keep(task, token)
                 message, context, run, fab = pull_task_input(client)
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = message.metadata.message_type
-                if refused := self.refused(task, fab.content):
-                    reply, status = Message(Error(REFUSED, refused), reply_to=message), "failed"
-                    logger.error("refused: %s (run %s)", refused, run.run_id)
-                    self.audit.write("refused", **entry, why=refused)
-                else:
-                    reply, status = self.play(client, message, context, entry)
+                try:
+                    if refused := self.refused(task, fab.content):
+                        reply, status = Message(Error(REFUSED, refused), reply_to=message), "failed"
+                        logger.error("refused: %s (run %s)", refused, run.run_id)
+                        self.audit.write("refused", **entry, why=refused)
+                    else:
+                        reply, status = self.play(client, message, context, entry)
+                except OSError as error:  # what is not in the audit log does not leave
+                    reply, status = Message(Error(CRASHED, UNLOGGED), reply_to=message), "failed"
+                    logger.error("%s: %s", UNLOGGED, error)
                 push_message(client, reply, context)
                 push_task_output(client, context, status, "")
                 logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began)
             except Exception as error:
                 self.pool.end()
                 logger.error("a task was lost: %s: %s", type(error).__name__, error)
+            finally:
+                with suppress(OSError):
+                    self.note.unlink(missing_ok=True)
+
+    def keep(self, task: Task, token: str) -> None:
+        """Note the task in hand; nobody else may read its token."""
+        with suppress(OSError):  # a full disk costs the note
+            self.note.touch(0o600)
+            self.note.write_text(json.dumps({"type": task.type, "token": token}))
 
     def refused(self, task: Task, fab: bytes) -> str:
         """Return why a task is not played, or nothing."""

@@ -93,7 +93,8 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     audit.write("started", app=app, federation=site.agreement.sha256)
     if metrics:
         get_context("fork").Process(target=serve, args=(site.state, metrics, os.getpid()), daemon=True).start()
-    executor = Executor(f"127.0.0.1:{port}", secret, app, pool, audit, node.tend if node else lambda: None)
+    idle = node.tend if node else lambda: None
+    executor = Executor(f"127.0.0.1:{port}", secret, app, pool, audit, site.state / "task", idle)
     try:
         executor.run()
     finally:

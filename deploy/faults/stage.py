@@ -7,6 +7,7 @@ namespace that a virtual line joins with this machine. As systemd would, `revive
 import contextlib
 import json
 import os
+import random
 import secrets
 import subprocess
 import time
@@ -220,6 +221,7 @@ class Stage:
         job.wait_for_round(number - 1)
         asked = self.supernode_says("Receiving: train")
         until(lambda: self.supernode_says("Receiving: train") > asked or None, "the victim is not asked to train")
+        time.sleep(random.uniform(0.0, 1.5))  # a training takes seconds, and what comes before it a moment
 
     def leftovers(self, job: Job) -> list[str]:
         """Return what should not be there after a run: a process of it, or a file that was being written."""

@@ -61,7 +61,7 @@ class Site:
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
         approved = app_hash(packed_files(fab()))
-        self.executor = Executor("loopback", b"secret", approved, self.pool, self.audit, lambda: None)
+        self.executor = Executor("loopback", b"secret", approved, self.pool, self.audit, folder / "task", lambda: None)
 
     def pull(self, client: object) -> Any:
         return self.message, context(), SimpleNamespace(run_id=7), SimpleNamespace(content=self.fab)
@@ -180,3 +180,53 @@ def test_processes_are_new_for_every_run_and_after_so_many_messages(monkeypatch:
         pool.end()
     assert seen[0] == seen[1] == seen[2] != seen[3] != seen[4] == seen[5]
     assert os.getpid() not in seen and not Path(f"/proc/{seen[-1]}").exists()
+
+
+class Away(BaseException):
+    """Ends a serving that goes on for ever."""
+
+
+def test_a_task_that_a_killed_executor_left_is_taken_up_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flwr's SuperNode waits for ever for a task that was lost between its acquisition and the pull of its message."""
+
+    def killed(client: object) -> Any:
+        raise Away
+
+    def no_more(request: object) -> Any:
+        raise Away
+
+    site = Site(tmp_path, monkeypatch, double)
+    monkeypatch.setattr(module, "pull_task_input", killed)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # what a kill does not do
+    with pytest.raises(Away):
+        site.executor.serve(SimpleNamespace(type=PLAYED), "the token")  # type: ignore[arg-type]
+    monkeypatch.undo()
+    note = tmp_path / "task"
+    assert json.loads(note.read_text()) == {"type": PLAYED, "token": "the token"} and note.stat().st_mode & 0o77 == 0
+    tokens: list[str] = []
+    successor = Site(tmp_path, monkeypatch, double)
+    monkeypatch.setattr(module, "RuntimeTokenHttpInterceptor", lambda token: tokens.append(token))
+    monkeypatch.setattr(successor.executor, "link", SimpleNamespace(AcquireTask=no_more))
+    monkeypatch.setattr(module.time, "sleep", no_more)
+    try:
+        with pytest.raises(Away):
+            successor.executor.run()
+    finally:
+        successor.pool.end()
+    assert tokens == ["the token"] and successor.ended == ["completed"] and not note.exists()
+
+
+def test_what_the_audit_log_cannot_hold_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(event: str, **entry: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    site = Site(tmp_path, monkeypatch, double)
+    monkeypatch.setattr(site.audit, "write", full)
+    try:
+        reply = site.serve()
+    finally:
+        site.pool.end()
+    assert reply.has_error() and reply.error.reason == "the site cannot write its audit log"
+    assert site.ended == ["failed"]
