@@ -1,6 +1,7 @@
 """`fedskew federation`: the coordinator's commands."""
 
 import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -54,13 +55,16 @@ def new(
 def add(
     folder: Folder,
     name: Annotated[str, typer.Argument(help="The site's name.")],
-    key: Annotated[str, typer.Argument(help="The line that `fedskew-site key` printed, or a file that holds it.")],
+    key: Annotated[
+        str, typer.Argument(help="The key that `fedskew-site key` printed, or a file that holds what it printed.")
+    ],
 ) -> None:
     """Add a site to federation.toml; all sites then have a new text to approve."""
     from fedskew.federation.folder import FederationFolder, add
 
     text = Path(key).read_text(encoding="utf-8") if not key.startswith("ecdsa") and Path(key).is_file() else key
-    member = add(FederationFolder(folder), name, text)
+    printed = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
+    member = add(FederationFolder(folder), name, printed[1] if printed else text)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
 
 

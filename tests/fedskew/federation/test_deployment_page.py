@@ -1,0 +1,45 @@
+"""docs/deployment.md, word for word: from an empty folder to an exported model."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "deployment.md"
+
+
+def blocks(heading: str) -> list[str]:
+    """Return the commands of a section."""
+    section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```bash\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_leads_from_an_empty_folder_to_a_model(tmp_path: Path) -> None:
+    commands = blocks("On one machine, word for word")
+    assert len(commands) == 3 and "fedskew export" in commands[-1]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    shell = subprocess.Popen(
+        ["bash", "-e", "-c", "\n".join(commands)],
+        cwd=tmp_path,
+        env=os.environ | {"CLONE": str(ROOT), "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = shell.communicate(timeout=500)
+    except subprocess.TimeoutExpired:
+        os.killpg(shell.pid, signal.SIGKILL)
+        raise
+    finally:
+        subprocess.run([Path(sys.executable).parent / "fedskew", "federation", "down", "study"], cwd=tmp_path)
+    assert shell.returncode == 0, said[-3000:]
+    assert (tmp_path / "study-model" / "model.safetensors").exists(), said[-3000:]
