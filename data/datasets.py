@@ -1,5 +1,6 @@
 """A data set as the rest of the program sees it: memory-mapped inputs of one shape, labels, and the domain of each."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.resolve import resolve
-from data.settings import DataError, DataSettings
+from data.settings import OF_OWN, DataError, DataSettings
 from data.sources import cache
 from data.sources.agreement import Agreement
 from data.sources.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.sources.fedbn_sizes import fedbn
-from data.sources.files import ImageFiles
+from data.sources.files import ImageFiles, as_float
 from data.sources.named import files_of, read_named
-from data.sources.own import path_of, read_folder, read_npz
+from data.sources.own import files_of_own, read_own
 from data.sources.splits import Raw, Split, checked
-from data.sources.table import read_csv
 
+log = logging.getLogger("fedskew")
 TRIES = 3
 """Times that a cached copy is made: another process may take it away, which had found the one before it damaged."""
 
@@ -64,8 +65,8 @@ def load(settings: DataSettings) -> Dataset:
     """
     settings = resolve(settings)
     names, classes, shape = members(settings.dataset), settings.class_names, settings.shape
-    # Labels of folders and tables depend on the classes' names and order, all others on nothing but their number.
-    by_name = classes if any(name.startswith(("folder:", "csv:")) for name in names) else len(classes)
+    # One's own labels may be names, whose numbers depend on the classes' order; all others depend on their number.
+    by_name = classes if any(map(is_own, names)) else len(classes)
     identity = [names, shape, by_name, *_choices(settings, names)]
     folder = _folder(settings, identity, names)
     copy = cache.read(folder)
@@ -89,9 +90,10 @@ def load(settings: DataSettings) -> Dataset:
         known, size = KNOWN[names[0]], (shape[0], shape[1], shape[2])
         root = Path(settings.data_root).expanduser() / known.image_folder
         encoded = np.array(mapped[name], np.uint8)
-        return ImageFiles(root, encoded, size, known.central, settings.max_image_pixels)
+        return ImageFiles(root, encoded, size, known.central, settings)
 
-    domains, has_val = has_domains(settings.dataset), "val_inputs" in mapped
+    by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
+    domains, has_val = by_site or has_domains(settings.dataset), "val_inputs" in mapped
     return Dataset(
         name=settings.dataset,
         class_names=classes,
@@ -108,7 +110,7 @@ def load(settings: DataSettings) -> Dataset:
         train_domains=loaded("train_domains") if domains else None,
         test_domains=loaded("test_domains") if domains else None,
         test_groups=loaded("test_groups") if "test_groups" in mapped else None,
-        domain_names=domain_names(names) if domains else (),
+        domain_names=decoded(mapped["domain_names"]) if by_site else domain_names(names) if domains else (),
         content=content,
     )
 
@@ -141,8 +143,12 @@ def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     """The settings that change what is read from the same files, where they do."""
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
     abide = [settings.window_width, settings.window_stride, settings.test_fold] if "abide" in layouts else []
+    stated = {field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)}
+    if settings.test_fold and any(map(is_own, names)):
+        stated["test_fold"] = settings.test_fold
     return [
         *abide,
+        *([stated] if stated else []),
         *([settings.recipe] * (settings.recipe != "none")),
         *([settings.cinic_train] * ("cinic" in layouts)),
     ]
@@ -168,18 +174,8 @@ def missing(settings: DataSettings) -> str:
 def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
     files: list[Path] = []
     for name in names:
-        files += _own_files(name, path_of(name, settings)) if is_own(name) else files_of(name, settings)
+        files += files_of_own(name, settings) if is_own(name) else files_of(name, settings)
     return files
-
-
-def _own_files(name: str, path: Path) -> list[Path]:
-    if name.startswith(("npz:", "csv:")):
-        if not path.is_file():
-            raise DataError(f"{path}: there is no such file")
-        return [path]
-    if not path.is_dir():
-        raise DataError(f"{path}: there is no such folder")
-    return sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def _read(
@@ -187,6 +183,9 @@ def _read(
 ) -> dict[str, NDArray[np.generic]]:
     """Every split's inputs, labels and domains, the members one after the other."""
     raws = [_read_one(name, settings, classes, shape) for name in names]
+    for name, raw in zip(names, raws, strict=True):
+        for note in raw.notes:
+            log.info("%s: %s", name, note)
     if settings.recipe == "fedbn":
         raws = fedbn(raws, KNOWN[names[0]].family)
     arrays: dict[str, NDArray[np.generic]] = {}
@@ -199,10 +198,18 @@ def _read(
         if len(parts) < len(raws):
             continue  # validation data count only where every member has them
         types = {str(inputs.dtype) for inputs, _ in parts} | {str(arrays.get("train_inputs", parts[0][0]).dtype)}
-        if len(types) > 1:
+        if len(types) > 1 and not all(is_of_files(split) for split in splits):
             raise DataError(f"{settings.dataset}: {key}_images: {' and '.join(sorted(types))}: must all be of one type")
+        if len(types) > 1:  # of files bytes are 0..255 and numbers 0..1
+            parts = [(as_float(inputs) if inputs.dtype == np.uint8 else inputs, labels) for inputs, labels in parts]
+            for name in ("train_inputs", "test_inputs"):
+                if name in arrays and arrays[name].dtype == np.uint8:
+                    arrays[name] = as_float(arrays[name])
         arrays[f"{key}_inputs"] = np.concatenate([inputs for inputs, _ in parts]) if len(parts) > 1 else parts[0][0]
         arrays[f"{key}_labels"] = np.concatenate([labels for _, labels in parts])
+        if raws[0].sites and len(raws) == 1 and splits[0] is not None and splits[0].sites is not None:
+            arrays[f"{key}_domains"] = splits[0].sites
+            arrays["domain_names"] = encoded(raws[0].sites)
         if has_domains(settings.dataset):
             arrays[f"{key}_domains"] = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
         groups = [split.groups for split in splits if split is not None and split.groups is not None]
@@ -210,6 +217,23 @@ def _read(
             starts = np.cumsum([0, *(int(part.max()) + 1 for part in groups)])
             arrays["test_groups"] = np.concatenate([part + start for part, start in zip(groups, starts, strict=False)])
     return arrays
+
+
+def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
+    """(N, L): names in UTF-8, padded with zeros."""
+    words = [name.encode() for name in names]
+    width = max(map(len, words))
+    return np.frombuffer(b"".join(word.ljust(width, b"\0") for word in words), np.uint8).reshape(len(words), width)
+
+
+def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
+    """The names that `encoded` made an array of."""
+    return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
+
+
+def is_of_files(split: Split | None) -> bool:
+    """Whether a split's images come out of files, whose numbers have one scale."""
+    return split is not None and isinstance(split.images, ImageFiles)
 
 
 def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
@@ -221,10 +245,6 @@ def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
 
 
 def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
-    if name.startswith("npz:"):
-        return read_npz(path_of(name, settings), settings)
-    if name.startswith("csv:"):
-        return read_csv(path_of(name, settings), classes, settings)
-    if name.startswith("folder:"):
-        return read_folder(path_of(name, settings), classes, shape, settings)
+    if is_own(name):
+        return read_own(name, classes, shape, settings)
     return read_named(name, settings, shape)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data.partition_file import marked, read
 from data.rules import SettingError, require
-from data.settings import PARTITIONS, USED_BY, DataSettings
+from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
 from data.sources.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
@@ -26,8 +26,8 @@ from data.sources.sites import resolved
 def resolve(settings: DataSettings) -> DataSettings:
     """The same settings with partition, clients, classes, input-shape, mean and std spelled out.
 
-    Reads no data but the partition-file, or federation.toml; only where a user's own data lack `classes` or
-    `input-shape` it looks at them to say what would fit. Resolving twice changes nothing.
+    Reads no data but the partition-file, a table's column site, or federation.toml; only where a user's own data lack
+    `classes` or `input-shape` it looks at them to say what would fit. Resolving twice changes nothing.
 
     Raises:
         SettingError: an unknown data set, a value that cannot be read, or settings that contradict each other.
@@ -43,11 +43,15 @@ def resolve(settings: DataSettings) -> DataSettings:
     _check_choices(settings, names)
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
     require(settings.augmentation == "none" or len(shape) == 3, "augmentation", settings.augmentation, rule)
-    domains, partition = has_domains(settings.dataset), settings.partition_in_force
-    _check_partition(settings, partition)
+    partition, sites = settings.partition_in_force, _sites(settings)
+    if sites and settings.partition == "auto" and partition == "lda":
+        partition = "domains"
+    domains = has_domains(settings.dataset) or (bool(sites) and partition == "domains")
+    _check_partition(settings, partition, bool(sites))
+    known = sites or domain_names(names)
     if settings.unseen_domain:
-        _check_unseen(settings, names)
-    trained_on = len(names) - bool(settings.unseen_domain)
+        _check_unseen(settings, known)
+    trained_on = len(known) - bool(settings.unseen_domain)
     dealt = trained_on * (settings.parts_per_domain or 1) if partition == "domains" else 10
     if partition == "file":
         dealt = len(read(settings.partition_file).train)
@@ -110,15 +114,30 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
         ("cinic_train", "cinic"), ("window_width", "abide"), ("window_stride", "abide"), ("test_fold", "abide")
     ):  # fmt: skip
         idle = getattr(settings, field) == getattr(defaults, field) or layout in layouts
+        idle = idle or (field == "test_fold" and "own" in layouts)
         rule = f"has no effect with dataset = {settings.dataset!r}"
         require(idle, field.replace("_", "-"), getattr(settings, field), rule)
+    of_user = any(map(is_own, names))
+    for field in OF_OWN:
+        rule = f"has no effect with dataset = {settings.dataset!r}"
+        settings.require(of_user or settings.is_default(field), field, rule)
+    settings.require(settings.test_fold <= 4 or "abide" not in layouts, "test_fold", "must be 0 to 4")
     families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
     rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
     fits = has_domains(settings.dataset) and len(families) == 1 and families <= {"digits", "office", "domainnet"}
     require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
 
 
-def _check_partition(settings: DataSettings, partition: str) -> None:
+def _sites(settings: DataSettings) -> tuple[str, ...]:
+    """The sites that one's own table names."""
+    if not settings.dataset.startswith("csv:"):
+        return ()
+    from data.sources.own import sites_of  # it loads torch, and most have no table
+
+    return sites_of(settings.dataset, settings)
+
+
+def _check_partition(settings: DataSettings, partition: str, sites: bool) -> None:
     """Refuse a partition that the data do not go with, and settings that it does not look at."""
     from_file = bool(settings.partition_file)
     rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
@@ -129,15 +148,15 @@ def _check_partition(settings: DataSettings, partition: str) -> None:
         used = partition in partitions or settings.is_default(field)
         settings.require(used, field, f"has no effect with partition = {partition}")
     settings.require(
-        has_domains(settings.dataset) == (partition == "domains") or partition in ("pooled", "file"),
+        has_domains(settings.dataset) == (partition == "domains") or partition in ("pooled", "file") or sites,
         "partition",
-        f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... need each "
-        "other",
+        f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... (or a "
+        "table with a column site) need each other",
     )
 
 
-def _check_unseen(settings: DataSettings, names: tuple[str, ...]) -> None:
-    known, unseen = domain_names(names), settings.unseen_domain
+def _check_unseen(settings: DataSettings, known: tuple[str, ...]) -> None:
+    unseen = settings.unseen_domain
     rule = f"must be a domain of dataset = {settings.dataset!r}: {', '.join(known)}"
     require(unseen in known, "unseen-domain", unseen, rule)
     rule = f"is the only domain of dataset = {settings.dataset!r}, and somebody has to train"
@@ -169,8 +188,6 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
             vectors = name.startswith(("npz:", "csv:")) or (name in KNOWN and len(KNOWN[name].shape) == 1)
-            rows = len(shape) == 1 or not name.startswith("csv:")
-            require(rows, "input-shape", settings.input_shape, f"must be the number of features of {name}")
             require(image or vectors, "input-shape", settings.input_shape, rule)
         return shape
     for name in names:

@@ -28,6 +28,11 @@ USED_BY = {
 """The partitions that look at a field; under any other it would change nothing."""
 
 
+FRAME = "must be a number from 0, or middle"
+ROLES = ("path", "label", "site", "patient", "split", "fold", "subject")
+"""What a column can mean."""
+
+
 PERCENT = Rule(
     lambda percent: 0 < percent < 10 or percent in range(10, 101, 10),
     "must be a multiple of 10 up to 100, or between 0 and 10",
@@ -36,6 +41,10 @@ PERCENT = Rule(
 
 LARGEST_INPUT = 100_000_000
 """Numbers that one image or vector may have."""
+
+
+OF_OWN = ("first_label", "pixel_range", "frame", "columns", "outside_folder", "split_seed")
+"""Settings by which one's own data are read, and no other."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,21 @@ class DataSettings(Settings):
     """Class names in order, comma-separated, or their number; empty is the data set's own (one's own data need it)."""
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
+    first_label: Annotated[int, Ge(0)] = 0
+    """npz, medmnist, hf: the number that stands for the first class, where labels are numbers."""
+    pixel_range: str = ""
+    """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
+    empty is what the file says, or its type's range."""
+    frame: Annotated[str, Rule(lambda text: text in ("", "middle") or text.isdecimal(), FRAME)] = ""
+    """Which image of a DICOM, TIFF or NIfTI file that holds several (slices along the last axis); empty refuses such a
+    file."""
+    columns: str = ""
+    """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
+    one; nothing after = is none."""
+    outside_folder: bool = False
+    """csv: a path may lead out of the table's folder."""
+    split_seed: Annotated[int, Ge(0)] = 0
+    """folder, csv, hf: of the draw of who tests, where the data do not say it."""
     mean: str = ""
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
     std: str = ""
@@ -71,8 +95,8 @@ class DataSettings(Settings):
     """abide: time points in a window; two time points always correlate perfectly."""
     window_stride: Annotated[int, Ge(1)] = 1
     """abide: time points from one window to the next."""
-    test_fold: Annotated[int, Ge(0), Le(4)] = 0
-    """abide: which fifth of every site's subjects is for testing, 0 to 4."""
+    test_fold: Annotated[int, Ge(0)] = 0
+    """abide, and own data that do not say who tests: which fifth is for testing, 0 to 4; or the column fold's value."""
     augmentation: Annotated[str, OneOf("none", "crop-flip", "crop-flip-cutout", "rotate", "imagenet")] = "none"
     """Training images at random: none, crop-flip, crop-flip-cutout (IWDS), rotate (and flip: Office-Caltech10,
     DomainNet) or imagenet (resized crop, flip, color jitter)."""
@@ -115,6 +139,9 @@ class DataSettings(Settings):
         for field in ("largest_class", "train_images", "test_images"):
             rule = "has no effect with partition-file, which says which samples there are"
             self.require(not (self.partition_file and getattr(self, field)), field, rule)
+        if self.pixel_range:
+            assert self.pixel_span
+        assert self.column_names is not None  # which looks at them
         rule = "contradicts parts-per-domain: set one of the two"
         self.require(self.domain_percent == 100 or not self.parts_per_domain, "domain_percent", rule)
 
@@ -153,6 +180,28 @@ class DataSettings(Settings):
         shape = tuple(map(int, sides))
         self.require(math.prod(shape) <= LARGEST_INPUT, "input_shape", f"must be at most {LARGEST_INPUT} numbers")
         return shape
+
+    @property
+    def pixel_span(self) -> tuple[float, float]:
+        """LOW and HIGH of pixel-range. Raises SettingError for anything but two rising numbers."""
+        span = numbers("pixel-range", self.pixel_range)
+        self.require(len(span) == 2 and span[0] < span[-1], "pixel_range", "must be LOW,HIGH with LOW below HIGH")
+        return span[0], span[1]
+
+    @property
+    def column_names(self) -> dict[str, str]:
+        """The columns' names by their role, of the roles that `columns` names.
+
+        Raises:
+            SettingError: a part without =, an unknown role, or one that is there twice.
+        """
+        names: dict[str, str] = {}
+        for part in filter(None, self.columns.split(",")):
+            role, equals, name = (text.strip() for text in part.partition("="))
+            rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once"
+            self.require(bool(equals) and role in ROLES and role not in names, "columns", rule)
+            names[role] = name
+        return names
 
     @property
     def means(self) -> tuple[float, ...]:

@@ -14,6 +14,11 @@ def printable(text: object) -> str:
     return "".join(kept) + f"... ({len(whole)} characters)" * (len(whole) > WORDS)
 
 
+def said(error: Exception) -> str:
+    """Return what an error of another library says, in one line that is not endless: it may quote the file."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
+
+
 def sentence(error: BaseException) -> str:
     """Return what an error says, in one line."""
     kind = type(error)

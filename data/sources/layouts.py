@@ -12,10 +12,11 @@ from data.settings import DataError, DataSettings
 from data.sources.abide import read_site, windows_of
 from data.sources.abide_pcp import fetch_pcp, incomplete, read_pcp
 from data.sources.catalog import KNOWN
-from data.sources.files import ImageFiles, said
+from data.sources.files import ImageFiles
+from data.sources.folders import read_split, visible
 from data.sources.npz import refuse_large
-from data.sources.own import read_split, visible
 from data.sources.splits import Raw, Split, stratified
+from data.text import said
 
 Listed = tuple[list[str], list[int]]
 """Paths and labels."""
@@ -65,9 +66,7 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     files = [f"{part}/{path.relative_to(folder / part)}" for part, there in (("train", first), ("valid", second))
              for path in map(there.path, range(len(there)))]  # fmt: skip
     labels = np.concatenate([train.labels, valid.labels])
-    return Raw(
-        Split(ImageFiles.of(folder, files, shape, settings.max_image_pixels), labels, str(folder), "train"), test
-    )
+    return Raw(Split(ImageFiles.of(folder, files, shape, settings), labels, str(folder), "train"), test)
 
 
 def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -144,7 +143,7 @@ def _split(
 ) -> Split:
     if not files:
         raise DataError(f"{folder}: no image of a class that is asked for in {key}")
-    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings.max_image_pixels, central)
+    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings, central)
     return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from data.settings import DataError, DataSettings
+from data.sources.arrays import read_npz
 from data.sources.catalog import KNOWN
 from data.sources.digits import read_digits
-from data.sources.files import said
 from data.sources.layouts import read_layout
-from data.sources.own import read_npz
 from data.sources.splits import Raw, Split
+from data.text import said
 
 
 def files_of(name: str, settings: DataSettings) -> list[Path]:

@@ -10,7 +10,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from data.settings import DataError, DataSettings
-from data.sources.files import said
+from data.sources.first_bytes import truly
+from data.text import said
 
 Arrays = Mapping[str, NDArray[np.generic]]
 MIB = 2**20
@@ -35,7 +36,8 @@ def read_arrays(
     try:
         with path.open("rb") as file:
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-                raise DataError(f"{path}: must be an npz file, as numpy.savez writes it")
+                rule = "holds one array: must be an npz file, as numpy.savez writes it from"
+                raise DataError(f"{path}: {rule} train_images, train_labels, test_images and test_labels")
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             keys = (*wanted, *(key for together in optional if {*together} & members.keys() for key in together))
@@ -48,7 +50,18 @@ def read_arrays(
     except DataError:
         raise
     except Exception as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
-        raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {said(error)}") from error
+        reason = why_not(path, said(error))
+        raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {reason}") from error
+
+
+def why_not(path: Path, words: str) -> str:
+    """Why a file is no npz file of plain arrays, and what to do."""
+    if "Object arrays" in words:
+        return f"{words}: save them with a type of their own, such as labels.astype(str) or images.astype('uint8')"
+    kind = truly(path)
+    if not kind or kind == "a zip archive":
+        return words
+    return f"is {kind}" + f": --set dataset=csv:{path}" * kind.endswith("by its commas")
 
 
 def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -> None:

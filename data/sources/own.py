@@ -1,121 +1,88 @@
-"""A user's own data: npz:PATH, folder:PATH and csv:PATH."""
+"""A user's own data: KIND:PATH, one file here a kind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from data.settings import DataError, DataSettings
-from data.sources.files import IGNORED, ImageFiles, open_image
-from data.sources.npz import Arrays, read_arrays
-from data.sources.splits import Raw, Split, check_form, numbered
-from data.sources.table import classes_of, read_table
+from data.sources import arrays, folders, table
+from data.sources.splits import Guess, Raw
+
+Classes = tuple[str, ...]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of data is read."""
+
+    read: Callable[[Path, Classes, Shape, DataSettings], Raw]
+    look: Callable[[Path, DataSettings], Guess]
+    """What would fit; the first image of many is enough."""
+    files: Callable[[Path, DataSettings], list[Path]]
+    """All that the cached copy depends on."""
+
+
+def one_file(path: Path, settings: DataSettings) -> list[Path]:
+    """The file itself. Raises DataError where it is none."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    return [path]
+
+
+def all_files(path: Path, settings: DataSettings) -> list[Path]:
+    """Every file in a folder. Raises DataError where it is none."""
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such folder")
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+KINDS = {
+    "npz": Kind(lambda path, classes, shape, settings: arrays.read_npz(path, settings), arrays.look, one_file),
+    "folder": Kind(folders.read_folder, folders.look, all_files),
+    "csv": Kind(table.read_csv, table.look, table.files_of_table),
+}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of KIND:PATH."""
+    return KINDS[name.split(":", 1)[0]]
+
+
+def kind_of_path(path: Path) -> str:
+    """The kind of data that a file or folder is, by its name."""
+    return "folder" if path.is_dir() else "csv" if path.suffix.lower() == ".csv" else "npz"
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
-    """The file or folder of npz:PATH, folder:PATH or csv:PATH; a relative one lies below data-root, if that is set."""
+    """The file or folder of KIND:PATH; a relative one lies below data-root, if that is set."""
     path = Path(name.split(":", 1)[1]).expanduser()
     return Path(settings.data_root).expanduser() / path if settings.data_root else path
 
 
-def read_npz(path: Path, settings: DataSettings) -> Raw:
-    """train_images, train_labels, test_images, test_labels and, if there, val_images and val_labels.
-
-    Where test_subjects (N,) is there as well, test samples of one subject are tested as one.
-
-    Raises:
-        DataError: the file is missing, is no npz file, lacks an array, or holds what cannot be trained on.
-    """
-    wanted = ("train_images", "train_labels", "test_images", "test_labels")
-    optional = (("val_images", "val_labels"), ("test_subjects",))
-
-    def splits(arrays: Arrays) -> dict[str, Split]:
-        return {
-            key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key, arrays.get(f"{key}_subjects"))
-            for key in ("train", "test", "val")
-            if f"{key}_images" in arrays
-        }
-
-    def check(heads: Arrays) -> None:
-        for split in splits(heads).values():
-            check_form(split)
-
-    read = splits(read_arrays(path, wanted, optional, settings, check))
-    return Raw(read["train"], numbered(read["test"]), read.get("val"))
+def read_own(name: str, classes: Classes, shape: Shape, settings: DataSettings) -> Raw:
+    """The data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
+    return kind_of(name).read(path_of(name, settings), classes, shape, settings)
 
 
-def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
-    """train/CLASS/* and test/CLASS/* and, if there, val/CLASS/*: any format that PIL reads.
+def files_of_own(name: str, settings: DataSettings) -> list[Path]:
+    """The files that KIND:PATH depends on. Raises DataError where they are not there."""
+    return kind_of(name).files(path_of(name, settings), settings)
 
-    A class without a folder, or with an empty one, has no image; images are ordered by class, then by file name.
 
-    Raises:
-        DataError: a folder is missing, a class folder is none of `class_names`, or a file is no 8-bit image.
-    """
-    if not path.is_dir():
-        raise DataError(f"{path}: there is no such folder")
-    splits: dict[str, Split] = {}
-    for key in ("train", "test", "val"):
-        folder = path / key
-        if folder.is_dir():
-            splits[key] = read_split(folder, key, class_names, shape, settings)
-        elif key != "val":
-            raise DataError(f"{folder}: there is no such folder; {path} must hold train/CLASS/* and test/CLASS/*")
-    return Raw(splits["train"], splits["test"], splits.get("val"))
+def look(name: str, settings: DataSettings) -> Guess:
+    """What `classes` and `input-shape`, perhaps more, would fit. Raises DataError, the true cause, where nothing."""
+    return kind_of(name).look(path_of(name, settings), settings)
+
+
+def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
+    """The sites that a table of one's own names; none where it has none, or is not there. Raises DataError."""
+    return table.sites_of(path_of(dataset, settings), settings) if dataset.startswith("csv:") else ()
 
 
 def seen(name: str, settings: DataSettings) -> dict[str, str]:
-    """What `classes` and `input-shape` would fit the data on disk, as far as those can be read."""
-    path, guessed = path_of(name, settings), dict[str, str]()
+    """What would fit, as `look` says, as far as the data can be read."""
     try:
-        if name.startswith("npz:"):
-            raw = read_npz(path, settings)
-            labels = [split.labels for split in (raw.train, raw.test) if len(split.labels)]
-            shape = raw.train.images.shape[1:]
-            shape = (*shape[2:], *shape[:2]) if len(shape) == 3 else (1, *shape) if len(shape) == 2 else shape
-            classes = int(max(part.max() for part in labels)) + 1
-            return {"classes": str(classes), "input-shape": "x".join(map(str, shape))}
-        if name.startswith("csv:"):
-            table = read_table(path, settings)
-            return {"classes": ",".join(classes_of(table.labels)), "input-shape": str(table.numbers_NF.shape[1])}
-        names = sorted({folder.name for key in ("train", "test") for folder in visible(path / key)})
-        guessed["classes"] = ",".join(names)
-        first = next(file for folder in visible(path / "train") for file in visible(folder))
-        image = open_image(first, 0, max_pixels=settings.max_image_pixels)
-        return {**guessed, "input-shape": "x".join(map(str, (image.shape[2], *image.shape[:2])))}
-    except (OSError, ValueError, TypeError, StopIteration):
-        return guessed
-
-
-def visible(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, in order of name, without the files that operating systems leave there."""
-    for path in sorted(folder.iterdir()):
-        if not path.name.startswith(".") and path.name not in IGNORED:
-            yield path
-
-
-def read_split(
-    folder: Path, key: str, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
-) -> Split:
-    """CLASS/* of one folder, not decoded yet.
-
-    Raises:
-        DataError: a class folder is none of `class_names`, or there is no image.
-    """
-    present = [path.name for path in visible(folder) if path.is_dir()]
-    unknown = [name for name in present if name not in class_names]
-    if unknown:
-        raise DataError(
-            f"{folder}: class folders {', '.join(unknown)} are none of the setting classes; "
-            f"found {', '.join(present)}; classes = {', '.join(class_names)}"
-        )
-    files = [
-        (str(file.relative_to(folder)), label)
-        for label, name in enumerate(class_names)
-        if (folder / name).is_dir()
-        for file in visible(folder / name)
-    ]
-    if not files:
-        raise DataError(f"{folder}: no image in any class folder of {', '.join(class_names)}")
-    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings.max_image_pixels)
-    return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
+        return look(name, settings).settings
+    except (OSError, ValueError):
+        return {}

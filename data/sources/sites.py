@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data.rules import SettingError
-from data.settings import DataError, DataSettings
+from data.settings import OF_OWN, DataError, DataSettings
 from data.sources.agreement import Agreement, read_agreement
 from data.sources.catalog import KNOWN, SITES_PREFIX
 
@@ -15,7 +15,7 @@ RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 OF_ABIDE = ("window_width", "window_stride", "test_fold")
 OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
-OF_A_SITE = ("data_root", "download", "cache", "max_image_pixels", "max_unpacked_mib", "recipe", "cinic_train")
+OF_A_SITE = ("data_root", "download", "cache", "max_image_pixels", "max_unpacked_mib", "recipe", "cinic_train", *OF_OWN)
 OF_THE_SERVER = ("holdout_per_class", "unseen_domain")
 
 

@@ -1,6 +1,6 @@
 """Images and labels as they come from disk, and the checks that every one of them has to pass."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,12 +26,19 @@ class Split:
     """train, test or val; empty where there is one split alone."""
     groups: NDArray[Any] | None = None
     """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
+    sites: NDArray[np.int64] | None = None
+    """(N,): the site that each sample is of, numbered from 0; None where there are none."""
 
     def take(self, indices: NDArray[np.int64], key: str) -> "Split":
         """Some of the samples, in that order, as the split `key`."""
         images = self.images.only(indices) if isinstance(self.images, ImageFiles) else self.images[indices]
         groups = None if self.groups is None else self.groups[indices]
-        return Split(images, self.labels[indices], self.where, key, groups)
+        sites = None if self.sites is None else self.sites[indices]
+        return Split(images, self.labels[indices], self.where, key, groups, sites)
+
+    def of_sites(self, sites: NDArray[np.int64] | None) -> "Split":
+        """The same samples with their sites."""
+        return replace(self, sites=sites)
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,20 @@ class Raw:
     train: Split
     test: Split
     val: Split | None = None
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    """What was changed to read it, a sentence each."""
+    sites: tuple[str, ...] = field(default=(), kw_only=True)
+    """The names of the splits' sites, by number."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What would fit data on disk."""
+
+    settings: dict[str, str]
+    """By key, as --set takes them."""
+    notes: tuple[str, ...] = ()
+    """What a user has to know of how they are read, a sentence each."""
 
 
 def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:

@@ -1,54 +1,56 @@
-"""A user's own table: csv:FILE, with a column `label`, columns of numbers and, if there, a column `subject`."""
+"""A user's own table: csv:FILE, with a column `label` and columns of numbers, or of paths of images."""
 
-import csv
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import DataError, DataSettings
+from data.settings import ROLES, DataError, DataSettings
 from data.sources.abide import folds
-from data.sources.files import said
-from data.sources.splits import Raw, Split, stratified
+from data.sources.belonging import Belonging
+from data.sources.image_table import image_table, look_at_images, read_images
+from data.sources.rows import LABEL, SUBJECT, Rows, classes_of, header_of, numbered_labels, opened, roles_of
+from data.sources.splits import Guess, Raw, Split, stratified
 
-LABEL, SUBJECT = "label", "subject"
-MIB = 2**20
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Table:
-    """What a table holds."""
+    """What a table of numbers holds."""
 
     numbers_NF: NDArray[np.float32]
-    labels: Sequence[str]
-    subjects: Sequence[str]
-    """One a row; empty where there is no such column."""
+    rows: Belonging
 
 
-def read_csv(path: Path, class_names: tuple[str, ...], settings: DataSettings) -> Raw:
-    """Vectors (features,) in the order of the columns, 80 % to train on: by class, and by subject where there are any.
+def read_csv(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
+    """Images, or vectors (features,) in the order of the columns; a fifth is for testing where no column says it.
+
+    Of numbers without columns named by `columns` it is drawn by class, and by subject where there are any, who are
+    tested as one.
 
     Raises:
         DataError: what cannot be trained on, said in one sentence with row and column.
     """
+    if is_of_images(path, settings):
+        return read_images(path, class_names, shape, settings)
     table, where = read_table(path, settings), str(path)
-    if unknown := [label for label in table.labels if label not in class_names]:
-        rule = f"must be one of classes = {', '.join(class_names)}"
-        raise DataError(f"{path}: column {LABEL}: {unknown[0][:80]!r}: {rule}")
-    labels_N = np.array([class_names.index(label) for label in table.labels], np.int64)
-    names_N = np.unique(np.array(table.labels), return_inverse=True)[1]  # the split does not go by the classes' order
-    if not table.subjects:
+    rows, subjects = table.rows, table.rows.of(SUBJECT)
+    labels_N = np.array(numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL]), np.int64)
+    everything = Split(table.numbers_NF, labels_N, where, "")
+    if rows.cells.keys() - {LABEL, SUBJECT} or settings.split_seed or settings.test_fold:
+        return rows.divided(everything, settings)
+    names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)[1]  # the split goes by no order of the classes
+    if not subjects:
         parts = stratified(names_N, where)
-        train, test = (Split(table.numbers_NF, labels_N, where, "").take(np.sort(part), "") for part in parts)
+        train, test = (everything.take(np.sort(part), "") for part in parts)
     else:
-        names, first, subjects_N = np.unique(np.array(table.subjects), return_index=True, return_inverse=True)
+        names, first, subjects_N = np.unique(np.array(subjects), return_index=True, return_inverse=True)
         if (torn := np.flatnonzero(labels_N != labels_N[first][subjects_N])).size:
             rule = "has rows of several classes, and a subject is tested as one"
-            raise DataError(f"{path}: column {SUBJECT}: {table.subjects[torn[0]][:80]!r}: {rule}")
+            raise rows.error(SUBJECT, subjects[torn[0]], rule)
         if len(names) < 2:
             raise DataError(f"{path}: column {SUBJECT}: names one subject; some must train and others test")
         tested_N = np.isin(subjects_N, folds(names_N[first], "csv")[0])
@@ -58,46 +60,30 @@ def read_csv(path: Path, class_names: tuple[str, ...], settings: DataSettings) -
 
 
 def read_table(path: Path, settings: DataSettings) -> Table:
-    """The rows of a CSV file: UTF-8, commas, a first row of names. Raises DataError."""
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
-    if path.stat().st_size > settings.max_unpacked_mib * MIB:
-        raise DataError(f"{path}: is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets write a mark before the first name
-            reader = csv.reader(file, strict=True)
-            rows = ((reader.line_num, row) for row in reader if row)
-            return _table(path, rows)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as a CSV file in UTF-8: {said(error)}") from error
+    """The rows of a table of numbers. Raises DataError."""
+    with opened(path, settings) as rows:
+        header = header_of(path, rows)
+        return _table(path, header, roles_of(path, header, settings), rows)
 
 
-def _table(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Table:
-    header = [name.strip() for name in next(rows, (0, []))[1]]
-    if not header:
-        raise DataError(f"{path}: is empty; its first row must name the columns")
-    for name in header:
-        if not name or header.count(name) > 1:
-            raise DataError(f"{path}: column {name[:80]!r}: every column must have a name of its own")
-    if LABEL not in header:
-        shown = ", ".join(header)[:200]
-        raise DataError(f"{path}: there is no column {LABEL!r}, only {shown}; commas must separate the columns")
-    places = [place for place, name in enumerate(header) if name not in (LABEL, SUBJECT)]
+def _table(path: Path, header: list[str], roles: dict[str, str], rows: Rows) -> Table:
+    places = [place for place, name in enumerate(header) if name not in roles.values()]
     if not places:
-        raise DataError(f"{path}: there is no column of numbers beside {LABEL}")
-    words: dict[str, list[str]] = {LABEL: [], SUBJECT: []}
+        raise DataError(f"{path}: there is no column of numbers beside {', '.join(roles.values())}")
+    cells: dict[str, list[str]] = {role: [] for role in roles}
     numbers: list[NDArray[np.float32]] = []
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns")
         numbers.append(np.array([_number(path, line, header[place], row[place]) for place in places], np.float32))
-        for name in words.keys() & set(header):
+        for role, name in roles.items():
             if not (word := row[header.index(name)].strip()):
                 raise DataError(f"{path}: row {line}, column {name}: is empty")
-            words[name].append(word)
-    if len(set(words[LABEL])) < 2:
-        raise DataError(f"{path}: column {LABEL}: {len(numbers)} rows of {len(set(words[LABEL]))} classes: at least 2")
-    return Table(np.stack(numbers), words[LABEL], words[SUBJECT])
+            cells[role].append(word)
+    labels = cells[LABEL]
+    if len(set(labels)) < 2:
+        raise DataError(f"{path}: column {roles[LABEL]}: {len(numbers)} rows of {len(set(labels))} classes: at least 2")
+    return Table(np.stack(numbers), Belonging(str(path), roles, {role: tuple(words) for role, words in cells.items()}))
 
 
 def _number(path: Path, line: int, column: str, cell: str) -> float:
@@ -107,11 +93,37 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= LARGEST:
-        raise DataError(f"{path}: row {line}, column {column}: {cell[:80]!r}: must be a finite number")
+        hint = f"; if it is the {column}: --set 'columns={column}={column}'" if column in ROLES else ""
+        raise DataError(f"{path}: row {line}, column {column}: {cell[:80]!r}: must be a finite number{hint}")
     return value
 
 
-def classes_of(labels: Sequence[str]) -> list[str]:
-    """The classes in order: by value where all are whole numbers, else by name."""
-    names = set(labels)
-    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+def look(path: Path, settings: DataSettings) -> Guess:
+    """What would fit a table, of images or of numbers. Raises DataError."""
+    if is_of_images(path, settings):
+        return look_at_images(path, settings)
+    table = read_table(path, settings)
+    classes = ",".join(classes_of(table.rows.of(LABEL)))
+    return Guess({"classes": classes, "input-shape": str(table.numbers_NF.shape[1])})
+
+
+def is_of_images(path: Path, settings: DataSettings) -> bool:
+    """Whether a table has a column of paths. Raises DataError."""
+    with opened(path, settings) as rows:
+        return "path" in roles_of(path, header_of(path, rows), settings)
+
+
+def files_of_table(path: Path, settings: DataSettings) -> list[Path]:
+    """The table, and the images that it names. Raises DataError."""
+    return [path, *(image_table(path, settings).paths if is_of_images(path, settings) else ())]
+
+
+def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
+    """The sites that a table names; none where it is not there or has no such column. Raises DataError."""
+    if not path.is_file():
+        return ()
+    with opened(path, settings) as rows:
+        roles = roles_of(path, header_of(path, rows), settings)
+    if "site" not in roles:
+        return ()
+    return image_table(path, settings).belonging.sites if "path" in roles else read_table(path, settings).rows.sites

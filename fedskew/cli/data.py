@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +10,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load, require
+from data import DataError, Dataset, DataSettings, Federation, federate, require
 from data.federation import save_partition
 from data.site_folders import write_sites
-from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, domain_names, is_own
+from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
 from data.sources.named import files_of
-from data.sources.own import seen
+from data.sources.own import kind_of_path
 from fedskew.cli.class_matrix import draw
+from fedskew.cli.data_check import as_words, look_through
 from fedskew.cli.diagnose import line_of
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.terminal_table import named, numeric, terminal_table
@@ -148,42 +148,40 @@ def shade(share: float) -> str:
 
 @application.command()
 def check(
-    path: Annotated[str, typer.Argument(help="An npz or CSV file, or a folder with train/CLASS/* and test/CLASS/*.")],
+    path: Annotated[str, typer.Argument(help="An npz or CSV file, a folder of images, or KIND:PATH.")],
     classes: Annotated[str, typer.Option(help="The setting classes; found out when empty.")] = "",
     input_shape: Annotated[str, typer.Option(help="The setting input-shape; found out when empty.")] = "",
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
+    settings: Settings = None,
 ) -> None:
-    """Say whether one's own data will work, and with which settings; every image is read."""
-    name = own_name(path)
-    limited = DataSettings(name, max_image_pixels=max_image_pixels, max_unpacked_mib=max_unpacked_mib)
-    guessed = seen(name, limited)
-    classes, shape = classes or guessed.get("classes", ""), input_shape or guessed.get("input-shape", "")
-    stated = {"dataset": name, "classes": classes, "input-shape": shape}
+    """Say whether one's own data will work, and end with the command that uses them; every image is read."""
+    limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
+    stated: dict[str, Any] = {"dataset": own_name(path), "classes": classes, "input-shape": input_shape}
+    stated |= {key: value for key, value in limits.items() if value != getattr(DataSettings, key.replace("-", "_"))}
+    stated |= dict(parse_text(text) for text in settings or [])
     with tempfile.TemporaryDirectory() as cache:
-        settings = replace(limited, classes=classes or "2", input_shape=shape or "3x32x32", cache=cache)
-        data = load(settings)
+        checked = look_through(stated, cache)
         out.print(f"{path} will work.", style="green")
-        if beyond_one(data):
-            out.print("Images of floating-point numbers are taken as 0..1, and some are outside.", style="yellow")
-        out.print(counts_table(data))
-        limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
-        stated |= {key: str(value) for key, value in limits.items() if not limited.is_default(key.replace("-", "_"))}
-        words = " ".join(f"--set '{key}={value}'" for key, value in stated.items())
-        out.print(f"fedskew run {words}")
-        try:
-            out.print(f"With the default partition: {line_of(federate(settings, 0))}")
-        except SettingError as error:
-            out.print(f"With the default partition it will not: {error}", style="yellow")
+        for note in checked.notes:
+            out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
+        out.print(counts_table(checked.data))
+        if checked.refusal:
+            out.print(f"With the default partition it will not: {checked.refusal}", style="yellow", markup=False)
+        if checked.federation is not None:
+            out.print(f"With this partition: {line_of(checked.federation)}", markup=False)
+        print(f"fedskew run {as_words(checked.stated)}")
 
 
 def own_name(path: str) -> str:
     """Return KIND:PATH with the whole path, of a path with or without its kind. Raises DataError where nothing is."""
     kind, _, place = path.partition(":") if is_own(path) else ("", "", path)
+    if kind in NAMED_KINDS and not Path(place).expanduser().exists():
+        return path
     file = Path(place).expanduser().absolute()
     if not file.exists():
         raise DataError(f"{place}: there is no such file or folder")
-    return f"{kind or ('folder' if file.is_dir() else 'csv' if file.suffix == '.csv' else 'npz')}:{file}"
+    return f"{kind or kind_of_path(file)}:{file}"
 
 
 @application.command()
@@ -202,13 +200,6 @@ def split(
     for folder, row in zip(folders, federation.counts_KC.tolist(), strict=True):
         out.print(f"{folder}: {sum(row)} training samples of {sum(map(bool, row))} classes")
     out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
-
-
-def beyond_one(data: Dataset) -> bool:
-    """Return whether images are floating-point numbers on another scale than 0..1."""
-    arrays = [inputs for inputs in (data.train_inputs, data.test_inputs) if isinstance(inputs, np.ndarray)]
-    floats = [inputs for inputs in arrays if len(data.shape) == 3 and inputs.dtype == np.float32]
-    return any(inputs.min() < 0 or inputs.max() > 1 for inputs in floats)
 
 
 def counts_table(data: Dataset) -> Table:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from data import DataError, DataSettings, Samples
 from data.sources.files import ImageFiles
+from data.sources.folders import read_split, visible
 from data.sources.npz import Arrays, read_arrays
-from data.sources.own import read_split, visible
 from data.sources.splits import Split, check_form, checked
 from fedskew.export.model_folder import Description
 
@@ -75,7 +75,7 @@ def folder(path: Path, about: Description, limits: DataSettings) -> Read:
     elif any(entry.is_dir() for entry in entries):
         raise DataError(f"{path}: holds folders and files: must hold images alone, or a folder of them for each class")
     else:
-        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, limits.max_image_pixels)
+        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, limits)
         labels_N = np.zeros(len(entries), np.int64)
     names = [str(files.path(index).relative_to(path)) for index in range(len(files))]
     return replace(files, central=about.crop == "center"), labels_N, names, labeled

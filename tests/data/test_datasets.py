@@ -201,12 +201,12 @@ def test_domains(tmp_path):
         (
             DataSettings(partition="domains"),
             "partition = 'domains': does not go with dataset = 'digits': partition domains and a dataset "
-            "domains:NAME,... need each other",
+            "domains:NAME,... (or a table with a column site) need each other",
         ),
         (
             DataSettings("domains:mnist,usps", partition="lda"),
             "partition = 'lda': does not go with dataset = 'domains:mnist,usps': partition domains and a dataset "
-            "domains:NAME,... need each other",
+            "domains:NAME,... (or a table with a column site) need each other",
         ),
         (
             DataSettings("domains:mnist,usps", clients=3),

@@ -13,7 +13,7 @@ from PIL import Image
 
 from data import DataError, DataSettings, SettingError, load
 from data.sources import npz
-from data.sources.files import open_image
+from data.sources.pixels import open_image
 
 
 def npy(array):
@@ -58,7 +58,7 @@ def test_an_npz_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_p
 @pytest.mark.parametrize(
     ("array", "rule"),
     [
-        (np.zeros((3, 4, 4)), "train_images: dtype float64: must be uint8"),
+        (np.zeros((3, 4, 4), complex), "train_images: dtype complex128: must be uint8"),
         (np.zeros((3, 4, 4, 1, 1), np.uint8), r"train_images: shape \(3, 4, 4, 1, 1\): must be images"),
         (np.zeros((3, 4, 4), np.uint8), "3 images and 4 labels"),
     ],

@@ -1,6 +1,7 @@
 """A user's own arrays and image folders: what they become, and one sentence for everything that is wrong with them."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,9 +81,31 @@ NAN[4, 2, 1] = np.nan
         ({"test_labels": np.arange(5) - 1}, ": test_labels: label -1 of 2 classes at index 0: labels must be 0..1"),
         (
             {"train_labels": np.arange(10) / 2},
-            ": train_labels: dtype float64, such as 0.5: labels must be stored as whole numbers of an integer type",
+            ": train_labels: dtype float64, such as 0.5: labels must be whole numbers",
         ),
-        ({"train_labels": np.zeros((10, 1), int)}, ": train_labels: shape (10, 1): must be (N,)"),
+        (
+            {"train_labels": np.ones((10, 2), int)},
+            ": train_labels: shape (10, 2): several labels of one image (multi-label) cannot be trained on: choose one "
+            "column and save it as (N,)",
+        ),
+        (
+            {"train_labels": np.arange(10) % 2 + 1, "test_labels": np.arange(5) % 2 + 1},
+            ": train_labels: labels 1..2 of 2 classes: must be 0..1; if they count from 1: --set first-label=1",
+        ),
+        (
+            {"train_labels": np.array(["cat", "dog"] * 5)},
+            ": train_labels: 'cat': must be one of classes = 0,1; what is there would fit --set 'classes=cat,dog'",
+        ),
+        (
+            {"train_images": np.full((10, 6, 5), -1000, np.int16)},
+            ": train_images: int16 of -1000..-1000: nothing says which value is black and which is white: --set "
+            "pixel-range=LOW,HIGH, such as --set pixel-range=-1000,-999",
+        ),
+        (
+            {"train_images": np.full((10, 6, 5), 255, np.uint16)},
+            ": train_images: uint16 of 255..255: nothing says which value is black and which is white: --set "
+            "pixel-range=LOW,HIGH, such as --set pixel-range=255,256",
+        ),
         (
             {"train_labels": np.zeros(9, int)},
             ": train_images: 10 images and 9 labels: train_images and train_labels must be equally long",
@@ -92,16 +115,17 @@ NAN[4, 2, 1] = np.nan
             ": train_images: NaN or infinite pixel in image 4: pixels must be finite",
         ),
         (
-            {"train_images": np.zeros((10, 6, 5))},
-            ": train_images: dtype float64: must be uint8 images, or float32 images or vectors",
+            {"train_images": np.zeros((10, 6, 5), complex)},
+            ": train_images: dtype complex128: must be uint8, float or integer images (N, H, W) or (N, H, W, C), or "
+            "vectors (N, F)",
         ),
         (
             {"train_images": np.zeros((10, 6), np.uint8)},
             ": train_images: shape (10, 6): must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)",
         ),
         (
-            {"train_images": np.zeros((10, 3, 6, 5), np.uint8)},
-            ": train_images: images have shape (3, 6, 5), read as (height, width, channels), and 5 channels cannot "
+            {"train_images": np.zeros((10, 6, 5, 2), np.uint8)},
+            ": train_images: images have shape (6, 5, 2), read as (height, width, channels), and 2 channels cannot "
             "become 1",
         ),
         (
@@ -147,7 +171,55 @@ def test_npz_files_that_are_none(tmp_path):
         load(settings)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    fails(DataError, f"{path}: must be an npz file, as numpy.savez writes it", settings)
+    rule = "holds one array: must be an npz file, as numpy.savez writes it from train_images, train_labels,"
+    fails(DataError, f"{path}: {rule} test_images and test_labels", settings)
+    path.write_text("label,x\na,1\nb,2\n")
+    rule = f"cannot be read as an npz file of plain arrays: is text, a table by its commas: --set dataset=csv:{path}"
+    fails(DataError, f"{path}: {rule}", settings)
+    for head, kind in ((b"\x80\x04", "is a Python pickle"), (b"\x89HDF", "is an HDF5 file"), (b"", "is empty")):
+        path.write_bytes(head)
+        with pytest.raises(DataError, match=f"plain arrays: {kind}"):
+            load(settings)
+
+
+def same(tmp_path, expected, shape="1x6x5", classes="2", **changed):
+    """Assert that changed arrays are read as the same data as `expected` ones."""
+    (tmp_path / "other").mkdir(exist_ok=True)
+    mine, theirs = (load(npz(folder, shape, classes, **arrays)) for folder, arrays in
+                    ((tmp_path, changed), (tmp_path / "other", expected)))  # fmt: skip
+    assert mine.content == theirs.content
+
+
+def test_what_can_mean_one_thing_alone_is_converted(tmp_path):
+    plain = arrays()
+    labels = {key: plain[key] for key in ("train_labels", "test_labels")}
+    images = {key: plain[key] for key in ("train_images", "test_images")}
+    same(tmp_path, {}, **{key: part[:, None] for key, part in labels.items()})  # as MedMNIST has them
+    same(tmp_path, {}, **{key: part.astype(np.float64) for key, part in labels.items()})
+    same(tmp_path, {}, **{key: np.eye(2)[part] for key, part in labels.items()})
+    same(tmp_path, {}, **{key: part.astype(bool) for key, part in labels.items()})
+    names = {key: np.array(["cat", "dog"])[part] for key, part in labels.items()}
+    same(tmp_path, {}, classes="cat,dog", **names)
+    same(tmp_path, {}, **{key: part[:, None] for key, part in images.items()})  # channels first
+    same(tmp_path, {}, **{key: part.astype(np.int64) for key, part in images.items()})
+    floats = {key: (part / 255).astype(np.float32) for key, part in images.items()}
+    same(tmp_path, floats, **{key: part.astype(np.float64) for key, part in floats.items()})
+    wide = {key: part.astype(np.uint16) * 257 for key, part in images.items()}
+    same(tmp_path, floats, **wide)
+
+
+def test_what_a_setting_says(tmp_path):
+    from_1 = {key: arrays()[key] + 1 for key in ("train_labels", "test_labels")}
+    settings = replace(npz(tmp_path, **from_1), first_label=1)
+    assert load(settings).train_labels.tolist() == arrays()["train_labels"].tolist()
+    ct = np.linspace(-1200, 300, 300).reshape(10, 6, 5).astype(np.int16)
+    settings = npz(tmp_path, train_images=ct, test_images=ct[:5])
+    read = load(replace(settings, pixel_range="-1000,200")).train_inputs[:, 0]
+    assert read.dtype == np.float32
+    assert np.array_equal(read, np.clip((ct.astype(np.float32) + 1000) / np.float32(1200), 0, 1))
+    for text in ("1", "2,1", "a,b", "nan,1"):
+        with pytest.raises(SettingError, match="pixel-range = "):
+            replace(settings, pixel_range=text)
 
 
 def test_classes_and_shape_are_settings_and_the_error_says_what_would_fit(tmp_path):
@@ -211,7 +283,9 @@ def test_folders_that_cannot_be_used(tmp_path):
     fails(DataError, message, settings)
     settings = folder(tmp_path)
     Image.fromarray(np.full((4, 4), 40000, np.uint16)).save(root / "train/dog/deep.png")
-    fails(DataError, f"{root}/train/dog/deep.png: mode I;16: must be an image of 8 bits a channel", settings)
+    data = load(settings)
+    assert data.train_inputs.dtype == data.test_inputs.dtype == np.float32, "one file of 16 bits makes all numbers"
+    assert np.allclose(data.train_inputs[3], 40000 / 65535) and np.allclose(data.train_inputs[1], 77 / 255)
     (root / "train/dog/deep.png").write_text("no image")
     with pytest.raises(DataError, match=f"^{re.escape(str(root))}/train/dog/deep.png: cannot be read as an image: "):
         load(settings)
@@ -220,7 +294,8 @@ def test_folders_that_cannot_be_used(tmp_path):
     fails(DataError, f"{root}/test: no image in any class folder of cat, dog", settings)
     (root / "test/dog").rmdir()
     (root / "test").rmdir()
-    message = f"{root}/test: there is no such folder; {root} must hold train/CLASS/* and test/CLASS/*"
+    message = f"{root}/test: there is no such folder; {root} must hold train/CLASS/* and test/CLASS/*; to test on a "
+    message += f"fifth of train: dataset = folder:{root}/train"
     fails(DataError, message, settings)
     fails(
         DataError,

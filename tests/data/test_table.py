@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data import DataError, DataSettings, SettingError, load
+from data import DataError, DataSettings, load
 
 ROWS = [f"{k},{k / 4},{'ab'[k % 2]}" for k in range(20)]
 HEAD = "size,weight,label"
@@ -54,7 +54,7 @@ REFUSED = {
     "empty": ([""], "is empty; its first row must name the columns"),
     "no label": (
         ["size,class", "1,a"],
-        "there is no column 'label', only size, class; commas must separate the columns",
+        "there is no column 'label', only size, class; if that is it: --set 'columns=label=class'",
     ),
     "twice": (["size,size,label", "1,2,a"], "column 'size': every column must have a name of its own"),
     "no name": (["size,,label", "1,2,a"], "column '': every column must have a name of its own"),
@@ -91,7 +91,7 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "cells.csv").unlink()
     with pytest.raises(DataError, match="there is no such file"):
         load(settings)
-    with pytest.raises(SettingError, match="input-shape = '1x2x2': must be the number of features of csv:"):
+    with pytest.raises(DataError, match=r"each example has shape \(2,\) where input-shape asks for \(1, 2, 2\)"):
         load(table(tmp_path, features="1x2x2"))
     with pytest.raises(DataError, match=r"each example has shape \(2,\)"):
         load(table(tmp_path, features="3"))

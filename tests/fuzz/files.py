@@ -31,9 +31,9 @@ from client_app.tensor_files import Damaged, write_atomically
 from data import DataError, DataSettings, SettingError, load
 from data.partition_file import Dealt, read, save
 from data.sources import cache
-from data.sources.files import open_image
+from data.sources.arrays import read_npz
 from data.sources.named import read_named
-from data.sources.own import read_npz
+from data.sources.pixels import open_image
 from data.sources.splits import Raw, checked
 from fedskew.experiments.experiments import load_experiments, load_suites
 from fedskew.experiments.plan import plan

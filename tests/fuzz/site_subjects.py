@@ -57,7 +57,7 @@ def site_subjects(root: Path) -> list[Subject]:
 
     def table(arrived: bytes, folder: Path) -> Any:
         (folder / "own.csv").write_bytes(arrived)
-        raw = read_csv(folder / "own.csv", tuple(CLASSES), DataSettings())
+        raw = read_csv(folder / "own.csv", tuple(CLASSES), (1,), DataSettings())
         splits = [checked(split, (2,), 3) for split in (raw.train, raw.test)]
         return [(np.asarray(inputs).tolist(), labels.tolist()) for inputs, labels in splits]
 

@@ -57,6 +57,9 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
     "std": ["0", "-1", "inf"],
+    "pixel-range": ["1", "2,1", "a,b"],
+    "frame": ["-1", "last"],
+    "columns": ["label", "colour=x"],
     "partition": ["dirichlet", "domains"],
     "partition-file": ["nowhere.json"],
     "domain-percent": [0.0, -1.0, 15.0, 25.0, 101.0],
@@ -79,10 +82,15 @@ OTHER_VALUE: dict[str, Scalar] = {
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
     "batch-size": 16, "tau-norm.sweep": "0,0.5", "unseen-domain": "usps",
     "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
+    "pixel-range": "0,1", "frame": "middle", "columns": "label=x",
 }  # fmt: skip
 
 
 NEEDED: dict[str, dict[str, Scalar]] = {
+    **{
+        key: {"dataset": "npz:x", "classes": "10", "input-shape": "1x8x8"}
+        for key in ("first-label", "pixel-range", "frame", "columns", "outside-folder", "split-seed")
+    },
     "fedbe.concentration": {"fedbe.distribution": "dirichlet"},
     "llt-form": {"partition": "llt", "clients": 20},
     "classes-per-client": {"partition": "classes-per-client"},

@@ -1,0 +1,69 @@
+"""What a file truly is, whatever its name says, as an error about it has to say."""
+
+from pathlib import Path
+
+MARKS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"BM": "a BMP image",
+    b"II*\0": "a TIFF image",
+    b"MM\0*": "a TIFF image",
+    b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x89HDF": "an HDF5 file",
+    b"PAR1": "a Parquet file",
+    b"\x93NUMPY": "a single array, as numpy.save writes it",
+    b"MATLAB 5.0": "a MATLAB file",
+    b"%PDF": "a PDF document",
+    b"SQLite": "an SQLite database",
+}
+"""By the bytes that a file begins with."""
+HEAD = 4096
+
+
+def is_dicom(head: bytes) -> bool:
+    """Whether a file that begins so is DICOM of part 10 of the standard, with its preamble."""
+    return head[128:132] == b"DICM"
+
+
+def is_nifti(path: Path) -> bool:
+    """Whether a file's name is one of NIfTI's."""
+    return path.name.lower().endswith((".nii", ".nii.gz"))
+
+
+def truly(path: Path) -> str:
+    """Return what a file is by its first bytes, as `a PNG image` or `text, a table by its commas`; empty if unknown."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if not head:
+        return "empty"
+    if is_dicom(head):
+        return "a DICOM file"
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "a Python pickle, which can run code when it is loaded and is never read"
+    for mark, kind in MARKS.items():
+        if head.startswith(mark):
+            return kind
+    return _text(head)
+
+
+def _text(head: bytes) -> str:
+    """Return which text a head is of; empty where it is none."""
+    try:
+        text = head[: head.rfind(b"\n") + 1 or None].decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return ""
+    if not all(letter.isprintable() or letter in "\r\n\t" for letter in text):
+        return ""
+    start = text.lstrip()[:200].lower()
+    if start.startswith(("<!doctype html", "<html")):
+        return "a web page, perhaps of a download that failed"
+    if start.startswith("version https://git-lfs"):
+        return "a pointer of Git LFS: `git lfs pull` fetches the file itself"
+    lines = [line for line in text.splitlines() if line.strip()][:10]
+    for mark, words in ((",", "commas"), (";", "semicolons"), ("\t", "tabs")):
+        counts = {line.count(mark) for line in lines}
+        if len(lines) > 1 and len(counts) == 1 and counts != {0}:
+            return f"text, a table by its {words}"
+    return "text"

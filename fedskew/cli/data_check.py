@@ -1,0 +1,76 @@
+"""One's own data looked through: what is there, and a command that works with them."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data import Dataset, DataSettings, Federation, SettingError, federate, load
+from data.sources.own import look
+from server_app.settings import built, parse
+
+WAYS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"min-samples": 1},
+    *({"min-samples": 1, "clients": clients} for clients in (5, 3, 2)),
+    *({"partition": "iid", "clients": clients} for clients in (2, 1)),
+)
+"""What is tried where the default partition does not fit the data."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Data that can be trained on."""
+
+    data: Dataset
+    notes: list[str]
+    """What a user has to know, a sentence each."""
+    stated: dict[str, Any]
+    """The settings of a run on them, by key."""
+    federation: Federation | None
+    refusal: str
+    """Why the default partition does not fit; empty where it does."""
+
+
+def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
+    """Read all of one's own data by the settings `stated`, and find those that are left out.
+
+    Raises:
+        DataError: data that cannot be trained on, said in one sentence with what settles it.
+        SettingError: a setting that is wrong, or changes nothing here.
+    """
+    kept = {key: value for key, value in stated.items() if value not in ("", None)}
+    guess = look(str(kept["dataset"]), built(DataSettings, kept))
+    chosen: dict[str, Any] = {"dataset": kept["dataset"]}
+    for key, value in {**guess.settings, **kept}.items():
+        chosen[key] = type(getattr(DataSettings, key.replace("-", "_"), value))(value)
+    settings = parse({**chosen, "cache": cache}).data
+    data, notes = load(settings), list(guess.notes)
+    if beyond_one(data):
+        notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
+    refusal, federation = "", None
+    for way in WAYS:
+        try:
+            run = parse({**chosen, **way, **kept, "cache": cache})
+            federation = federate(run.data, run.general.seed)
+        except SettingError as error:
+            refusal = refusal or str(error)
+            continue
+        chosen |= {key: value for key, value in way.items() if key not in chosen}
+        break
+    return Checked(data, notes, {"dataset": chosen.pop("dataset"), **chosen}, federation, refusal)
+
+
+def as_words(stated: Mapping[str, Any]) -> str:
+    """Return settings as a shell takes them."""
+    texts = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in stated.items()]
+    return " ".join("--set " + (shlex.quote(text) if "'" in text else f"'{text}'") for text in texts)
+
+
+def beyond_one(data: Dataset) -> bool:
+    """Return whether images are floating-point numbers on another scale than 0..1."""
+    arrays = [inputs for inputs in (data.train_inputs, data.test_inputs) if isinstance(inputs, np.ndarray)]
+    floats = [inputs for inputs in arrays if len(data.shape) == 3 and inputs.dtype == np.float32]
+    return any(inputs.min() < 0 or inputs.max() > 1 for inputs in floats)
