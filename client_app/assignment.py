@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from client_app.client import Variant
+from client_app.models import PLAIN, ModelSettings
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings
@@ -26,6 +27,7 @@ class Assignment:
     """The run's folder; the clients' memory is below it."""
     code: str
     """`code_version()` of the server: a client that runs other code refuses."""
+    model_settings: ModelSettings = PLAIN
 
     def to_json(self) -> str:
         """Return the assignment as JSON."""
@@ -34,6 +36,7 @@ class Assignment:
                 "data": asdict(self.data),
                 "training": asdict(self.training),
                 "model": self.model,
+                "model-settings": asdict(self.model_settings),
                 "variants": {variant.name: asdict(variant) for variant in self.variants},
                 "seed": self.seed,
                 "device": self.device,
@@ -51,6 +54,7 @@ class Assignment:
             data=DataSettings(**fields["data"]),
             training=TrainingSettings(**fields["training"]),
             model=fields["model"],
+            model_settings=ModelSettings(**fields["model-settings"]),
             variants=tuple(VARIANTS[name](**parameters) for name, parameters in fields["variants"].items()),
             seed=fields["seed"],
             device=fields["device"],

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from client_app.assignment import Assignment
 from client_app.client import Client, Variant
+from client_app.features import with_features
 from client_app.memory import folder_of
-from client_app.models import build, is_own_model
+from client_app.models import build
 from client_app.policy import Policy
 from client_app.process import choose_device, code_version
 from client_app.site import DataChanged, NotAgreed, Site, installed
@@ -38,7 +39,9 @@ class Player:
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
             device, self.run_folder = assignment.device, assignment.folder
-            self.federation = federate(assignment.data, assignment.seed)
+            dealt, kept = federate(assignment.data, assignment.seed), assignment.data.cache
+            at = choose_device(device)
+            self.federation = with_features(dealt, assignment.model, assignment.model_settings, kept, at)
         else:
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
@@ -48,7 +51,8 @@ class Player:
         self.device = choose_device(device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
-        self.model = build(assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed)).to(self.device)
+        about = (assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed))
+        self.model = build(*about, assignment.model_settings).to(self.device)
         self.private = private_names(self.model, assignment.variants)
         self.initial = copy({name: t for name, t in self.model.state_dict().items() if name in self.private})
 
@@ -129,8 +133,9 @@ def view(site: Site, assignment: Assignment) -> SiteView:
         raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
     agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
     stated = [field.name for field in fields(data) if field.name not in agreed and not data.is_default(field.name)]
-    if stated or is_own_model(assignment.model):
-        raise NotAgreed(f"{', '.join(stated) or assignment.model} is the site's own affair")
+    file = assignment.model_settings.weights
+    if stated or file or ":" in assignment.model:  # neither a module nor a file, nor what another package would bring
+        raise NotAgreed(f"{', '.join(stated) or file or assignment.model} is the site's own affair")
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache)
 

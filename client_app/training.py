@@ -28,7 +28,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     offset = total_offset(client, variants)
     weighting = [variant for variant in variants if overrides(variant, "loss_weights")]
     correcting = [variant for variant in variants if overrides(variant, "gradient_offset")]
-    parameters = dict(client.model.named_parameters())
+    parameters = client.model.trained
 
     def loss(indices_B: Tensor, weights_B: Tensor | None = None, draws: torch.Generator | None = None) -> Tensor:
         inputs_B, labels_B = client.samples.batch(indices_B, draws), client.labels_N[indices_B]

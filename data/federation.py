@@ -101,23 +101,27 @@ class Federation:
         """The test samples of the domain that no client holds."""
         return self._samples("unseen-test", None, device)
 
+    def at(self, split: str, indices: Indices, device: str = "cpu", augmentation: str = "none") -> Samples:
+        """The samples of the split train, test or val at `indices`."""
+        data, inputs = self.dataset, getattr(self.dataset, f"{split}_inputs")
+        chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
+        shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
+        groups = data.test_groups if split == "test" else None
+        return Samples(
+            chosen if isinstance(chosen, ImageFiles) else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
+            torch.from_numpy(getattr(data, f"{split}_labels")[indices]).to(device),
+            torch.tensor(data.mean, device=device).view(shape),
+            torch.tensor(data.std, device=device).view(shape),
+            augmentation,
+            None if groups is None else torch.from_numpy(groups[indices]).to(device),
+        )
+
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
         key = (split, client, device)
         if key not in self._kept:
-            data, indices = self.dataset, self._indices(split, client)
             source = "train" if split == "holdout" else split.removeprefix("unseen-")
-            inputs, labels = getattr(data, f"{source}_inputs"), getattr(data, f"{source}_labels")
-            chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
-            shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
-            groups = data.test_groups if source == "test" else None
-            self._kept[key] = Samples(
-                chosen if isinstance(chosen, ImageFiles) else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
-                torch.from_numpy(labels[indices]).to(device),
-                torch.tensor(data.mean, device=device).view(shape),
-                torch.tensor(data.std, device=device).view(shape),
-                self.augmentation if split == "train" else "none",
-                None if groups is None else torch.from_numpy(groups[indices]).to(device),
-            )
+            augmentation = self.augmentation if split == "train" else "none"
+            self._kept[key] = self.at(source, self._indices(split, client), device, augmentation)
         self._kept.move_to_end(key)
         samples = self._kept[key]
         while len(self._kept) > KEPT:

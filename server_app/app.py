@@ -20,8 +20,9 @@ from client_app.player import initial_seed
 from client_app.process import choose_device, repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
-from data import Federation, federate
+from data import Federation
 from server_app.checkpoint import Checkpoint, latest
+from server_app.dealt import federation_of
 from server_app.evaluation import by_group, of_clients, of_server, shot_groups
 from server_app.parts import row_name
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
@@ -63,7 +64,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     FolderBusy when another process works on the run.
     """
     repeat_to_the_bit()
-    federation, folder = federate(settings.data, settings.general.seed), RunFolder(settings.folder)
+    federation, folder = federation_of(settings), RunFolder(settings.folder)
     with folder.begin(settings, federation, tell) as finished:
         if finished is not None:
             return finished
@@ -89,7 +90,8 @@ class Run:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
         self.tracker = tracker or Tracker()
         general, dataset, agreement = settings.general, federation.dataset, settings.agreement
-        self.build = partial(build, general.model, dataset.shape, dataset.num_classes, initial_seed(general.seed))
+        drawn = initial_seed(general.seed)
+        self.build = partial(build, general.model, dataset.shape, dataset.num_classes, drawn, settings.model)
         self.model = self.build()
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
@@ -118,7 +120,8 @@ class Run:
         began = time.perf_counter()
         self.resume()
         origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
-        self.folder.write_settings({**origin, **about_data(self.federation, self.settings.agreement)})
+        about = {**self.settings.about_weights, **about_data(self.federation, self.settings.agreement)}
+        self.folder.write_settings({**origin, **about})
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.settings.agreement is not None:
             ask_sites(self.strategy, self.grid, self.settings.agreement, self.settings.general.method, self.tell)

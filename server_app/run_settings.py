@@ -13,7 +13,8 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from client_app.assignment import Assignment
 from client_app.client import Variant
-from client_app.models import MODELS, is_own_model, source_hash
+from client_app.models import MODELS, ModelSettings, is_own_model, source_hash
+from client_app.models.backbone import is_backbone, sha256_of, width_of
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
 from data import DataSettings, OneOf, Rule, Settings
@@ -28,8 +29,8 @@ from strategies.server_optimizer import FORMS, ServerOptimizer
 
 Scalar = bool | int | float | str
 MODEL = Rule(
-    lambda name: name in ("auto", *MODELS) or is_own_model(name),
-    f"must be MODULE:FUNCTION or one of {', '.join(('auto', *MODELS))}",
+    lambda name: name in ("auto", *MODELS) or is_backbone(name) or is_own_model(name),
+    f"must be MODULE:FUNCTION, torchvision:NAME, timm:NAME or one of {', '.join(('auto', *MODELS))}",
 )
 TENSORBOARD = Rule(
     lambda asked: not asked or find_spec("tensorboard") is not None,
@@ -44,7 +45,8 @@ class GeneralSettings(Settings):
     method: str = "fedshift"
     """One method, or several that compose, as in fedshift+fedbn+iwds."""
     model: Annotated[str, MODEL] = "auto"
-    """A model of `fedskew list models`, or one's own as MODULE:FUNCTION; auto is the papers' choice for the data."""
+    """A model of `fedskew list models`, one's own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
+    auto is the papers' choice for the data."""
     rounds: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Communication rounds."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -104,6 +106,7 @@ class RunSettings:
     """The settings of one run, with nothing left to choose."""
 
     general: GeneralSettings
+    model: ModelSettings
     data: DataSettings
     training: TrainingSettings
     exchange: ExchangeSettings
@@ -119,8 +122,18 @@ class RunSettings:
 
     def groups(self) -> tuple[Settings, ...]:
         """Return the settings in groups: the run's own, then those of the method's parts."""
-        run = (self.general, self.data, self.training, self.exchange)
+        run = (self.general, self.model, self.data, self.training, self.exchange)
         return (*run, *self.variants, self.combine, *self.monitors, *self.deploys)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """What the model that is trained takes: the inputs' shape, or (D,) where a backbone's features are kept."""
+        return (width_of(self.general.model),) if self.model.freeze == "all" else self.data.shape
+
+    @property
+    def about_weights(self) -> dict[str, str]:
+        """The sha256 of the file that a backbone begins with, for the run's record; nothing where there is none."""
+        return {"weights-sha256": sha256_of(self.model.weights)} if self.model.weights else {}
 
     @cached_property
     def agreement(self) -> Agreement | None:
@@ -149,6 +162,8 @@ class RunSettings:
         settings = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)  # wherever the file lies
+        if self.model.weights:
+            settings["weights"] = sha256_of(self.model.weights)  # wherever the file lies
         if is_own_model(self.general.model):
             settings["model's file"] = source_hash(self.general.model)
         code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
@@ -176,6 +191,7 @@ class RunSettings:
             data=data,
             training=self.training,
             model=self.general.model,
+            model_settings=self.model,
             variants=self.variants,
             seed=self.general.seed,
             device=self.general.device,

@@ -4,6 +4,7 @@ import ast
 import difflib
 import inspect
 import re
+import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -15,7 +16,8 @@ from typing import Any, TypeVar
 import tomli_w
 import torch
 
-from client_app.models import build, has_batch_norm, is_own_model
+from client_app.models import ModelSettings, build, check, has_batch_norm, is_backbone, is_own_model
+from client_app.models.backbone import check_weights, normalization_of
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
@@ -36,7 +38,7 @@ SYNONYMS = {
 
 def groups() -> Iterator[type[Settings]]:
     """Yield every class of settings: the run's, then the methods' parts, which have sections."""
-    yield from (GeneralSettings, DataSettings, TrainingSettings, ExchangeSettings)
+    yield from (GeneralSettings, ModelSettings, DataSettings, TrainingSettings, ExchangeSettings)
     yield from section_types().values()
 
 
@@ -62,21 +64,25 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     values |= chosen_by_method(values, parts)
     refuse_idle(values, parts)
     general, training = built(GeneralSettings, values), built(TrainingSettings, values)
+    about = built(ModelSettings, values)
     data = resolve(built(DataSettings, values))
     sections: dict[str, Any] = {name: built(section_types()[name], values) for name in parts.sections}
     if is_sites(data.dataset):
-        check_between_sites(general, sections, parts)
+        check_between_sites(general, about, sections, parts)
     for method in (sections[name] for name in parts.serving):
         if method.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(method.name)
     model = suitable_model(data) if general.model == "auto" else general.model
-    normalizes = uses_batch_norm(model, data.shape, data.num_classes)
+    data = normalized(data, values, model) if about.weights and is_backbone(model) else data
+    check_model(model, about, data)
+    normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
     for variant in (sections[name] for name in parts.variants):
         if variant.needs_batch_norm and not normalizes:
             rule = f"has no batch norm, which {general.method} keeps local ({variant.name})"
             raise SettingError("model", model, rule)
-        if variant.needs_images and len(data.shape) != 3:
-            rule = f"changes images ({variant.name}), and the inputs are vectors of {data.input_shape}"
+        if variant.needs_images and (len(data.shape) != 3 or about.freeze == "all"):
+            inputs = "kept features" if about.freeze == "all" else f"vectors of {data.input_shape}"
+            rule = f"changes images ({variant.name}), and the inputs are {inputs}"
             raise SettingError("method", general.method, rule)
         variant.check(data)
     if normalizes:
@@ -87,6 +93,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     )  # npz: and folder: paths that are relative start with the user
     return RunSettings(
         general=replace(general, model=model, method="+".join(parts.names), results=absolute(general.results)),
+        model=replace(about, weights=absolute(about.weights)),
         data=replace(data, data_root=absolute(data.data_root or stands_here), cache=absolute(data.cache)),
         training=training,
         exchange=built(ExchangeSettings, values),
@@ -98,11 +105,37 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     )
 
 
-def check_between_sites(general: GeneralSettings, sections: Mapping[str, Any], parts: Parts) -> None:
+def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> DataSettings:
+    """Return the data's settings with mean and std of the weights' own training, where they are not stated."""
+    known = normalization_of(model)
+    if known is None or len(data.shape) != 3:
+        return data
+    by_channel = (values if data.shape[0] == 3 else (statistics.fmean(values),) for values in known)
+    mean, std = (",".join(f"{value:g}" for value in values) for values in by_channel)
+    return replace(data, mean=data.mean if stated.get("mean") else mean, std=data.std if stated.get("std") else std)
+
+
+def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
+    """Raise SettingError for settings of the model that do not go with it, with its weights, or with the data."""
+    check(model, data.shape, about)
+    if about.weights:
+        check_weights(model, absolute(about.weights))
+    if about.freeze == "all":
+        rule = "has no effect on features that are kept (freeze = all): an image's are computed once"
+        data.require(data.augmentation == "none", "augmentation", rule)
+    if about.norm == "group":
+        rule = f"has no effect: {model} has no batch norm"
+        about.require(uses_batch_norm(model, data.shape, data.num_classes, ModelSettings()), "norm", rule)
+
+
+def check_between_sites(
+    general: GeneralSettings, about: ModelSettings, sections: Mapping[str, Any], parts: Parts
+) -> None:
     """Raise SettingError for what does not go with sites, of whose samples and modules the server knows nothing."""
     beside = "does not go with dataset = sites:FILE"
     rule = f"{beside}: no site imports a module that a message names"
-    general.require(not is_own_model(general.model), "model", rule)
+    general.require(":" not in general.model, "model", rule)
+    about.require(not about.weights, "weights", f"{beside}: no site reads a file that a message names")
     general.require(general.participation == 1, "participation", f"{beside}: every site that is there takes part")
     for name in parts.serving:
         needs = sections[name].needs_holdout
@@ -157,10 +190,10 @@ def refuse_idle(values: Mapping[str, Scalar], parts: Parts) -> None:
 
 
 @lru_cache
-def uses_batch_norm(model: str, shape: tuple[int, ...], classes: int) -> bool:
+def uses_batch_norm(model: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> bool:
     """Return whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
     with torch.device("cpu" if is_own_model(model) else "meta"):  # the weights do not matter
-        return has_batch_norm(build(model, shape, classes, 0))
+        return has_batch_norm(build(model, shape, classes, 0, about))
 
 
 def absolute(folder: str) -> str:

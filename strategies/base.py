@@ -74,7 +74,7 @@ class Rounds:
             seed=assignment.seed,
             training=assignment.training,
             device=device,
-            parameters=frozenset(name for name, _ in model.named_parameters()) - private,
+            parameters=frozenset(model.trained) - private,
             examples_by_client=examples or {},
             holdout=holdout,
             pull=total_pull(self.variants),

@@ -81,7 +81,7 @@ def distill(
 
     Batch norm's running statistics follow the samples. `step` moves the parameters.
     """
-    parameters = list(model.parameters())
+    parameters = list(model.trained.values())
     seed_global(generator.initial_seed(), teacher_NC.device)
     model.train()
     for number, indices in enumerate(batches(len(samples), batch_size, steps, generator)):

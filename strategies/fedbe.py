@@ -77,7 +77,7 @@ class FedBE(ServerMethod):
         teachers = [mean, *clients, *self.drawn(server, mean, clients)]
         teacher_NC = sharpened(mean_probabilities([logits_of(model, t, samples) for t in teachers]), self.temperature)
         model.load_state_dict(mean)
-        optimizer = SGD(model.parameters(), self.learning_rate, 0.9, 0.0)
+        optimizer = SGD(model.trained.values(), self.learning_rate, 0.9, 0.0)
         averaged: list[State] = []
 
         def step(number: int, gradients: list[Tensor]) -> None:

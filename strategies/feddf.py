@@ -52,7 +52,7 @@ class FedDF(ServerMethod):
         model = server.model.to(server.device)
         teacher_NC = mean_logits([logits_of(model, update.shared, samples) for update in updates])
         model.load_state_dict(mean)
-        optimizer = Adam(list(model.parameters()))
+        optimizer = Adam(list(model.trained.values()))
 
         def step(number: int, gradients: list[Tensor]) -> None:
             optimizer.step(clip(gradients, self.gradient_norm), cosine(self.learning_rate, number, self.steps))

@@ -60,7 +60,7 @@ def blocks(model: Classifier) -> list[list[nn.Parameter]]:
     """Return the parameters of each block of the features: a top-level module and the batch norm after it."""
     result: list[list[nn.Parameter]] = []
     for module in model.features.children():
-        parameters = list(module.parameters())
+        parameters = [weight for weight in module.parameters() if weight.requires_grad]
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and result:
             result[-1] += parameters
         elif parameters:

@@ -3,14 +3,20 @@
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
-from client_app.models.classifier import Classifier, batch_norm_names, has_batch_norm
+from client_app.models.backbone import LITE, backbone, check_images, is_backbone, lite, width_of
+from client_app.models.classifier import Classifier, batch_norm_names, group_norms, has_batch_norm
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, mlp_bn
 from client_app.models.own import is_own_model, load_own, source_hash
 from client_app.models.resnet import resnet8, resnet18, resnet18_imagenet, resnet50, resnet50_imagenet
+from client_app.models.settings import PLAIN, ModelSettings
 
-__all__ = ["MODELS", "Classifier", "batch_norm_names", "build", "has_batch_norm", "is_own_model", "source_hash"]
+__all__ = [
+    "MODELS", "PLAIN", "Classifier", "ModelSettings", "batch_norm_names", "build", "check", "has_batch_norm",
+    "is_backbone", "is_own_model", "source_hash",
+]  # fmt: skip
 
 MODELS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": small_cnn,
@@ -25,29 +31,48 @@ MODELS: dict[str, Callable[..., Classifier]] = {
     "resnet-50-imagenet": resnet50_imagenet,
     "mlp-bn": mlp_bn,
     "abide-mlp": abide_mlp,
+    LITE: lite,
 }
 VECTOR_MODELS = {"mlp-bn", "abide-mlp"}
-SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63}
+SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, LITE: 32}
 """Pixels that are left by no pooling below; 4 for every model that is not listed."""
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
-    """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone.
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int, settings: ModelSettings = PLAIN) -> Classifier:
+    """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone, or begun with a file's.
 
+    Of a backbone that keeps all of its weights the head alone is returned, which takes its features.
     Convolutions keep their channels last in memory, which CPUs and tensor cores compute faster; shapes do not change,
     and states are copied out of models without that (`state.copy`).
     Raises SettingError for inputs the model cannot take, and for a user's own model that is no Classifier.
     """
-    from data import require
-
-    described = "x".join(map(str, shape))
-    if name not in VECTOR_MODELS and not is_own_model(name):
-        side = SMALLEST_SIDE.get(name, 4)
-        rule = f"needs images of {side}x{side} pixels or more, not {described}"
-        require(len(shape) == 3 and min(shape[1:]) >= side, "model", name, rule)
+    check(name, shape, settings)
     with torch.random.fork_rng(devices=[]):
         if is_own_model(name):
             torch.manual_seed(seed)  # on every device: who knows where it draws
             return load_own(name, shape, classes)
         torch.default_generator.manual_seed(seed)
-        return MODELS[name](shape, classes).to(memory_format=torch.channels_last)
+        if settings.freeze == "all":
+            return Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
+        model = backbone(name, classes, settings) if is_backbone(name) else MODELS[name](shape, classes)
+        if settings.norm == "group":
+            group_norms(model)
+        return model.to(memory_format=torch.channels_last)
+
+
+def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
+    """Raise SettingError for inputs that the model cannot take, and settings that it does not go with."""
+    from data import require
+
+    described = "x".join(map(str, shape))
+    if name not in VECTOR_MODELS and not is_own_model(name) and (len(shape) == 3 or settings.freeze != "all"):
+        side = 1 if settings.image_side else SMALLEST_SIDE.get(name, 4)
+        rule = f"needs images of {side}x{side} pixels or more, not {described}"
+        require(len(shape) == 3 and min(shape[1:]) >= side, "model", name, rule)
+    for field in ("weights", "freeze", "image_side"):
+        rule = f"is for backbones ({LITE}, torchvision:NAME and timm:NAME), and model is {name}"
+        settings.require(settings.is_default(field) or is_backbone(name), field, rule)
+    rule = f"is for the small models, and model is {name}"
+    settings.require(settings.norm == "batch" or (name in MODELS and not is_backbone(name)), "norm", rule)
+    if is_backbone(name) and len(shape) == 3:
+        check_images(name, shape, settings.image_side)

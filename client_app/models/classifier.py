@@ -1,6 +1,8 @@
 """The shape every model has: features, then one linear head."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ class Classifier(nn.Module):
     The methods that touch the head alone, and evaluation, rely on this split: nothing comes between or after.
     """
 
+    frozen: Sequence[nn.Module] = ()
+    """What keeps its weights."""
+
     def __init__(self, features: nn.Module, head: nn.Linear) -> None:
         super().__init__()
         self.features = features
@@ -27,10 +32,37 @@ class Classifier(nn.Module):
         logits_BC: Tensor = self.head(self.features(inputs_B))
         return logits_BC
 
+    def freeze(self, modules: Sequence[nn.Module]) -> None:
+        """Keep these modules as they are: nothing trains their parameters, and they stay in eval mode."""
+        self.frozen = modules
+        for module in modules:
+            module.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Change the mode of everything that is not frozen."""
+        super().train(mode)
+        for module in self.frozen:
+            module.eval()
+        return self
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that are not frozen, by name."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Return whether any layer is a batch norm, by type: names say nothing (`downsample.1` is one)."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def group_norms(model: nn.Module) -> None:
+    """Put a group norm of two groups, or of one for an odd number of channels, in every batch norm's place."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            channels = module.num_features
+            model.set_submodule(name, nn.GroupNorm(math.gcd(2, channels), channels))
 
 
 def batch_norm_names(model: nn.Module) -> frozenset[str]:

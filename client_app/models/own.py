@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
+from client_app.models.backbone import is_backbone
 from client_app.models.classifier import Classifier
 from data import SettingError, require
 
 
 def is_own_model(name: str) -> bool:
     """Return whether `name` is MODULE:FUNCTION."""
-    return ":" in name
+    return ":" in name and not is_backbone(name)
 
 
 def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:

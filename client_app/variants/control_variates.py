@@ -89,19 +89,21 @@ def full_gradient(client: Client, loss: Loss) -> dict[str, Tensor]:
     Batch norm normalizes by the batch as in training, but its running statistics stay; a client with one example keeps
     eval mode, as in training. Dropout is off.
     """
-    parameters = dict(client.model.named_parameters())
+    parameters = client.model.trained
     norms = [m for m in client.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     buffers = [buffer.clone() for buffer in client.model.buffers()]
     for module in norms:
         module.train(len(client.samples) > 1)
+    for part in client.model.frozen:
+        part.eval()
     labels_N, size = client.labels_N, len(client.samples)
     weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(labels_N.device)[labels_N]
     total = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
     count = math.ceil(size / FULL_BATCH)  # equal parts: batch norm cannot train on a part of one
     for indices_B in torch.chunk(torch.arange(size, device=labels_N.device), count):
         value = loss(indices_B, weights_N[indices_B])
-        for name, part in zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True):
-            total[name] += part * (len(indices_B) / size)
+        for name, slope in zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True):
+            total[name] += slope * (len(indices_B) / size)
     for module in norms:
         module.eval()
     with torch.no_grad():

@@ -7,7 +7,7 @@ import psutil
 import torch
 
 from client_app.messages import size
-from client_app.models import Classifier, build, is_own_model
+from client_app.models import Classifier, ModelSettings, build, is_own_model
 from client_app.models.classifier import INFERENCE_BATCH
 from client_app.process import choose_device
 from client_app.training import private_names
@@ -35,8 +35,8 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
 
     Replies count twice, as they are summed. Without `sizes` data and replies count nothing.
     """
-    model, shape = model_of(settings), settings.data.shape
-    largest, every = output_bytes(settings.general.model, shape, settings.data.num_classes)
+    model, shape = model_of(settings), settings.input_shape
+    largest, every = output_bytes(settings.general.model, shape, settings.data.num_classes, settings.model)
     evaluated = INFERENCE_BATCH[device_of(settings)]
     need = PROCESS + MODELS * size(model.state_dict())
     need += max(evaluated * ALIVE * largest, settings.training.batch_size * every)
@@ -108,7 +108,7 @@ def device_of(settings: RunSettings) -> str:
 def server_of(settings: RunSettings) -> Server:
     """Return the server before round 1, for the sizes of its tensors."""
     model = model_of(settings)
-    private, parameters = private_names(model, settings.variants), dict(model.named_parameters())
+    private, parameters = private_names(model, settings.variants), model.trained
     return Server(
         model=model,
         start={name: tensor for name, tensor in model.state_dict().items() if name not in private},
@@ -122,20 +122,20 @@ def server_of(settings: RunSettings) -> Server:
 
 def model_of(settings: RunSettings) -> Classifier:
     """Return the run's model, for the sizes of its tensors."""
-    return cached_model(settings.general.model, settings.data.shape, settings.data.num_classes)
+    return cached_model(settings.general.model, settings.input_shape, settings.data.num_classes, settings.model)
 
 
 @lru_cache(maxsize=16)
-def cached_model(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
+def cached_model(name: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> Classifier:
     """Return a model, without numbers where it is not somebody's own."""
     with torch.device("cpu" if is_own_model(name) else "meta"):
-        return build(name, shape, classes, 0)
+        return build(name, shape, classes, 0, about)
 
 
 @lru_cache(maxsize=16)
-def output_bytes(name: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
+def output_bytes(name: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> tuple[int, int]:
     """Return the bytes for one sample of the largest layer's output, and of all; nothing is computed for that."""
-    model, outputs = build(name, shape, classes, 0).eval().to("meta"), [0]
+    model, outputs = build(name, shape, classes, 0, about).eval().to("meta"), [0]
 
     def count(module: object, inputs: object, output: object) -> None:
         if isinstance(output, torch.Tensor):

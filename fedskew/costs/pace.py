@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from client_app.client import Client
-from client_app.models import build
+from client_app.models import ModelSettings, build
 from client_app.models.classifier import INFERENCE_BATCH, in_batches
 from client_app.optimizer import TrainingSettings
 from client_app.process import repeat_to_the_bit
@@ -94,7 +94,7 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     """Return the pace by one training step, one batch of evaluation and a few steps of the head's training."""
     training, model, data = settings.training, model_of(settings), settings.data
     augmentation, device = data.augmentation, device_of(settings)
-    at = (settings.general.model, data.shape, data.num_classes)
+    at = (settings.general.model, settings.input_shape, data.num_classes, settings.model)
     rates = rates_of(*at, training.batch_size, training.precision, augmentation, device)
     sample, taking = rates.step / training.batch_size, participants(settings)
     samples, held = (round(statistics.fmean(counts)) for counts in (sizes.train, sizes.held))
@@ -119,11 +119,18 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
 
 @cache
 def rates_of(
-    name: str, shape: tuple[int, ...], classes: int, batch_size: int, precision: str, augmentation: str, device: str
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    about: ModelSettings,
+    batch_size: int,
+    precision: str,
+    augmentation: str,
+    device: str,
 ) -> Rates:
     """Return a model's rates on random samples."""
     repeat_to_the_bit()  # one thread, as clients have
-    model, batch = build(name, shape, classes, 0).to(device), INFERENCE_BATCH[device]
+    model, batch = build(name, shape, classes, 0, about).to(device), INFERENCE_BATCH[device]
     samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
 
     def train(count: int, times: int) -> None:

@@ -1,12 +1,14 @@
 """From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from client_app.memory import MemoryLost, folder_of, recall
-from client_app.state import State
+from client_app.models import build
+from client_app.models.backbone import sha256_of
+from client_app.state import State, copy
 from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, SettingError, require
 from data.sources.catalog import KNOWN
@@ -87,13 +89,23 @@ class TrainedRun:
             input_shape=settings["input-shape"],
             mean=settings["mean"],
             std=settings["std"],
+            norm=settings.get("norm", "batch"),
+            image_side=str(settings.get("image-side", 0)),
             crop="center" if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central else "none",
         )
 
     @property
     def shared(self) -> State:
-        """The deployed model's tensors, but for those that sites keep."""
-        return self.checkpoint.deployed[self.model]
+        """The deployed model's tensors, but for those that sites keep; of a backbone that was frozen its file's."""
+        deployed, settings = self.checkpoint.deployed[self.model], self.settings
+        if settings.get("freeze") != "all":
+            return deployed
+        file, about = settings["weights"], self.description
+        if sha256_of(file) != self.origin.get("weights-sha256"):
+            raise DataError(f"{file}: the weights are not those that the run began with")
+        begun = replace(about.model_settings, weights=file)
+        whole = build(about.architecture, about.data.shape, len(about.class_names), 0, begun)
+        return {**copy(whole.state_dict()), **deployed}
 
     def sites(self) -> list[Site]:
         """Return the clients that have trained, by number; each may have kept something. Hospitals keep it there."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from client_app import tensor_files
-from client_app.models import MODELS, batch_norm_names, build, is_own_model
+from client_app.models import MODELS, ModelSettings, batch_norm_names, build, is_backbone, is_own_model
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError
@@ -42,6 +42,8 @@ class Description:
     std: str
     crop: str
     """center where images were resized to 8/7 of the shape and their center cut out, none elsewhere."""
+    norm: str = "batch"
+    image_side: str = "0"
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
@@ -56,14 +58,16 @@ class Description:
                 f"{path}: fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it"
             )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
+        metadata = {"norm": "batch", "image-side": "0", **metadata}  # which earlier versions did not write
         if missing := keys.values() - metadata.keys():
             raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
         about = Description(**{name: metadata[key] for name, key in keys.items()})
-        if about.architecture not in MODELS and not is_own_model(about.architecture):
+        name = about.architecture
+        if name not in MODELS and not is_backbone(name) and not is_own_model(name):
             raise DataError(f"{path}: metadata: architecture = {about.architecture!r:.100}: there is no such model")
         try:
             channels, mean, std = about.shape[0], about.means, about.stds
-            _ = about.class_names
+            _ = about.class_names, about.model_settings
         except SettingError as error:
             raise DataError(f"{path}: metadata: {error}") from None
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
@@ -76,6 +80,12 @@ class Description:
     def data(self) -> DataSettings:
         """The settings that inputs are read by."""
         return DataSettings(classes=self.classes, input_shape=self.input_shape, mean=self.mean, std=self.std)
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """What is settled of the architecture beside its name."""
+        side = int(self.image_side) if self.image_side.isdecimal() and len(self.image_side) < 5 else -1
+        return ModelSettings(norm=self.norm, image_side=side)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -108,7 +118,7 @@ class ModelFolder:
         self.shared, metadata = files[file]
         self.description = Description.of(metadata, file)
         about = self.description
-        self.model = build(about.architecture, about.shape, len(about.class_names), 0)
+        self.model = build(about.architecture, about.shape, len(about.class_names), 0, about.model_settings)
         expected = expected_of(self.model.state_dict())
         self.private = frozenset(expected.keys() - self.shared.keys())
         check(self.shared, {name: spec for name, spec in expected.items() if name not in self.private}, file)

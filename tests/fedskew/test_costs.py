@@ -14,7 +14,7 @@ from rich.console import Console
 
 from client_app.client import Client
 from client_app.messages import size, unpack
-from client_app.models import build
+from client_app.models import ModelSettings, build
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_statistics import LocalStatistics
@@ -249,7 +249,7 @@ def test_a_long_step_is_timed_on_a_few_samples(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp-bn", (1, 8, 8)), ("abide-mlp", (20,))])
 def test_images_and_vectors_are_timed(name: str, shape: tuple[int, ...]) -> None:
-    rates = rates_of(name, shape, 2, 4, "float32", "none", "cpu")
+    rates = rates_of(name, shape, 2, ModelSettings(), 4, "float32", "none", "cpu")
     assert min(rates.step, rates.tested, rates.feature) > 0
 
 
@@ -299,7 +299,7 @@ def test_memory_counts_data_models_replies_and_the_server_s_work() -> None:
 
 def test_layers_outputs_are_counted_without_computing() -> None:
     """3x3 convolutions of 8x8 images to 32 and 64 channels, pooled to 4x4 and 2x2, as small-cnn has them."""
-    largest, every = output_bytes("small-cnn", (1, 8, 8), 10)
+    largest, every = output_bytes("small-cnn", (1, 8, 8), 10, ModelSettings())
     model, outputs = build("small-cnn", (1, 8, 8), 10, 0).eval(), list[int]()
     for module in model.modules():
         if not list(module.children()):

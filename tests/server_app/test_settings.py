@@ -70,6 +70,8 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
     "logit-shift.smoothing": [0.1],
     "reweighting.smoothing": [0.1],
     "tau-norm.sweep": ["0,,1", "a", "-1", "0,nan", "1,1.0"],
+    "weights": ["nowhere.pth"],
+    "freeze": ["all"],
 }
 """Values that are refused by more than a range or a choice."""
 OUT_OF_RANGE = {
@@ -80,7 +82,7 @@ ANYTHING_GOES = {"results", "data-root", "cache"}
 OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
-    "batch-size": 16, "tau-norm.sweep": "0,0.5", "unseen-domain": "usps",
+    "batch-size": 16, "tau-norm.sweep": "0,0.5", "image-side": 40, "unseen-domain": "usps",
     "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
     "pixel-range": "0,1", "frame": "middle", "columns": "label=x",
 }  # fmt: skip
@@ -102,6 +104,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     "parts-per-domain": {"dataset": "domains:mnist,usps"},
     "domain-percent": {"dataset": "domains:mnist,usps"},
     "unseen-domain": {"dataset": "domains:mnist,usps"},
+    "image-side": {"model": "torchvision:shufflenet_v2_x0_5", "dataset": "cifar10"},
     **{
         f"{part}.{key}": {"dataset": "domains:mnist,usps", "unseen-domain": "usps", **shares}
         for part in ("local-batch-norm", "local-statistics")
@@ -111,6 +114,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
 """Other settings without which a setting would change nothing."""
 
 
+NEED_A_FILE = {"partition-file", "weights", "freeze"}
 SERVER_OPTIMIZERS = {
     "server-momentum-form": "fedavgm", "server-second-momentum": "fedyogi", "server-adaptivity": "fedadagrad",
 }  # fmt: skip
@@ -252,6 +256,15 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"partition-file": "x", "alpha": 0.5}, "alpha", ("has no effect", "file")),
         ({"partition-file": "x", "train-images": 50}, "train-images", ("has no effect", "partition-file")),
         ({"partition-file": "x", "partition": "lda"}, "partition", ("must be auto",)),
+        ({"model": "mlp-bn", "weights": "x.pth"}, "weights", ("backbones", "mlp-bn")),
+        ({"model": "small-cnn", "norm": "group"}, "norm", ("no effect", "no batch norm")),
+        ({"model": "efficientnet-lite0", "dataset": "cifar10", "norm": "group"}, "norm", ("small models",)),
+        ({"model": "efficientnet-lite0", "freeze": "stages"}, "freeze", ("random", "weights")),
+        ({"model": "efficientnet-lite0", "image-side": 16}, "model", ("32x32", "1x16x16", "image-side")),
+        ({"model": "torchvision:resnet19", "image-side": 32}, "model", ("no classifier", "resnet18")),
+        ({"model": "torchvision:squeezenet1_0", "image-side": 32}, "model", ("no linear head",)),
+        ({"model": "torchvision:vit_b_32", "image-side": 32}, "model", ("224x224", "32x32")),
+        ({"model": "efficientnet-lite0", "dataset": "abide"}, "model", ("images", "6105")),
         ({"model": "mlp-bn", "batch-size": 1}, "batch-size", ("at least 2", "mlp-bn")),
         ({"train-images": 100, "imbalance-factor": 10.0}, "train-images", ("imbalance-factor",)),
         ({"model": "small-cnn", "dataset": "npz:x", "classes": "2", "input-shape": "30"}, "model", ("images", "30")),
@@ -288,7 +301,7 @@ def test_method_order_does_not_matter() -> None:
     assert parse({"method": " fedbn + fedavg ", "model": "mlp-bn"}).general.method == "fedbn"
 
 
-@pytest.mark.parametrize("key", [key for key in defaults() if key != "partition-file"])  # which needs a file
+@pytest.mark.parametrize("key", [key for key in defaults() if key not in NEED_A_FILE])
 def test_run_id(key: str) -> None:
     """It changes with every setting that can change a number, and with no other."""
     changed = {**in_force(key), key: other_value(key)}

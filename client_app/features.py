@@ -1,0 +1,100 @@
+"""The features of a backbone that keeps all of its weights: computed once, kept beside the data's copy.
+
+Every image goes through the backbone alone, so its features depend on no other image, to the bit.
+"""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from client_app.models import ModelSettings, build
+from client_app.models.backbone import sha256_of
+from client_app.process import repeat_to_the_bit
+from data import DataError, Federation
+from data.sources import cache
+
+VERSION = 1
+"""Part of every key: raise it when the same image would have other features."""
+
+
+class Rows:
+    """The features of some of a data set's samples, found by these samples' own indices."""
+
+    def __init__(self, features_MD: NDArray[np.generic], indices_M: NDArray[np.int64]) -> None:
+        self.features_MD, self.indices_M = features_MD, indices_M
+
+    def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[np.generic]:
+        rows: NDArray[np.generic] = self.features_MD[np.searchsorted(self.indices_M, indices)]
+        return rows
+
+
+def with_features(federation: Federation, model: str, settings: ModelSettings, folder: str, device: str) -> Federation:
+    """Return the federation with the features of its images in their place; the same one where not all is frozen.
+
+    `folder` is the setting cache. Raises SettingError for weights that are not the model's, DataError for a cache that
+    cannot be written.
+    """
+    if settings.freeze != "all":
+        return federation
+    rows = {
+        split: Rows(features_of(federation, split, indices_M, model, settings, folder, device), indices_M)
+        for split, indices_M in used(federation).items()
+    }
+    width = rows["test"].features_MD.shape[1]
+    inputs = {f"{split}_inputs": part for split, part in rows.items()}
+    vectors = replace(federation.dataset, shape=(width,), mean=(0.0,), std=(1.0,), **inputs)  # type: ignore[arg-type]
+    return replace(federation, dataset=vectors, augmentation="none", _kept=OrderedDict())
+
+
+def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
+    """Return the indices, in order, of what anybody holds of a split."""
+    unseen, val = federation.unseen, federation.dataset.val_labels
+    train = [*federation.train_indices, federation.holdout_indices, *([] if unseen is None else [unseen.train])]
+    test = [federation.global_test, *([] if unseen is None else [unseen.test])]
+    held = {"train": np.unique(np.concatenate(train)), "test": np.unique(np.concatenate(test))}
+    return held if val is None else {**held, "val": np.arange(len(val))}
+
+
+def features_of(
+    federation: Federation,
+    split: str,
+    indices_M: NDArray[np.int64],
+    model: str,
+    settings: ModelSettings,
+    folder: str,
+    device: str,
+) -> NDArray[np.generic]:
+    """Return (M, D) float32, memory-mapped: the features of a split's samples, computed where there are none yet."""
+    data = federation.dataset
+    chosen = hashlib.sha256(indices_M.astype("<i8").tobytes()).hexdigest()
+    made_of = [VERSION, data.content, split, chosen, data.mean, data.std, model, sha256_of(settings.weights)]
+    computed = [settings.image_side, device, torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    path = cache.cache_folder(folder) / f"features-{cache.key_of([*made_of, *computed], [])[:24]}"
+    for _ in range(2):
+        if (copy := cache.read(path)) is not None:
+            return copy[0]["features"]
+        cache.write(path, {"features": compute(federation, split, indices_M, model, settings, device)})
+    raise DataError(f"{path}: the cached features vanished while they were being read")
+
+
+@torch.no_grad()
+def compute(
+    federation: Federation,
+    split: str,
+    indices_M: NDArray[np.int64],
+    model: str,
+    settings: ModelSettings,
+    device: str,
+) -> NDArray[np.float32]:
+    """Return (M, D): the features of a split's samples, one image at a time."""
+    repeat_to_the_bit()
+    samples = federation.at(split, indices_M, device)
+    backbone = build(model, federation.dataset.shape, 2, 0, replace(settings, freeze="stages")).to(device).eval()
+    places = torch.arange(len(samples), device=device)
+    rows = [backbone.features(samples.batch(place)).cpu() for place in torch.split(places, 1)]
+    features: NDArray[np.float32] = torch.cat(rows).numpy()
+    return features

@@ -1,0 +1,275 @@
+"""Backbones: a published network without its head, the weights of a file, and what of them stays as it is."""
+
+import hashlib
+import pickle
+import warnings
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from client_app.models.classifier import Classifier
+from client_app.models.efficientnet_lite import WIDTH, efficientnet_lite0
+from client_app.models.settings import PLAIN, ModelSettings
+from data import SettingError, require
+
+LITE = "efficientnet-lite0"
+TORCHVISION, TIMM = "torchvision:", "timm:"
+WITHOUT = ("googlenet", "inception_v3")
+"""Networks of torchvision that have other outputs in training."""
+TRAINED = 0.2
+"""Least share of the numbers that the blocks left free by freeze = stages hold."""
+LITE_MEAN, LITE_STD = 127 / 255, 128 / 255
+
+
+def is_backbone(name: str) -> bool:
+    """Return whether `name` is a network that may begin with a file's weights."""
+    return name == LITE or name.startswith((TORCHVISION, TIMM))
+
+
+class Prepared(nn.Module):
+    """Images as a backbone takes them: one channel three times, each side brought to `side` pixels, bilinear."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images_B: Tensor) -> Tensor:
+        images_B = images_B.expand(-1, 3, -1, -1)
+        if not self.side or images_B.shape[-2:] == (self.side, self.side):
+            return images_B
+        return F.interpolate(images_B, (self.side, self.side), mode="bilinear", antialias=True)
+
+
+def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
+    """Return the network with a new head of `classes` outputs, on the default device.
+
+    Its weights are the file's, or drawn; on the meta device there are none. Raises SettingError for a network that
+    there is not, and weights that are not its own.
+    """
+    body, width, head = body_of(name)
+    classifier = Classifier(nn.Sequential(Prepared(settings.image_side), body), nn.Linear(width, classes))
+    if settings.weights and not classifier.head.weight.is_meta:
+        body.load_state_dict(weights_of(name, body, head, settings.weights))
+    if settings.freeze != "none":
+        blocks = blocks_of(body)
+        classifier.freeze(blocks if settings.freeze == "all" else blocks[: -last_blocks(blocks)])
+    return classifier
+
+
+def lite(shape: tuple[int, ...], classes: int) -> Classifier:
+    """EfficientNet-Lite0 (Google 2020): 1280 features; 3,383,818 parameters for C = 10, weights in a 17 MB package."""
+    return backbone(LITE, classes, PLAIN)
+
+
+def body_of(name: str) -> tuple[nn.Module, int, str]:
+    """Return a network without its head, the number of its features, and how its head is called in its weights."""
+    if name == LITE:
+        return efficientnet_lite0(), WIDTH, "_fc."
+    with torch.device("cpu"):  # some compute while they are made
+        whole = of_torchvision(name) if name.startswith(TORCHVISION) else of_timm(name)
+    whole = whole.to(torch.get_default_device())
+    linear = [(path, module) for path, module in whole.named_modules() if isinstance(module, nn.Linear)]
+    require(bool(linear), "model", name, "has no linear head that could be replaced")
+    path, head = linear[-1]
+    parent, _, last = path.rpartition(".")
+    setattr(whole.get_submodule(parent), last, nn.Identity())
+    return whole, head.in_features, f"{path}."
+
+
+def of_torchvision(name: str) -> nn.Module:
+    """Return a whole network of torchvision, its weights drawn."""
+    from torchvision import models
+
+    known, chosen = models.list_models(module=models), name.removeprefix(TORCHVISION)
+    rule = f"torchvision has no classifier of that name with one output; it has {', '.join(known)}"
+    require(chosen in known and chosen not in WITHOUT, "model", name, rule)
+    network: nn.Module = models.get_model(chosen, weights=None)
+    return network
+
+
+def of_timm(name: str) -> nn.Module:
+    """Return a whole network of timm, its weights drawn."""
+    require_timm(name)
+    import timm
+
+    network: nn.Module = timm.create_model(name.removeprefix(TIMM), pretrained=False)
+    return network
+
+
+def require_timm(name: str) -> None:
+    """Raise SettingError where the package is missing, or has no such network of its own: others it would download."""
+    require(find_spec("timm") is not None, "model", name, "needs the package timm: pip install 'fedskew[timm]'")
+    import timm
+
+    there = timm.is_model(name.removeprefix(TIMM))
+    require(":" not in name.removeprefix(TIMM) and there, "model", name, "timm has no network of that name")
+
+
+@lru_cache
+def normalization_of(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return mean and standard deviation of the channels that a network's published weights were trained with."""
+    if name == LITE:
+        return (LITE_MEAN,) * 3, (LITE_STD,) * 3
+    if name.startswith(TIMM):
+        require_timm(name)
+        import timm
+
+        about = timm.get_pretrained_cfg(name.removeprefix(TIMM))
+        return None if about is None else (tuple(about.mean), tuple(about.std))
+    published = published_by_torchvision(name)
+    if published is None:
+        return None
+    preparation = published.transforms()
+    return tuple(preparation.mean), tuple(preparation.std)
+
+
+def published_by_torchvision(name: str) -> Any:
+    """Return what torchvision knows of a network's published weights, or None."""
+    from torchvision import models
+
+    known, chosen = models.list_models(module=models), name.removeprefix(TORCHVISION)
+    return getattr(models.get_model_weights(chosen), "DEFAULT", None) if chosen in known else None
+
+
+@lru_cache(maxsize=1)
+def scratch(name: str) -> tuple[nn.Module, int, str]:
+    """Return what `body_of` does, in eval mode, for shapes; whatever is drawn next does not depend on it."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        body, width, head = body_of(name)
+    return body.eval(), width, head
+
+
+def width_of(name: str) -> int:
+    """Return the number of a network's features."""
+    return scratch(name)[1]
+
+
+@lru_cache
+def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
+    """Raise SettingError for images of `shape`, brought to `side` where that is not 0, that the network cannot take."""
+    size = (side or shape[1], side or shape[2])
+    described, least = f"{shape[0]}x{size[0]}x{size[1]}", (32, 32) if name == LITE else (1, 1)
+    if name.startswith(TORCHVISION) and (published := published_by_torchvision(name)) is not None:
+        least = published.meta["min_size"]
+    rule = f"takes images of {least[0]}x{least[1]} pixels or more, not {described}: image-side enlarges them"
+    require(size[0] >= least[0] and size[1] >= least[1], "model", name, rule)
+    require(shape[0] in (1, 3), "model", name, f"takes images of one or three channels, not {described}")
+    body, width, _ = scratch(name)
+    try:
+        with torch.device("cpu"), torch.no_grad():
+            features = body(torch.zeros(1, 3, *size))
+    except Exception as error:
+        raise SettingError("model", name, f"cannot take images of {described}: {error}") from error
+    rule = f"its features have shape {tuple(features.shape)} for an image, not (1, {width}) as its head takes"
+    require(tuple(features.shape) == (1, width), "model", name, rule)
+
+
+# ---- a file's weights ------------------------------------------------------------------------------------------------
+
+
+def check_weights(name: str, file: str) -> str:
+    """Return the sha256 of a file of weights, looked at once. Raises SettingError unless they are the network's."""
+    check_once(name, file, digest := sha256_of(file))
+    return digest
+
+
+@lru_cache
+def check_once(name: str, file: str, digest: str) -> None:
+    """Raise SettingError unless the file holds the network's weights."""
+    body, _, head = scratch(name)
+    weights_of(name, body, head, file)
+
+
+def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Tensor]:
+    """Return a file's tensors for `body`, those of the head left out.
+
+    Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place.
+    """
+    present = {key: tensor for key, tensor in read(file).items() if not key.startswith(head)}
+    chosen: dict[str, Tensor] = {}
+    for key, wanted in body.state_dict().items():
+        if key.endswith("num_batches_tracked"):  # torch did not always write it, and nothing here reads it
+            chosen[key] = present.pop(key, wanted)
+            continue
+        require(key in present, "weights", file, f"are not those of {name}: {key} is missing")
+        tensor = present.pop(key)
+        shapes = f"{key} has shape {tuple(tensor.shape)}, not {tuple(wanted.shape)}"
+        require(tensor.shape == wanted.shape, "weights", file, f"are not those of {name}: {shapes}")
+        require(bool(tensor.isfinite().all()), "weights", file, f"{key} is not finite")
+        chosen[key] = tensor.to(wanted.dtype)
+    rest = next(iter(present), "")
+    require(not rest, "weights", file, f"are not those of {name}: it has no {rest}")
+    return chosen
+
+
+def read(file: str) -> dict[str, Tensor]:
+    """Return a file's tensors by name; what it may hold beside tensors is never run. Raises SettingError."""
+    require_file(file)
+    rule = "must be a file of safetensors" if file.endswith(".safetensors") else "must be a .pth of tensors alone"
+    try:
+        if file.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            content: Any = load_file(file)
+        else:
+            with warnings.catch_warnings(action="ignore"):
+                content = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise SettingError("weights", file, f"{rule}; it holds code, which is not run, or is none") from error
+    except Exception as error:  # a damaged file surfaces as anything
+        raise SettingError("weights", file, f"{rule}: {' '.join(str(error).split())[:200]}") from error
+    content = content.get("state_dict", content) if isinstance(content, dict) else content
+    tensors = isinstance(content, dict) and all(isinstance(part, Tensor) for part in content.values())
+    require(tensors and bool(content), "weights", file, f"{rule}, by name")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def require_file(file: str) -> None:
+    """Raise SettingError where there is no such file."""
+    require(Path(file).is_file(), "weights", file, "there is no such file")
+
+
+def sha256_of(file: str) -> str:
+    """Return the sha256 of a file of weights, read once as long as it does not change. Raises SettingError."""
+    require_file(file)
+    about = Path(file).stat()
+    return digest_of(file, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache
+def digest_of(file: str, size: int, changed: int) -> str:
+    """Return the sha256 of a file of that size and time of change."""
+    with Path(file).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# ---- what stays as it is ---------------------------------------------------------------------------------------------
+
+
+def blocks_of(body: nn.Module) -> list[nn.Module]:
+    """Return the network's parts in their order; a part that holds more than half of the numbers is looked into."""
+    half, blocks = numbers_of(body) / 2, list(body.children())
+    while large := [part for part in blocks if numbers_of(part) > half and list(part.children())]:
+        place = blocks.index(large[0])
+        blocks[place : place + 1] = large[0].children()
+    return blocks
+
+
+def last_blocks(blocks: list[nn.Module]) -> int:
+    """Return how many of the last blocks hold a share TRAINED of the numbers, but never all."""
+    least, held = TRAINED * sum(map(numbers_of, blocks)), 0
+    for number, block in enumerate(reversed(blocks), start=1):
+        held += numbers_of(block)
+        if held >= least:
+            return min(number, len(blocks) - 1)
+    return len(blocks) - 1
+
+
+def numbers_of(module: nn.Module) -> int:
+    """Return the number of a module's parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
