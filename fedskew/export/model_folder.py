@@ -47,7 +47,11 @@ class Description:
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
-        stated = {field.name.replace("_", "-"): str(getattr(self, field.name)) for field in fields(self)}
+        stated = {
+            field.name.replace("_", "-"): str(value)
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default  # earlier versions knew of no norm or image-side
+        }
         return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **stated}
 
     @staticmethod
@@ -58,7 +62,7 @@ class Description:
                 f"{path}: fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it"
             )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
-        metadata = {"norm": "batch", "image-side": "0", **metadata}  # which earlier versions did not write
+        metadata = {"norm": "batch", "image-side": "0", **metadata}
         if missing := keys.values() - metadata.keys():
             raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
         about = Description(**{name: metadata[key] for name, key in keys.items()})
