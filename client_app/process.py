@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -43,3 +44,10 @@ def repeat_to_the_bit(threads: int = 1) -> None:
     """
     torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True
+
+
+def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
+    """Return a hint for a run's first line when this machine has GPUs that no client was given; flwr gives none."""
+    if device == "cpu" or not torch.cuda.is_available() or any(worker.get("device") == "cuda" for worker in workers):
+        return ""
+    return "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"

@@ -6,13 +6,14 @@ mean of its samples' softmax, and it counts once.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from client_app.models.classifier import INFERENCE_BATCH, Classifier
+from client_app.ranking import COLUMNS, MOST_RANKED, contradiction, ranking
 from client_app.state import State
 from data import Samples
 
@@ -34,12 +35,14 @@ class Scores:
     """() float64: summed cross-entropy in nats."""
     calibration: Tensor
     """(3, BINS) float64: of each confidence bin the samples, the correct ones, the summed confidence."""
-    pairs: Tensor
-    """(2,) float64: of two classes, the pairs of one sample of each, and those in the right order, a tie being half.
+    brier: Tensor
+    """() float64: the summed Brier score, of every sample the squared differences of its probabilities from its label
+    over the classes (Brier 1950); of two classes half of it, (p_1 - y)^2."""
+    ranking: Tensor
+    """(C, 8) float64: of every class against the rest what `client_app.ranking` sums.
 
-    Their ratio is the area under the ROC curve (Hanley and McNeil 1982). The pairs of a sum are those within its parts:
-    the scores of two clients' models need not be comparable, and whoever has one class has no pair. Zeros for more than
-    two classes.
+    The pairs of a sum are those within its parts: the scores of two clients' models need not be comparable, and whoever
+    has one class has no pair. Zeros for more than MOST_RANKED classes.
     """
 
     def __add__(self, other: "Scores") -> "Scores":
@@ -52,14 +55,15 @@ class Scores:
             "confusion": self.confusion_CC,
             "loss": self.loss,
             "calibration": self.calibration,
-            "pairs": self.pairs,
+            "brier": self.brier,
+            "ranking": self.ranking,
         }
 
     @staticmethod
     def of(state: State, classes: int, tested_C: Tensor | None = None) -> "Scores":
         """Undo `state`. Raises ValueError when the tensors cannot be scores over `classes` classes, or over samples of
         which `tested_C` (C,) are of each class, where it is known."""
-        sums = (torch.zeros(shape).double() for shape in ((), (3, BINS), (2,)))
+        sums = (torch.zeros(shape).double() for shape in ((), (3, BINS), (), (classes, len(COLUMNS))))
         wanted = Scores(torch.zeros(classes, classes).long(), *sums)
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in wanted.state().items()}
         if {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} != expected:
@@ -86,10 +90,9 @@ class Scores:
             return "have other samples in their bins than in their classes"
         if (confidence > inside + 1e-6 * total).any():
             return "are surer than sure"
-        pairs = int(samples_C.prod()) if len(samples_C) == 2 else 0
-        if self.pairs[0] != pairs:
-            return "are over other pairs than their samples make"
-        return "have more pairs in the right order than there are" if self.pairs[1] > pairs else ""
+        if self.brier > (2 + 1e-9) * total:
+            return "hold a Brier score that no probability gives"
+        return contradiction(self.ranking, samples_C)
 
     def local_accuracy(self, counts_C: Tensor) -> float:
         """Return the accuracy to expect on the class distribution of `counts_C`, (C,); see `local_accuracies`."""
@@ -102,12 +105,12 @@ class Scores:
 
         Raises FloatingPointError when a logit is not finite.
         """
-        if not torch.isfinite(logits_BC).all():
-            raise FloatingPointError("the model's outputs are not finite")
-        labels_B, classes = labels_B.cpu(), logits_BC.shape[1]
-        log_probabilities_BC = F.log_softmax(logits_BC.double().cpu(), dim=1)
-        if groups_B is not None:
-            log_probabilities_BC, labels_B = by_group(log_probabilities_BC, labels_B, groups_B.cpu())
+        return Scores.of_probabilities(*tested(logits_BC, labels_B, groups_B))
+
+    @staticmethod
+    def of_probabilities(log_probabilities_BC: Tensor, labels_B: Tensor, ranks: bool = True) -> "Scores":
+        """Return the scores of logarithms of probabilities, (B, C) float64, the ranking only where it is asked for."""
+        classes = log_probabilities_BC.shape[1]
         confidence_B, predicted_B = log_probabilities_BC.exp().max(1)
         bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)
         columns = (torch.ones_like(confidence_B), (predicted_B == labels_B).double(), confidence_B)
@@ -115,7 +118,8 @@ class Scores:
             torch.bincount(labels_B * classes + predicted_B, minlength=classes**2).reshape(classes, classes),
             F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
             torch.stack([torch.bincount(bins_B, column, BINS) for column in columns]),
-            ordered_pairs(log_probabilities_BC, labels_B) if classes == 2 else torch.zeros(2).double(),
+            brier(log_probabilities_BC, labels_B),
+            ranking(log_probabilities_BC, labels_B) if ranks else torch.zeros(classes, len(COLUMNS)).double(),
         )
 
 
@@ -129,6 +133,26 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
 
 
+def tested(logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the logarithms of the probabilities of what is tested, samples or groups, (N, C) float64, and its labels.
+
+    Raises FloatingPointError when a logit is not finite.
+    """
+    if not torch.isfinite(logits_NC).all():
+        raise FloatingPointError("the model's outputs are not finite")
+    log_probabilities_NC, labels_N = F.log_softmax(logits_NC.double().cpu(), dim=1), labels_N.cpu()
+    if groups_N is None:
+        return log_probabilities_NC, labels_N
+    return by_group(log_probabilities_NC, labels_N, groups_N.cpu())
+
+
+def brier(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
+    """Return the summed Brier score, () float64; see `Scores`."""
+    classes = log_probabilities_NC.shape[1]
+    error = (log_probabilities_NC.exp() - F.one_hot(labels_N, classes)).square().sum()
+    return error / 2 if classes == 2 else error
+
+
 def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
     """Return ln of each group's mean probabilities, (G, C), and its label, (G,), which its samples have in common."""
     members = [torch.nonzero(groups_N == group).squeeze(1) for group in torch.unique(groups_N)]
@@ -136,43 +160,47 @@ def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -
     return torch.stack(means), labels_N[torch.stack([group[0] for group in members])]
 
 
-def ordered_pairs(log_probabilities_N2: Tensor, labels_N: Tensor) -> Tensor:
-    """Return (2,) float64: the pairs of a sample of either class, and those in the right order, a tie being half.
-
-    The order is by ln p_1 - ln p_0, which unlike p_1 does not become the same number for all that are certain.
-    """
-    score_N = log_probabilities_N2[:, 1] - log_probabilities_N2[:, 0]
-    positive, negative = score_N[labels_N == 1], score_N[labels_N == 0].sort().values
-    ordered = sum(int(torch.searchsorted(negative, positive, right=ties).sum()) for ties in (False, True)) / 2
-    return torch.tensor([len(positive) * len(negative), ordered], dtype=torch.float64)
-
-
 @torch.no_grad()
-def measure_all(model: Classifier, states: Mapping[str, State], samples: Samples) -> dict[str, Scores]:
+def measure_all(
+    model: Classifier, states: Mapping[str, State], samples: Samples, kept: dict[str, State] | None = None
+) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
     States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
-    features, which is where the time goes. Scores of groups and of pairs need all samples at once, others a batch.
+    features, which is where the time goes. Rankings and groups need all samples at once, other scores a batch. Into
+    `kept` go, by name, the logarithms of the probabilities, and the labels, of what is ranked.
     """
     model.eval()
-    device = samples.labels_N.device
+    device, labels_N, groups_N = samples.labels_N.device, samples.labels_N, samples.groups_N
     batch_size = INFERENCE_BATCH[device.type]
-    together = samples.groups_N is not None or model.head.out_features == 2
+    everything = torch.arange(len(samples), device=device)
+    ranks = model.head.out_features <= MOST_RANKED
+    whole = groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
         model.load_state_dict(states[names[0]])
         heads = {name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")] for name in names}
-        everything = torch.arange(len(samples), device=device)
-        for indices_S in [everything] if together else torch.split(everything, batch_size):
-            logits: dict[str, list[Tensor]] = {name: [] for name in names}
-            for indices_B in torch.split(indices_S, batch_size):
-                features_BD = model.features(samples.batch(indices_B))
-                for name, (weight_CD, bias_C) in heads.items():
-                    logits[name].append(F.linear(features_BD, weight_CD, bias_C))
-            labels_S, groups_N = samples.labels_N[indices_S], samples.groups_N
-            for name in names:
-                part = Scores.of_batch(torch.cat(logits[name]), labels_S, groups_N)
-                scores[name] = scores[name] + part if name in scores else part
+        outputs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
+        logits: dict[str, list[Tensor]] = {name: [] for name in names}
+        for indices_B in torch.split(everything, batch_size):
+            features_BD = model.features(samples.batch(indices_B))
+            for name, (weight_CD, bias_C) in heads.items():
+                logits[name].append(F.linear(features_BD, weight_CD, bias_C))
+                if not whole:
+                    outputs[name].append(tested(logits[name].pop(), labels_N[indices_B]))
+                    part = Scores.of_probabilities(*outputs[name][-1], ranks=False)
+                    scores[name] = scores[name] + part if name in scores else part
+                    if not ranks:
+                        outputs[name].clear()
+        for name in names:
+            if whole:
+                outputs[name] = [tested(torch.cat(logits[name]), labels_N, groups_N)]
+                scores[name] = Scores.of_probabilities(*outputs[name][0], ranks=False)
+            if ranks and outputs[name]:
+                probabilities, labels = map(torch.cat, zip(*outputs[name], strict=True))
+                scores[name] = replace(scores[name], ranking=ranking(probabilities, labels))
+                if kept is not None:
+                    kept[name] = {"log-probabilities": probabilities, "labels": labels}
     return {name: scores[name] for name in states}
 
 

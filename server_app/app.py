@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -17,7 +17,7 @@ from client_app.memory import folder_of, recall
 from client_app.messages import to_flower
 from client_app.models import build
 from client_app.player import initial_seed
-from client_app.process import choose_device, repeat_to_the_bit
+from client_app.process import choose_device, hidden_gpus, repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation
@@ -25,6 +25,7 @@ from server_app.checkpoint import Checkpoint, latest
 from server_app.dealt import federation_of
 from server_app.evaluation import by_group, of_clients, of_server, shot_groups
 from server_app.parts import row_name
+from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
@@ -181,7 +182,10 @@ class Run:
         every, began = self.settings.general.evaluate_every, time.perf_counter()
         self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
-        models = self.evaluate() if due else {}
+        kept: dict[str, State] = {}
+        models = self.evaluate(kept) if due else {}
+        if round == self.settings.general.rounds:
+            write_predictions(self.folder, kept)
         unseen: UnseenSite | None = None
         if self.federation.unseen is not None and round == self.settings.general.rounds:
             question = partial(ask_question, self.strategy, self.grid)
@@ -216,8 +220,8 @@ class Run:
         """Whether clients measure: when they hold private tensors, or test sets of their own."""
         return self.private or self.federation.test_indices is not None
 
-    def evaluate(self) -> dict[str, ModelNumbers]:
-        """Return the numbers of every deployed model on the test set, and on the validation set where there is one."""
+    def evaluate(self, kept: dict[str, State]) -> dict[str, ModelNumbers]:
+        """Return every model's numbers on test and validation set; into `kept` what it says of the server's tests."""
         sets = {"test": self.federation.test(None, self.device)}
         if (validation := self.federation.validation(None, self.device)) is not None:
             sets["validation"] = validation
@@ -233,14 +237,13 @@ class Run:
                     for name, scores in models.items()
                 }
         else:
+            model = self.model.to(self.device)
             for kind, samples in sets.items():
                 try:
-                    measured = measure_all(self.model.to(self.device), self.strategy.deployed, samples)
+                    measured = measure_all(model, self.strategy.deployed, samples, kept if kind == "test" else None)
                 except FloatingPointError as error:
                     raise Diverged(self.strategy.round, str(error)) from error
-                numbers[kind] = {
-                    name: of_server(scores, self.counts_KC, self.groups) for name, scores in measured.items()
-                }
+                numbers[kind] = {name: of_server(s, self.counts_KC, self.groups) for name, s in measured.items()}
         on_validation = numbers.get("validation", {})
         return {name: replace(test, validation=on_validation.get(name)) for name, test in numbers["test"].items()}
 
@@ -291,10 +294,3 @@ class Run:
             name: digest(part, *words.get(name, [])) if known or name not in words else None
             for name, part in parts.items()
         }
-
-
-def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
-    """Return a hint for a run's first line when this machine has GPUs that no client was given; flwr gives none."""
-    if device == "cpu" or not torch.cuda.is_available() or any(worker.get("device") == "cuda" for worker in workers):
-        return ""
-    return "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"

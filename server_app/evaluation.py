@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from client_app.ranking import MOST_RANKED, STATED
 from client_app.scores import Scores, local_accuracies
 from data import Federation
 from server_app.record import BY_CLASS, ModelNumbers, Spread
 
 MOST_SIZES = 100
 """More clients or classes than these are not worth a matrix in every run's settings.json."""
+MOST_LISTED = 20
+"""More classes than these have no ranking and no confusion matrix of their own in a record."""
+BY_CLIENT = ("accuracy", "balanced-accuracy", "auroc", "auroc-error", "auprc", "brier")
+"""The numbers that are recorded of every client that measures."""
 FULL_LONG_TAIL = {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}
 """Shot groups of a ten-class long tail, by class index as on CIFAR-10-LT with factor 100, also when it is shrunken."""
 
@@ -62,16 +67,16 @@ def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str
     for name, values_C in numbers.items():
         if isinstance(values_C, Sequence) and name.endswith(BY_CLASS):
             for group, classes in groups.items():
-                known = [values_C[label] for label in classes if not math.isnan(values_C[label])]
-                mean = math.fsum(known) / len(known) if known else math.nan
-                result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean
+                result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean_known([values_C[label] for label in classes])
     return result
 
 
 def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> ModelNumbers:
     """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere.
 
-    Of two classes also `auroc`, the share of pairs in the right order; NaN without a pair.
+    Of at most MOST_RANKED classes also those of their ranking, each a mean over the classes that have one, one against
+    the rest; NaN without a pair. `auroc-error` is the mean of the classes' standard errors: that of a mean is not above
+    it, and of two classes it is the standard error.
     """
     confusion_CC = scores.confusion_CC.double()
     samples_C, predicted_C, correct_C = confusion_CC.sum(1), confusion_CC.sum(0), confusion_CC.diagonal()
@@ -84,13 +89,36 @@ def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) 
         "macro-f1": f1_C[tested].mean().item(),
         "loss": (scores.loss / total).item(),
         "calibration-error": calibration_error(scores),
+        "brier": (scores.brier / total).item(),
     }
-    if len(recall_C) == 2:
-        means["auroc"] = (scores.pairs[1] / scores.pairs[0]).item()
+    ranks = ranking_numbers(scores.ranking) if len(recall_C) <= MOST_RANKED else {}
+    means |= {name: mean_known(values) for name, values in ranks.items()}
     for name, classes in (groups or {}).items():
         held = recall_C[list(classes)][tested[list(classes)]]
         means[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
-    return ModelNumbers(means, recall_C.tolist())
+    if len(recall_C) > MOST_LISTED:
+        return ModelNumbers(means, recall_C.tolist())
+    listed = {f"{name}{BY_CLASS}": values for name, values in ranks.items()}
+    return ModelNumbers(means, recall_C.tolist(), by_class=listed, confusion=scores.confusion_CC.tolist())
+
+
+def ranking_numbers(ranking_CS: Tensor) -> dict[str, list[float]]:
+    """Return the numbers of every class's ranking against the rest; NaN for one without a pair."""
+    pairs, ordered, error, positives, precision, sensitivity, negatives, specificity = ranking_CS.unbind(1)
+    numbers = {
+        "auroc": ordered / pairs,
+        "auroc-error": error.sqrt() / pairs,
+        "auprc": precision / positives,
+        f"sensitivity-at-specificity-{100 * STATED:.0f}": sensitivity / positives,
+        f"specificity-at-sensitivity-{100 * STATED:.0f}": specificity / negatives,
+    }
+    return {name: values.tolist() for name, values in numbers.items()}
+
+
+def mean_known(values: Sequence[float]) -> float:
+    """Return the mean of the values that are not NaN; NaN where all are."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def calibration_error(scores: Scores) -> float:
@@ -129,7 +157,7 @@ def of_clients(
     pooled = measured(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
     by_client = {client: measured(client_scores) for client, client_scores in scores.items()}
     local = stated or {client: scores[client].local_accuracy(counts_KC[client]) for client in scores}
-    names = [name for name in ("accuracy", "balanced-accuracy", "auroc") if name in pooled.means]
+    names = [name for name in BY_CLIENT if name in pooled.means]
     spreads = {f"client-{name}": spread([numbers[name] for numbers in by_client.values()]) for name in names}
     return replace(pooled, spreads={**spreads, "local-accuracy": spread([local[client] for client in scores])})
 

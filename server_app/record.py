@@ -42,14 +42,19 @@ class ModelNumbers:
     """How good a model is on one set of samples; NaN is what these samples do not tell."""
 
     means: Mapping[str, float] = field(default_factory=dict)
-    """accuracy, balanced-accuracy, macro-f1, loss, calibration-error; of two classes auroc; GROUP-recall by shot group.
+    """accuracy, balanced-accuracy, macro-f1, loss, calibration-error, brier; of at most 100 classes the macro means of
+    auroc, auroc-error, auprc, sensitivity-at-specificity-90, specificity-at-sensitivity-90; GROUP-recall by shot group.
     """
     recall: Sequence[float] = ()
     """By class."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
-    """local-accuracy; where clients measure, client-accuracy, client-balanced-accuracy and client-auroc too."""
+    """local-accuracy; where clients measure, client-NAME of accuracy, balanced-accuracy, auroc and others too."""
     validation: "ModelNumbers | None" = None
     """The same on the validation set, where the data have one."""
+    by_class: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Of at most 20 classes the numbers of their rankings, NAME-by-class."""
+    confusion: Sequence[Sequence[int]] | None = None
+    """Of at most 20 classes: row the label, column the prediction."""
 
     def __getitem__(self, name: str) -> float:
         """Return one of the means; NaN where it was not measured."""
@@ -70,6 +75,8 @@ class ModelNumbers:
             number(numbers.get("recall", [])),
             {name: Spread(**arguments(spread)) for name, spread in spreads.items()},
             ModelNumbers.of(numbers["validation"]) if "validation" in numbers else None,
+            {name: number(part) for name, part in numbers.items() if name.endswith(BY_CLASS)},
+            numbers.get("confusion"),
         )
 
 
@@ -200,7 +207,7 @@ class RoundRecord:
 
 PLAIN = ("round", "evaluated_by", "clients", "used", "failed", "bytes_down", "bytes_up", "workers", "strays", "line")
 """The fields that JSON holds as they are."""
-FLAT = {ModelNumbers: ("means", "spreads"), RoundRecord: ("metrics",)}
+FLAT = {ModelNumbers: ("means", "spreads", "by_class"), RoundRecord: ("metrics",)}
 """The fields whose entries stand in JSON beside the other fields."""
 
 

@@ -36,6 +36,7 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.previous_file = path / "previous.safetensors"
+        self.predictions_file = path / "test-predictions.safetensors"
         if moved:
             self.run = (verified_file(self.settings_file, SETTINGS) or {}).get("run", self.run)
 
@@ -88,8 +89,8 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what an earlier start has left, but for the clients' memory files, which no one will name."""
-        files = (self.summary_file, self.rounds_file, self.checkpoint_file, self.previous_file, self.settings_file)
-        for file in files:
+        states = (self.checkpoint_file, self.previous_file, self.predictions_file)
+        for file in (self.summary_file, self.rounds_file, *states, self.settings_file):
             file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:

@@ -189,9 +189,10 @@ def test_state_round_trip() -> None:
         {"loss": torch.ones(1, dtype=FLOAT)},
         {"calibration": torch.zeros(3, BINS + 1, dtype=FLOAT)},
         {"calibration": torch.full((3, BINS), float("nan"), dtype=FLOAT)},
-        {"pairs": torch.zeros(2)},
-        {"pairs": torch.zeros(3, dtype=FLOAT)},
-        {"pairs": torch.tensor([0.0, -1.0], dtype=FLOAT)},
+        {"ranking": torch.zeros(5, 8)},
+        {"ranking": torch.zeros(5, 7, dtype=FLOAT)},
+        {"ranking": -torch.ones(5, 8, dtype=FLOAT)},
+        {"brier": torch.tensor(1e6, dtype=FLOAT)},
         {"extra": torch.zeros(1)},
     ],
     ids=lambda change: "-".join(change),
@@ -201,7 +202,7 @@ def test_what_is_no_scores_is_refused(change: dict[str, Tensor]) -> None:
         Scores.of({**case().measured().state(), **change}, 5)
 
 
-@pytest.mark.parametrize("name", ["confusion", "loss", "calibration", "pairs"])
+@pytest.mark.parametrize("name", ["confusion", "loss", "calibration", "brier", "ranking"])
 def test_a_missing_part_is_refused(name: str) -> None:
     state = {key: tensor for key, tensor in case().measured().state().items() if key != name}
     with pytest.raises(ValueError, match="scores"):

@@ -10,9 +10,8 @@ from in_process import experiment, small
 
 import client_app.app
 import server_app.app
-from client_app.process import choose_device
+from client_app.process import choose_device, hidden_gpus
 from fedskew.sweep import refuse_missing_gpus
-from server_app.app import hidden_gpus
 
 
 @pytest.mark.parametrize(

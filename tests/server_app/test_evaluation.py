@@ -30,7 +30,8 @@ def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
     total, correct = table.sum().item(), table.diagonal().sum().item()
     calibration = torch.zeros(3, BINS).double()
     calibration[:, int(0.9 * BINS)] = torch.tensor([total, correct, 0.9 * total]).double()
-    return Scores(table, torch.tensor(loss).double(), calibration, torch.zeros(2).double())
+    sums = (torch.tensor(loss).double(), calibration, torch.tensor(0.0).double(), torch.zeros(len(table), 8).double())
+    return Scores(table, *sums)
 
 
 def test_metrics_by_hand() -> None:

@@ -174,7 +174,7 @@ def test_an_invented_confusion_matrix(train: Train) -> None:
         (lambda s: s["calibration"][0, 3].add_(1), "other samples in their bins"),
         (lambda s: s["calibration"][2].fill_(1e6), "surer than sure"),
         (lambda s: s["loss"].fill_(1e300), "a loss that no probability gives"),
-        (lambda s: s["pairs"].fill_(7), "other pairs"),
+        (lambda s: s["ranking"].fill_(7), "other pairs"),
         (lambda s: s.update(confusion=s["confusion"].double()), "not those of 4 classes"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_client_with_impossible_pairs_is_left_out(train: Train, root: str) -> 
     def tamper(asked: Any, records: Any) -> None:
         if asked.metadata.message_type == "evaluate":
             scores = unpack(records.array_records["1/test/average"])
-            records["1/test/average"] = pack({**scores, "pairs": scores["pairs"] * 2})
+            records["1/test/average"] = pack({**scores, "ranking": scores["ranking"] * 2})
 
     outcome = train(grid=TamperingGrid(tamper), method="fedbn", data_root=root, min_replies=0.5, **ABIDE)
     assert "over other pairs than their samples make" in outcome.records[-1]["failures"]["1"]

@@ -1,0 +1,49 @@
+"""What the final models said of the server's test set, sample by sample, in a file of the run's folder.
+
+With it a report resamples test examples and compares two methods on the same ones. Only a server that measures on a
+test set of its own has it: clients send sums.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from client_app.state import State
+from client_app.tensor_files import KIND, Damaged, read, write_atomically
+from server_app.results import RunFolder
+
+LARGEST = 2**24
+"""Bytes; a larger file is not written."""
+
+
+class Predictions(NamedTuple):
+    """What one model said of the samples, or subjects, that it was tested on."""
+
+    log_probabilities_NC: NDArray[np.float64]
+    labels_N: NDArray[np.int64]
+
+
+def identity(run: str) -> dict[str, str]:
+    """Return what the file says of itself."""
+    return {KIND: "test-predictions", "run": run}
+
+
+def write_predictions(folder: RunFolder, kept: Mapping[str, State]) -> None:
+    """Write what every model said, `measure_all`'s `kept`, unless that is too large. Raises WriteFailed."""
+    parts = ((f"{name}/{part}", tensor) for name, state in kept.items() for part, tensor in state.items())
+    tensors: dict[str, Tensor] = dict(parts)
+    folder.predictions_file.unlink(missing_ok=True)
+    if kept and sum(tensor.nbytes for tensor in tensors.values()) <= LARGEST:
+        write_atomically(folder.predictions_file, tensors, identity(folder.run))
+
+
+def read_predictions(folder: RunFolder, model: str) -> Predictions | None:
+    """Return what a model said; None where the run kept nothing of it, or the file is damaged."""
+    try:
+        tensors, _ = read(folder.predictions_file, identity(folder.run))
+        return Predictions(tensors[f"{model}/log-probabilities"].numpy(), tensors[f"{model}/labels"].numpy())
+    except (OSError, Damaged, KeyError):
+        return None

@@ -1,0 +1,98 @@
+"""Rankings against scikit-learn, against the definition over all pairs, and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from client_builders import FLOAT
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
+from test_scores import case
+
+from client_app.ranking import COLUMNS, Ranked, margins, order_of, ranked, ranking
+from client_app.scores import Scores
+from server_app.evaluation import measured
+
+
+def of_scores(score_N: np.ndarray, label_N: np.ndarray) -> Ranked:
+    """Return the numbers of a ranking of labels 0 and 1."""
+    order_N, starts_G = order_of(score_N)
+    counts = (np.add.reduceat((label_N == label)[order_N].astype(float), starts_G) for label in (1, 0))
+    return ranked(*counts)
+
+
+def variance_over_pairs(score_N: np.ndarray, label_N: np.ndarray) -> float:
+    """Return DeLong's variance of the AUROC from the matrix of all pairs, O(m n)."""
+    positive, negative = score_N[label_N == 1], score_N[label_N == 0]
+    wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+    return float(wins.mean(1).var(ddof=1) / len(positive) + wins.mean(0).var(ddof=1) / len(negative))
+
+
+@pytest.mark.parametrize("levels", [4, 10**6])
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_to_scikit_learn_with_and_without_ties(seed: int, levels: int) -> None:
+    draws = np.random.default_rng(seed)
+    label_N = draws.integers(0, 2, 211)
+    score_N = draws.integers(0, levels, 211) / levels + label_N / 3
+    numbers = of_scores(score_N, label_N)
+    assert numbers.auroc == pytest.approx(roc_auc_score(label_N, score_N), abs=1e-9)
+    assert numbers.auprc == pytest.approx(average_precision_score(label_N, score_N), abs=1e-9)
+    assert numbers.variance == pytest.approx(variance_over_pairs(score_N, label_N), abs=1e-9)
+    false_alarms, hits, _ = roc_curve(label_N, score_N, drop_intermediate=False)
+    assert numbers.sensitivity == pytest.approx(hits[false_alarms <= 0.1 + 1e-9].max(), abs=1e-9)
+    assert numbers.specificity == pytest.approx(1 - false_alarms[hits >= 0.9 - 1e-9].min(), abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_every_class_against_the_rest_is_scikit_learns(classes: int) -> None:
+    given = case(211, classes, seed=1)
+    labels_N = torch.arange(211) % classes
+    probabilities = torch.softmax(given.logits_NC, 1).numpy()
+    scores = Scores.of_batch(given.logits_NC, labels_N)
+    numbers = measured(scores)
+    for label in range(classes):
+        mine = labels_N.numpy() == label
+        assert numbers.by_class["auroc-by-class"][label] == pytest.approx(roc_auc_score(mine, probabilities[:, label]))
+        precision = average_precision_score(mine, probabilities[:, label])
+        assert numbers.by_class["auprc-by-class"][label] == pytest.approx(precision, abs=1e-9)
+    expected = probabilities[:, 1] if classes == 2 else probabilities
+    assert numbers["brier"] == pytest.approx(brier_score_loss(labels_N, expected), abs=1e-9)
+    macro = roc_auc_score(labels_N, expected, multi_class="ovr", average="macro")
+    assert numbers["auroc"] == pytest.approx(macro, abs=1e-9)
+    assert numbers.confusion == scores.confusion_CC.tolist()
+
+
+def test_numbers_by_hand() -> None:
+    """Two samples of the class at .9 and .3, three others at .5, .3 and .1."""
+    numbers = of_scores(np.array([0.9, 0.5, 0.3, 0.3, 0.1]), np.array([1, 0, 1, 0, 0]))
+    assert numbers.auroc == pytest.approx((3 + 1 + 0.5) / 6)
+    assert numbers.auprc == pytest.approx((1 + 2 / 4) / 2)
+    assert numbers.sensitivity == 0.5  # above .5 no other sample is
+    assert numbers.specificity == pytest.approx(1 / 3)  # both samples are there from .3 on
+
+
+def test_a_single_sample_has_the_largest_variance_that_it_can_have() -> None:
+    numbers = of_scores(np.array([0.5, 0.9, 0.1]), np.array([1, 0, 0]))
+    assert numbers.auroc == 0.5 and numbers.variance == pytest.approx(0.25 + 0.5 / 2)
+
+
+def test_without_a_pair_there_is_no_number_and_no_sum() -> None:
+    assert all(math.isnan(value) for value in of_scores(np.array([0.5, 0.9]), np.array([1, 1])))
+    assert not ranking(torch.zeros(3, 4, dtype=FLOAT), torch.ones(3).long()).any()
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_margins_are_the_logarithm_of_the_odds(scale: float) -> None:
+    logits_NC = scale * case(50, 4).logits_NC
+    rest_NC = torch.stack([logits_NC[:, [k for k in range(4) if k != c]].logsumexp(1) for c in range(4)], 1)
+    assert torch.from_numpy(margins(torch.log_softmax(logits_NC, 1))).allclose(logits_NC - rest_NC, atol=1e-9)
+
+
+def test_sums_of_sets_are_within_them() -> None:
+    given = case(60, 3)
+    labels_N, logits_NC = torch.arange(60) % 3, given.logits_NC
+    halves = [ranking(torch.log_softmax(logits_NC[part], 1), labels_N[part]) for part in (slice(30), slice(30, 60))]
+    both = Scores.of_batch(logits_NC[:30], labels_N[:30]) + Scores.of_batch(logits_NC[30:], labels_N[30:])
+    assert torch.equal(both.ranking, sum(halves)) and both.ranking.shape == (3, len(COLUMNS))
+    weighted = [half[0, 1] / half[0, 0] for half in halves]
+    assert measured(both).by_class["auroc-by-class"][0] == pytest.approx(float(sum(weighted) / 2))
