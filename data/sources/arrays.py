@@ -60,6 +60,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
         notes.append("the validation split is measured beside the test split and never trained on")
     if raw.train.labels.dtype.kind in "US":
         classes = sorted({str(name) for split in splits for name in split.labels})
+        notes.append("labels that are names are numbered in the order of classes")
         stated["classes"] = ",".join(classes)
     else:
         least, largest = (int(bound(bound(split.labels) for split in splits)) for bound in (min, max))

@@ -19,6 +19,8 @@ SPLITS = {
 """What the folders of splits are called."""
 LAYOUT = "must hold train/CLASS/* and test/CLASS/*, or CLASS/* alone, of which a fifth is then for testing"
 
+A_FIFTH = "no folder says who tests: a fifth of every class does, drawn by split-seed and test-fold"
+
 
 def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
     """train/CLASS/* and test/CLASS/* and, if there, val/CLASS/*; or CLASS/*, of which a fifth is for testing.
@@ -37,8 +39,7 @@ def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]
     train, test = (
         everything.take(np.flatnonzero(chosen), key) for chosen, key in ((~tested, "train"), (tested, "test"))
     )
-    rule = "no folder says who tests: a fifth of every class does, drawn by split-seed and test-fold"
-    return Raw(train, test, notes=(rule, *notes_of({"": path}, class_names)))
+    return Raw(train, test, notes=(A_FIFTH, *notes_of({"": path}, class_names)))
 
 
 def split_folders(path: Path) -> dict[str, Path]:
@@ -156,10 +157,14 @@ def look(path: Path, settings: DataSettings) -> Guess:
     """What would fit a folder by its names and its first image. Raises DataError."""
     from data.sources.image_sizes import shape_of  # it loads PIL
 
-    splits = split_folders(path) or {"": path}
+    named = split_folders(path)
+    splits = named or {"": path}
     names = sorted({name for folder in splits.values() for name in class_folders(folder)})
     images = [file for folder in splits.values() for inside in class_folders(folder).values() for file in below(inside)]
     if not images:
         raise DataError(f"{path}: no class folder holds an image: it {LAYOUT}")
     shape, notes = shape_of(images, settings)
-    return Guess({"classes": ",".join(names), "input-shape": shape}, (*notes_of(splits, tuple(names)), *notes))
+    return Guess(
+        {"classes": ",".join(names), "input-shape": shape},
+        (*([] if named else [A_FIFTH]), *notes_of(splits, tuple(names)), *notes),
+    )

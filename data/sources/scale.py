@@ -24,7 +24,7 @@ def unknown_range(where: str, low: float, high: float) -> DataError:
     """The error for numbers of low..high of which nothing says which is black and which is white."""
     return DataError(
         f"{where} of {low:g}..{high:g}: nothing says which value is black and which is white: "
-        f"--set pixel-range=LOW,HIGH, such as --set pixel-range={low:g},{max(high, low + 1):g}"
+        f"--set pixel-range={low:g},{max(high, low + 1):g} takes these two"
     )
 
 

@@ -11,14 +11,6 @@ from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.sources.own import look
 from server_app.settings import built, parse
 
-WAYS: tuple[Mapping[str, Any], ...] = (
-    {},
-    {"min-samples": 1},
-    *({"min-samples": 1, "clients": clients} for clients in (5, 3, 2)),
-    *({"partition": "iid", "clients": clients} for clients in (2, 1)),
-)
-"""What is tried where the default partition does not fit the data."""
-
 
 @dataclass(frozen=True)
 class Checked:
@@ -51,7 +43,9 @@ def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
     if beyond_one(data):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
     refusal, federation = "", None
-    for way in WAYS:
+    samples = len(data.train_labels)
+    ways: tuple[dict[str, Any], ...] = ({}, {"partition": "iid", "clients": min(10, max(2, samples // 10))})
+    for way in (*ways, {"partition": "iid", "clients": 1}):
         try:
             run = parse({**chosen, **way, **kept, "cache": cache})
             federation = federate(run.data, run.general.seed)

@@ -99,12 +99,12 @@ NAN[4, 2, 1] = np.nan
         (
             {"train_images": np.full((10, 6, 5), -1000, np.int16)},
             ": train_images: int16 of -1000..-1000: nothing says which value is black and which is white: --set "
-            "pixel-range=LOW,HIGH, such as --set pixel-range=-1000,-999",
+            "pixel-range=-1000,-999 takes these two",
         ),
         (
             {"train_images": np.full((10, 6, 5), 255, np.uint16)},
             ": train_images: uint16 of 255..255: nothing says which value is black and which is white: --set "
-            "pixel-range=LOW,HIGH, such as --set pixel-range=255,256",
+            "pixel-range=255,256 takes these two",
         ),
         (
             {"train_labels": np.zeros(9, int)},
