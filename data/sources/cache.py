@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,9 @@ VERSION = 1
 
 VERIFIED = 2**28
 """Bytes up to which a copy's contents are compared with their hash."""
+
+COPY = re.compile(r"\..+-[0-9a-f]{24}-[0-9a-f]{32}")
+"""The name of a copy that was begun, or is being taken away."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 log = logging.getLogger("fedskew")
@@ -57,11 +61,14 @@ def write(folder: Path, arrays: Arrays) -> None:
     """
     temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
-        temporary.mkdir(parents=True)
+        if not temporary.parent.is_dir():
+            temporary.parent.mkdir(0o700, parents=True, exist_ok=True)
+        temporary.mkdir(0o700)  # they may be patients' images
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array)
         described = {"content": content_hash(arrays), "arrays": sorted(arrays), "files": stats(temporary, arrays)}
         (temporary / "dataset.json").write_text(json.dumps({**described, "checksum": checksum(described)}))
+        private(temporary)
         try:
             temporary.rename(folder)
         except OSError:
@@ -96,6 +103,7 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
             if content_hash(arrays) != content:
                 raise ValueError("its contents are not those that were written")
             _verified[folder] = now
+        private(folder)
         return arrays, content
     except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
@@ -115,6 +123,33 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         raise _cannot_be_written(folder, error) from error
     shutil.rmtree(aside, ignore_errors=True)
     return None
+
+
+def private(folder: Path) -> None:
+    """Leave a copy to its owner alone, 0700 and 0600; earlier versions did not. Another's stays as it is."""
+    for path in (folder, *folder.iterdir()):
+        if path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def copies(folder: Path) -> dict[Path, int]:
+    """The copies in a cache, whole and begun, with their bytes; nothing else that lies there."""
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    kept = [
+        path for path in there if path.is_dir() and (COPY.fullmatch(path.name) or (path / "dataset.json").is_file())
+    ]
+    return {path: sum(file.stat().st_size for file in path.iterdir() if file.is_file()) for path in kept}
+
+
+def clear(folder: Path) -> int:
+    """Delete all copies; returns the bytes. Raises DataError where one cannot be deleted."""
+    there = copies(folder)
+    for path in there:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be deleted ({error.strerror})") from error
+    return sum(there.values())
 
 
 def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:

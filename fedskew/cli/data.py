@@ -13,6 +13,7 @@ from rich.text import Text
 from data import DataError, Dataset, DataSettings, Federation, federate, require
 from data.federation import save_partition
 from data.site_folders import write_sites
+from data.sources import cache
 from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
 from data.sources.named import files_of
 from data.sources.own import kind_of_path
@@ -160,8 +161,8 @@ def check(
     stated: dict[str, Any] = {"dataset": own_name(path), "classes": classes, "input-shape": input_shape}
     stated |= {key: value for key, value in limits.items() if value != getattr(DataSettings, key.replace("-", "_"))}
     stated |= dict(parse_text(text) for text in settings or [])
-    with tempfile.TemporaryDirectory() as cache:
-        checked = look_through(stated, cache)
+    with tempfile.TemporaryDirectory() as copies:
+        checked = look_through(stated, copies)
         out.print(f"{path} will work.", style="green")
         for note in checked.notes:
             out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
@@ -182,6 +183,23 @@ def own_name(path: str) -> str:
     if not file.exists():
         raise DataError(f"{place}: there is no such file or folder")
     return f"{kind or kind_of_path(file)}:{file}"
+
+
+@application.command(name="cache")
+def cache_command(
+    listed: Annotated[bool, typer.Option("--list", help="Say which copies there are.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete them all.")] = False,
+    folder: Annotated[str, typer.Option("--cache", help="The setting cache: their folder.")] = "",
+) -> None:
+    """List or delete the copies of data sets, one's own images among them, that runs keep."""
+    require(listed != clear, "--list", listed, "must be given, or --clear, one of the two")
+    place = cache.cache_folder(folder)
+    there = cache.copies(place)
+    for path, size in there.items():
+        print(f"{size / 2**20:9.1f} MiB  {path.name}")
+    if clear:
+        cache.clear(place)
+    print(f"{place}: {len(there)} copies of {sum(there.values()) / 2**20:.1f} MiB in all" + ", deleted" * clear)
 
 
 @application.command()

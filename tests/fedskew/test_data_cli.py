@@ -10,7 +10,7 @@ import torch
 from command_line import FedSkew
 from PIL import Image
 
-from data import DataSettings, federate, resolve
+from data import DataSettings, federate, load, resolve
 from data.sources.catalog import ALIASES, KNOWN
 from fedskew.cli.class_matrix import draw
 
@@ -176,3 +176,27 @@ def same_samples(settings: DataSettings, sites: Path, names: list[str]) -> None:
                 pairs = torch.stack([mine.groups_N, theirs.groups_N]).unique(dim=1)
                 assert len(pairs[0].unique()) == len(pairs[1].unique()) == pairs.shape[1], "the same samples together"
         assert np.array_equal(federation.tested_C("test", client), site.tested_C("test", 0))
+
+
+def test_copies_are_their_owners_and_can_be_listed_and_deleted(tmp_path: Path, fedskew: FedSkew) -> None:
+    place, images = tmp_path / "cache", np.zeros((4, 4, 4), np.uint8)
+    np.savez(
+        tmp_path / "own.npz", train_images=images, train_labels=[0, 1, 0, 1], test_images=images, test_labels=[0] * 4
+    )
+    settings = DataSettings(f"npz:{tmp_path / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(place))
+    content = load(settings).content
+    (copy,) = place.iterdir()
+    assert {path.stat().st_mode & 0o777 for path in (place, copy)} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in copy.iterdir()} == {0o600}
+    (copy / "train_inputs.npy").chmod(0o644)  # as earlier versions left it
+    assert load(settings).content == content
+    assert (copy / "train_inputs.npy").stat().st_mode & 0o777 == 0o600
+    (place / "mine.txt").write_text("no copy")
+    begun = place / f".own-{'a' * 24}-{'b' * 32}"
+    begun.mkdir()
+    status, output, _ = fedskew("data", "cache", "--list", "--cache", place)
+    assert status == 0 and copy.name in output and "2 copies" in output and copy.is_dir()
+    assert fedskew("data", "cache", "--cache", place)[0] == 2
+    status, output, _ = fedskew("data", "cache", "--clear", "--cache", place)
+    assert status == 0 and "deleted" in output and [path.name for path in place.iterdir()] == ["mine.txt"]
+    assert "0 copies" in fedskew("data", "cache", "--list", "--cache", place)[1]
