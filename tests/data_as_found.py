@@ -48,7 +48,7 @@ def npz(change: Callable[[dict[str, Any]], None] = lambda arrays: None, name: st
     return build
 
 
-def each(kind: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
+def every(kind: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
     """Change the images, or the labels, of every split."""
 
     def apply(arrays: dict[str, Any]) -> None:
@@ -187,29 +187,29 @@ def numbers(folder: Path) -> Path:
 
 
 def names_of_labels(arrays: dict[str, Any]) -> None:
-    each("labels", lambda labels: np.array(["cat", "dog"])[labels])(arrays)
+    every("labels", lambda labels: np.array(["cat", "dog"])[labels])(arrays)
 
 
 UMLAUT = (unicodedata.normalize("NFD", "Lungenentzündung"), "正常")
 CASES: dict[str, Case] = {
     "MedMNIST's npz: labels (N, 1), val split": Case(
-        npz(each("labels", lambda labels: labels[:, None])),
+        npz(every("labels", lambda labels: labels[:, None])),
         ("labels (N, 1) are taken as (N,)", "the validation split is measured beside the test split"),
     ),
-    "npz: float64 in 0..1": Case(npz(each("images", lambda images: images / 255)), ("float64 is taken as float32",)),
-    "npz: uint16": Case(npz(each("images", lambda images: images.astype(np.uint16) * 16)), ("0..65535; the largest",)),
+    "npz: float64 in 0..1": Case(npz(every("images", lambda images: images / 255)), ("float64 is taken as float32",)),
+    "npz: uint16": Case(npz(every("images", lambda images: images.astype(np.uint16) * 16)), ("0..65535; the largest",)),
     "npz: int16 below 0": Case(
-        npz(each("images", lambda images: images.astype(np.int16) - 1000)), settles=("pixel-range=-1000,-745",)
+        npz(every("images", lambda images: images.astype(np.int16) - 1000)), settles=("pixel-range=-1000,-745",)
     ),
     "npz: names as labels": Case(npz(names_of_labels), ("labels that are names",)),
-    "npz: floats as labels": Case(npz(each("labels", lambda labels: labels.astype(float))), ("all whole numbers",)),
-    "npz: channels first": Case(npz(each("images", lambda images: images[:, None])), ("as (channels, height, width)",)),
-    "npz: labels from 1": Case(npz(each("labels", lambda labels: labels + 1)), ("are taken to count from 1",)),
+    "npz: floats as labels": Case(npz(every("labels", lambda labels: labels.astype(float))), ("all whole numbers",)),
+    "npz: channels first": Case(npz(every("images", lambda images: images[:, None])), ("as (channels, height, width)",)),
+    "npz: labels from 1": Case(npz(every("labels", lambda labels: labels + 1)), ("are taken to count from 1",)),
     "npz: several labels": Case(
-        npz(each("labels", lambda labels: np.ones((len(labels), 3), int))), refused="multi-label"
+        npz(every("labels", lambda labels: np.ones((len(labels), 3), int))), refused="multi-label"
     ),
     "npz: volumes": Case(
-        npz(each("images", lambda images: np.zeros((len(images), 5, 5, 5), np.uint8))), settles=("input-shape=5x5x5",)
+        npz(every("images", lambda images: np.zeros((len(images), 5, 5, 5), np.uint8))), settles=("input-shape=5x5x5",)
     ),
     "npz that is a CSV file": Case(table_as_npz, refused="is text, a table by its commas: --set dataset=csv:"),
     "npy of one array": Case(single_array, refused="holds one array: must be an npz file"),
