@@ -8,6 +8,7 @@ from typing import Any
 from client_app.client import Variant
 from client_app.models import PLAIN, ModelSettings
 from client_app.optimizer import TrainingSettings
+from client_app.own_code import load, place_of
 from client_app.variants import VARIANTS
 from data import DataSettings
 
@@ -37,7 +38,7 @@ class Assignment:
                 "training": asdict(self.training),
                 "model": self.model,
                 "model-settings": asdict(self.model_settings),
-                "variants": {variant.name: asdict(variant) for variant in self.variants},
+                "variants": {place_of(type(variant)) or variant.name: asdict(variant) for variant in self.variants},
                 "seed": self.seed,
                 "device": self.device,
                 "folder": str(self.folder),
@@ -47,17 +48,25 @@ class Assignment:
         )
 
     @staticmethod
-    def from_json(text: str) -> "Assignment":
-        """Undo `to_json`."""
+    def from_json(text: str, own_code: bool = True) -> "Assignment":
+        """Undo `to_json`. Without `own_code` no module that the text names is imported, and KeyError is raised."""
         fields: dict[str, Any] = json.loads(text)
         return Assignment(
             data=DataSettings(**fields["data"]),
             training=TrainingSettings(**fields["training"]),
             model=fields["model"],
             model_settings=ModelSettings(**fields["model-settings"]),
-            variants=tuple(VARIANTS[name](**parameters) for name, parameters in fields["variants"].items()),
+            variants=tuple(kind_of(name, own_code)(**stated) for name, stated in fields["variants"].items()),
             seed=fields["seed"],
             device=fields["device"],
             folder=Path(fields["folder"]),
             code=fields["code"],
         )
+
+
+def kind_of(name: str, own_code: bool) -> type[Variant]:
+    """Return a variant's class by its name, or by MODULE:CLASS."""
+    if own_code and ":" in name:
+        kind: type[Variant] = load("method", name, "class")
+        return kind
+    return VARIANTS[name]

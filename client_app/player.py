@@ -170,4 +170,7 @@ def player(assignment: str) -> Player:
 @functools.lru_cache(maxsize=64)
 def site_player(assignment: str, site: Site) -> Player:
     """Return the player of one site; a rehearsal has one a site."""
-    return Player(Assignment.from_json(assignment), site)
+    try:
+        return Player(Assignment.from_json(assignment, own_code=False), site)
+    except KeyError as error:
+        raise NotAgreed(f"the variant {error} is not of this code") from error

@@ -121,7 +121,7 @@ class Run:
         began = time.perf_counter()
         self.resume()
         origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
-        about = {**self.settings.about_weights, **about_data(self.federation, self.settings.agreement)}
+        about = {**self.settings.about_files, **about_data(self.federation, self.settings.agreement)}
         self.folder.write_settings({**origin, **about})
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.settings.agreement is not None:

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 Setting = bool | int | float | str
+GROUP = "fedskew.methods"
+"""The entry points by which installed packages bring methods of their own."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,10 @@ class Method:
     """Settings that the name stands for, below what the user states."""
     fixed: Mapping[str, Setting] = field(default_factory=dict)
     """Settings without which the name would be wrong: stating another value is an error."""
+    parts: tuple[Any, ...] = ()
+    """The classes of a user's own parts, which are in no list before the method is loaded."""
+    source: str = ""
+    """Of a user's own method a hash of its sources; loading it sets that."""
 
     @property
     def serving(self) -> tuple[str, ...]:

@@ -4,16 +4,14 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import strategies
 from client_app.client import Variant
-from client_app.discovery import parts_in
 from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS, Method, Setting
+from server_app.own_method import find
 from strategies.fedavg import FedAvg
+from strategies.registry import SERVER_METHODS
 from strategies.server import ServerMethod
-
-SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,14 @@ def compose(method: str) -> Parts:
     """Return the parts of e.g. `fedshift+fedbn+iwds`. Raises SettingError naming both sides of a contradiction."""
     names = [name.strip() for name in method.split("+")]
     for name in names:
-        if name not in METHODS:
+        if find(name) is None:
             if "," in name:
                 raise SettingError("method", method, "+ composes methods; `fedskew run --method A,B` compares several")
             near = difflib.get_close_matches(name, METHODS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
             raise SettingError("method", method, f"{name or 'an empty name'} is no method; {hint}")
-    members = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
+    chosen = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
+    members = sorted(chosen, key=lambda member: member.name if member.source else "")  # or loaded
     variants = tuple(sorted({variant for member in members for variant in member.variants}))
     corrections = [name for name in variants if VARIANTS[name].corrects_prior]
     samplers = [member.name for member in members if any(VARIANTS[name].draws_samples for name in member.variants)]

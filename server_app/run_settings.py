@@ -13,14 +13,17 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from client_app.assignment import Assignment
 from client_app.client import Variant
-from client_app.models import MODELS, ModelSettings, is_own_model, source_hash
+from client_app.models import MODELS, ModelSettings, is_own_model
 from client_app.models.backbone import is_backbone, sha256_of, width_of
 from client_app.optimizer import TrainingSettings
+from client_app.own_code import file_hash
 from client_app.process import code_version
 from data import DataSettings, OneOf, Rule, Settings
 from data.sources.agreement import Agreement
 from data.sources.catalog import is_sites
 from data.sources.sites import agreement_of, in_messages
+from server_app.methods import METHODS
+from server_app.own_method import register, sources_of
 from server_app.parts import Parts
 from strategies.adaptive_optimizer import RULES, AdaptiveOptimizer
 from strategies.exchange import ExchangeSettings
@@ -43,7 +46,9 @@ class GeneralSettings(Settings):
     """What is run, for how long, and where the results go."""
 
     method: str = "fedshift"
-    """One method, or several that compose, as in fedshift+fedbn+iwds."""
+    """One method, or several that compose, as in fedshift+fedbn+iwds; one's own as MODULE:CLASS."""
+    method_settings: str = ""
+    """For `flwr run`, which takes no other key: settings of one's own method, as JSON {"my-part.power": 0.5}."""
     model: Annotated[str, MODEL] = "auto"
     """A model of `fedskew list models`, one's own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
     auto is the papers' choice for the data."""
@@ -116,9 +121,21 @@ class RunSettings:
     monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
 
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Arrive in another process, which then knows the user's own methods as well."""
+        vars(self).update(state)
+        register(self.general.method)
+
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
         return {group.key(field.name): getattr(group, field.name) for group in self.groups() for field in fields(group)}
+
+    def run_config(self) -> dict[str, Scalar]:
+        """Return every setting in force as `flwr run` takes them, which lets no key through that it does not know."""
+        extra = {part.name for name in self.parts.names for part in METHODS[name].parts}
+        flat = self.flat()
+        apart = {key: flat.pop(key) for key in list(flat) if key.rpartition(".")[0] in extra}
+        return {**flat, **({"method-settings": json.dumps(apart)} if apart else {})}
 
     def groups(self) -> tuple[Settings, ...]:
         """Return the settings in groups: the run's own, then those of the method's parts."""
@@ -131,9 +148,10 @@ class RunSettings:
         return (width_of(self.general.model),) if self.model.freeze == "all" else self.data.shape
 
     @property
-    def about_weights(self) -> dict[str, str]:
-        """The sha256 of the file that a backbone begins with, for the run's record; nothing where there is none."""
-        return {"weights-sha256": sha256_of(self.model.weights)} if self.model.weights else {}
+    def about_files(self) -> dict[str, object]:
+        """The sha256 of the file that a backbone begins with and of one's own methods' sources, for the run's record."""
+        weights = {"weights-sha256": sha256_of(self.model.weights)} if self.model.weights else {}
+        return {**weights, **({"method's-files": files} if (files := sources_of(self.parts.names)) else {})}
 
     @cached_property
     def agreement(self) -> Agreement | None:
@@ -165,11 +183,13 @@ class RunSettings:
         if self.model.weights:
             settings["weights"] = sha256_of(self.model.weights)  # wherever the file lies
         if is_own_model(self.general.model):
-            settings["model's file"] = source_hash(self.general.model)
+            settings["model's file"] = file_hash(self.general.model)
+        if sources := sources_of(self.parts.names):
+            settings["method's files"] = sources
         code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
         name = self.data.dataset if self.agreement is None else f"sites-{self.agreement.name}"
         data = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
-        return f"{data}-{self.general.method}-seed{self.general.seed}-{code}"
+        return f"{data}-{self.general.method.replace(':', '.')}-seed{self.general.seed}-{code}"
 
     @property
     def folder(self) -> Path:

@@ -1,8 +1,10 @@
 """From what a user states to a run's settings: parsed strictly, resolved fully; defaults, explanations, flwr's TOML."""
 
 import ast
+import contextlib
 import difflib
 import inspect
+import json
 import re
 import statistics
 import sys
@@ -22,6 +24,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.sources.catalog import is_sites
+from server_app.own_method import register, sources_of
 from server_app.parts import Parts, compose, section_types
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.suitable_model import suitable_model
@@ -54,6 +57,8 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     Raises SettingError, naming the key, the value and the rule, for an unknown key, a wrong type, a value out of range,
     a contradiction, and a setting that would have no effect.
     """
+    config = with_method_settings(config)
+    register(str(config.get("method", "")))
     known, values = defaults(), {}
     for key, value in config.items():
         if key not in known:
@@ -105,6 +110,19 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     )
 
 
+def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings with those that method-settings holds. Raises SettingError where that is no such JSON."""
+    if not (text := config.get("method-settings", "")):
+        return config
+    try:
+        stated = json.loads(text)
+    except (TypeError, ValueError):
+        stated = None
+    rule = 'must be JSON of settings by key: {"my-part.power": 0.5}'
+    require(isinstance(stated, dict) and all("." in key for key in stated), "method-settings", text, rule)
+    return {**config, "method-settings": "", **stated}
+
+
 def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> DataSettings:
     """Return the data's settings with mean and std of the weights' own training, where they are not stated."""
     known = normalization_of(model)
@@ -136,6 +154,7 @@ def check_between_sites(
     rule = f"{beside}: no site imports a module that a message names"
     general.require(":" not in general.model, "model", rule)
     about.require(not about.weights, "weights", f"{beside}: no site reads a file that a message names")
+    general.require(not sources_of(parts.names), "method", rule)
     general.require(general.participation == 1, "participation", f"{beside}: every site that is there takes part")
     for name in parts.serving:
         needs = sections[name].needs_holdout
@@ -214,6 +233,10 @@ def parse_text(assignment: str) -> tuple[str, Scalar]:
                 return key, kind(text)
             except ValueError:
                 continue
+    if key not in kinds and "." in key:  # of a method of the user's own, which is not loaded yet
+        with contextlib.suppress(ValueError):
+            stated = json.loads(text)
+            return key, stated if isinstance(stated, bool | int | float) else text
     return key, text
 
 
@@ -236,7 +259,7 @@ def explanations() -> dict[str, str]:
                 match line, below:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
                         result[group.key(name)] = " ".join(str(text).split())
-    return {key: result[key] for key in defaults()}
+    return {key: result.get(key, "") for key in defaults()}
 
 
 def as_toml() -> str:

@@ -1,15 +1,12 @@
 """A user's own model: the setting model = MODULE:FUNCTION."""
 
-import hashlib
-import importlib
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from client_app.models.backbone import is_backbone
 from client_app.models.classifier import Classifier
+from client_app.own_code import load
 from data import SettingError, require
 
 
@@ -21,11 +18,10 @@ def is_own_model(name: str) -> bool:
 def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     """Return what FUNCTION of MODULE makes of the inputs' shape and the number of classes.
 
-    The module must be importable wherever a client runs.
     Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
     head and whose head has `classes` outputs and a bias.
     """
-    model = _model(name, _function(name), shape, classes)
+    model = _model(name, load("model", name, "function"), shape, classes)
     kind = type(model).__name__
     require(isinstance(model, Classifier), "model", name, f"must return a client_app.models.Classifier, not {kind}")
     head = model.head
@@ -45,29 +41,6 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     )
     require(features.shape == (2, head.in_features), "model", name, rule)
     return model
-
-
-def source_hash(name: str) -> str:
-    """Return a hash of the module's file, or nothing where there is no such file; the run's id follows it."""
-    try:
-        spec = importlib.util.find_spec(name.partition(":")[0])
-        return hashlib.sha256(Path(str(spec and spec.origin)).read_bytes()).hexdigest()
-    except (ImportError, ValueError, OSError):  # whoever builds the model says what is wrong
-        return ""
-
-
-def _function(name: str) -> Callable[..., Classifier]:
-    module_name, _, function_name = name.partition(":")
-    require(bool(module_name and function_name), "model", name, "must be MODULE:FUNCTION")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail in any way
-        raise SettingError("model", name, f"{module_name} cannot be imported: {error}") from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise SettingError("model", name, f"{module_name} has no function {function_name}")
-    checked: Callable[..., Classifier] = function
-    return checked
 
 
 def _model(name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int) -> Classifier:

@@ -2,13 +2,14 @@
 
 import json
 from enum import StrEnum
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
 
 from fedskew.cli.terminal import ExperimentsFile, console
 from fedskew.terminal_table import named, terminal_table
-from server_app.methods import METHODS
+from server_app.methods import GROUP, METHODS, Method
 
 
 class Topic(StrEnum):
@@ -18,6 +19,22 @@ class Topic(StrEnum):
     settings = "settings"
     models = "models"
     experiments = "experiments"
+
+
+def installed_methods() -> list[Method]:
+    """Return what installed packages bring; one that breaks the contract with the reason for what it does."""
+    if not entry_points(group=GROUP):
+        return []
+    from data import SettingError
+    from server_app.own_method import find, installed  # with torch
+
+    methods = []
+    for name in installed():
+        try:
+            methods.append(find(name) or Method(name, "", "", ""))
+        except SettingError as error:
+            methods.append(Method(name, f"refused: {error.rule}", "-", "-"))
+    return methods
 
 
 def list_topic(
@@ -32,7 +49,7 @@ def list_topic(
             {"method": method.name, "what": method.what,
              "parts": "+".join((*method.variants, *method.serving)) or "fedavg",
              "uploads beside the model": method.reveals, "paper": method.paper}
-            for method in METHODS.values()
+            for method in (*METHODS.values(), *installed_methods())
         ]  # fmt: skip
     elif topic is Topic.settings:
         from server_app.settings import defaults, explanations  # with torch, a second; so are the others

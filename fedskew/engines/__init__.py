@@ -94,7 +94,7 @@ def on_ray(
     with folder.begin(settings, federation, tell) as finished:  # the ServerApp takes the lock when this lets it go
         if finished is not None:
             return finished
-    config = settings.going_on().flat()
+    config = settings.going_on().run_config()
     log = folder.path / "flwr.log"
     with following(folder, tell):
         launch(

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import tomli_w
 
+from client_app.own_code import FOLDER
 from data.text import spoken
 from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
 from fedskew.interrupt import one_interrupt
@@ -114,6 +115,7 @@ class _Flower:
         self.path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         defaults = DEFAULTS | {"RAY_TMPDIR": str(home)}
         self.environment = defaults | os.environ | mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
+        self.environment.setdefault(FOLDER, str(Path.cwd()))  # where the user's own modules lie
         self.started: list[subprocess.Popen[bytes]] = []
         (home / "empty").mkdir()  # a neutral working directory: clients import from there first
 

@@ -13,7 +13,7 @@ from data.sources.catalog import is_own, members
 from fedskew.export.model_folder import Description
 from fedskew.markdown import escaped
 from fedskew.numbers import percent
-from server_app.methods import METHODS
+from server_app.own_method import find
 from server_app.parts import compose, row_name
 from server_app.record import ModelNumbers
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
@@ -52,7 +52,7 @@ def model_card(
         classes=about.class_names,
         data=data,
         finished=finished,
-        methods=[METHODS[name] for name in names],
+        methods=[find(name) for name in names],
         models=models,
         row=row(settings["method"], about.model),
         rows={name: row(settings["method"], name) for name in models},

@@ -1,7 +1,7 @@
 """The units of a record's numbers: shares are in percent, the others say what they are."""
 
-from server_app.parts import SERVER_METHODS
 from server_app.record import BY_CLASS
+from strategies.registry import SERVER_METHODS
 from strategies.server import Unit
 
 UNITS = {"loss": Unit.NATS, "bytes-down": Unit.NONE, "bytes-up": Unit.NONE}

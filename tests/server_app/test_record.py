@@ -16,10 +16,10 @@ from data.sources.catalog import domain_names, members
 from fedskew.experiments.experiments import load_experiments
 from fedskew.report.units import UNITS, unit_of
 from fedskew.sites import site_names
-from server_app.parts import SERVER_METHODS
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
 from server_app.results import RunFolder, line_of
 from strategies.movement import Movement
+from strategies.registry import SERVER_METHODS
 from strategies.server import Unit
 
 Train = Callable[..., Outcome]

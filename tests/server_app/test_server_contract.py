@@ -9,7 +9,7 @@ import torch
 from in_process import SERVER_SMALL, Outcome
 
 from server_app.methods import METHODS
-from server_app.parts import SERVER_METHODS
+from strategies.registry import SERVER_METHODS
 from strategies.server import Server, ServerMethod
 
 PLACES = ("combine", "monitor", "deploy", "deploy_finally")

@@ -1,0 +1,7 @@
+"""Server methods: one file each, known by being here."""
+
+import strategies
+from client_app.discovery import parts_in
+from strategies.server import ServerMethod
+
+SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)

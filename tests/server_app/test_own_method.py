@@ -1,0 +1,249 @@
+"""A method of the user's own: loaded by MODULE:CLASS, tried, composed, hashed, refused with the reason."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedskew
+from client_app.assignment import Assignment
+from client_app.own_code import FOLDER
+from client_app.variants import VARIANTS
+from data import SettingError
+from server_app.methods import METHODS
+from server_app.settings import defaults, parse, parse_text
+from strategies.registry import SERVER_METHODS
+
+MODULE = """
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from client_app.client import Contribution, Variant
+from server_app.methods import Method
+from strategies.server import ServerMethod
+
+
+@dataclass(frozen=True)
+class Halved(Variant):
+    name: ClassVar[str] = "halved"
+    share: float = 0.5
+
+    def loss_weights(self, client, logits_BC, labels_B):
+        return self.share * torch.ones_like(logits_BC[:, 0])
+
+
+@dataclass(frozen=True)
+class Counting(Variant):
+    name: ClassVar[str] = "counting"
+
+    def after(self, client, trained):
+        return Contribution(upload={"counts": client.counts_C})
+
+    def upload_bytes(self, model, classes_held):
+        return 8 * model.head.out_features
+
+
+@dataclass(frozen=True)
+class Largest(ServerMethod):
+    name: ClassVar[str] = "largest"
+    consumes: ClassVar[str] = "counting"
+
+    def accepts(self, server, upload):
+        assert upload["counts"].shape == (server.model.head.out_features,)
+
+    def combine(self, server, state, updates):
+        return max(updates, key=lambda update: update.uploads["counting"]["counts"].max().item()).shared, {}
+
+
+PAIR = Method("pair", "the client of the largest class wins", "made up", "class counts", ("counting",), "largest",
+              parts=(Counting, Largest))
+
+
+class Bare(Halved):
+    pass
+
+
+@dataclass(frozen=True)
+class Nameless(Variant):
+    share: float = 0.5
+
+
+@dataclass(frozen=True)
+class Taken(Variant):
+    name: ClassVar[str] = "proximal"
+
+
+@dataclass(frozen=True)
+class Listing(Variant):
+    name: ClassVar[str] = "listing"
+    shares: tuple = ()
+
+
+@dataclass(frozen=True)
+class Idle(ServerMethod):
+    name: ClassVar[str] = "idle"
+
+
+@dataclass(frozen=True)
+class Dividing(Variant):
+    name: ClassVar[str] = "dividing"
+
+    def loss_weights(self, client, logits_BC, labels_B):
+        return (1 / client.counts_C).to(logits_BC)[labels_B] * (1 / client.counts_C.min().item())
+
+
+@dataclass(frozen=True)
+class Rolling(Variant):
+    name: ClassVar[str] = "rolling"
+
+    def loss_weights(self, client, logits_BC, labels_B):
+        return random.random() * torch.ones_like(logits_BC[:, 0])
+
+
+@dataclass(frozen=True)
+class Spoiling(Variant):
+    name: ClassVar[str] = "spoiling"
+
+    def after(self, client, trained):
+        next(iter(client.start.values())).zero_()
+        return Contribution()
+
+
+@dataclass(frozen=True)
+class Zeroing(ServerMethod):
+    name: ClassVar[str] = "zeroing"
+
+    def combine(self, server, state, updates):
+        for tensor in updates[0].shared.values():
+            tensor.zero_()
+        return updates[0].shared, {}
+
+
+@dataclass(frozen=True)
+class Infinite(ServerMethod):
+    name: ClassVar[str] = "infinite"
+
+    def combine(self, server, state, updates):
+        return {name: tensor / 0 for name, tensor in updates[0].shared.items()}, {}
+
+
+@dataclass(frozen=True)
+class Shrunk(ServerMethod):
+    name: ClassVar[str] = "shrunk"
+
+    def combine(self, server, state, updates):
+        return dict(list(updates[0].shared.items())[:-1]), {}
+
+
+def function():
+    return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a module of methods, which is forgotten again."""
+    (tmp_path / "my_methods.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for registry in (METHODS, VARIANTS, SERVER_METHODS):
+        for name in registry:
+            monkeypatch.setitem(registry, name, registry[name])  # type: ignore[attr-defined]
+    known = [(registry, set(registry)) for registry in (METHODS, VARIANTS, SERVER_METHODS)]
+    yield tmp_path
+    sys.modules.pop("my_methods", None)
+    for registry, names in known:
+        for name in set(registry) - names:
+            del registry[name]  # type: ignore[attr-defined]
+
+
+def test_it_composes_and_its_settings_are_settings() -> None:
+    mine = parse({"method": "fedbn+my_methods:Halved", "model": "mlp-bn", "halved.share": 0.25})
+    assert [variant.name for variant in mine.variants] == ["halved", "local-batch-norm"]
+    assert mine.flat()["halved.share"] == 0.25 and "fedbn+my_methods.Halved" in mine.run_id
+    assert mine.run_id == parse({**mine.flat(), "method": "my_methods:Halved+fedbn"}).run_id
+    assert parse_text("halved.share=0.5") == ("halved.share", 0.5) and "halved.share" in defaults()
+    with pytest.raises(SettingError, match=r"halved.share = 'x': must be a number"):
+        parse({"method": "my_methods:Halved", "halved.share": "x"})
+    with pytest.raises(SettingError, match=r"scaffold and my_methods:PAIR want to combine"):
+        parse({"method": "my_methods:PAIR+scaffold"})
+
+
+def test_flower_takes_its_settings_in_the_one_key_that_there_is() -> None:
+    mine = parse({"method": "my_methods:Halved", "halved.share": 0.25})
+    config = mine.run_config()
+    assert "halved.share" not in config and json.loads(str(config["method-settings"])) == {"halved.share": 0.25}
+    assert parse(config).run_id == mine.run_id
+    for wrong in ("{", "3", '{"rounds": 2}'):
+        with pytest.raises(SettingError, match=r"method-settings = .*must be JSON of settings by key"):
+            parse({"method": "my_methods:Halved", "method-settings": wrong})
+
+
+def test_another_source_is_another_run(folder: Path) -> None:
+    before = parse({"method": "my_methods:Halved"}).run_id
+    assert parse({"method": "my_methods:Halved"}).run_id == before
+    del METHODS["my_methods:Halved"], sys.modules["my_methods"]
+    (folder / "my_methods.py").write_text(MODULE + "# changed\n")
+    assert parse({"method": "my_methods:Halved"}).run_id != before
+
+
+def test_clients_load_it_and_sites_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = parse({"method": "my_methods:Halved", "halved.share": 0.25}).assignment()
+    text = mine.to_json()
+    assert Assignment.from_json(text) == mine
+    del sys.modules["my_methods"]
+    with pytest.raises(KeyError, match="my_methods:Halved"):
+        Assignment.from_json(text, own_code=False)
+    assert "my_methods" not in sys.modules
+
+
+def test_the_folder_comes_last_and_may_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "data.py").write_text("raise SystemExit")
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv(FOLDER, str(folder))
+    assert fedskew.check_method("my_methods:Halved").source and sys.path[-1] == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("function", "must be a class or a Method"),
+        ("Method", "must be a Variant (client_app.client) or a ServerMethod"),
+        ("Bare", "Bare must be a @dataclass(frozen=True)"),
+        ("Nameless", "Nameless.name must be words like my-part"),
+        ("Taken", "Taken.name is proximal, and there is such a part already"),
+        ("Listing", "Listing.shares must have a default that is a number, text, or true or false"),
+        ("Idle", "Idle must fill one of combine, monitor, deploy, and fills none"),
+        ("Largest", "there is no part counting: name its class in parts"),
+        ("Counting", "upload 'counting' is not one that fedavg takes"),
+        ("Dividing", "fails on clients with ((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError"),
+        ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
+        ("Spoiling", "changes what the client gives it"),
+        ("Zeroing", "changes what the server gives it"),
+        ("Infinite", "that is not finite"),
+        ("Shrunk", "makes another model"),
+    ],
+)
+def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse({"method": f"my_methods:{name}"})
+    assert str(caught.value).startswith(f"method = 'my_methods:{name}': breaks the contract of methods: ")
+    assert reason in str(caught.value) and f"my_methods:{name}" not in METHODS
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("my_methods:", "must be MODULE:CLASS"),
+        ("nowhere:Halved", "nowhere cannot be imported: No module named 'nowhere'"),
+        ("my_methods:Whole", "my_methods has no class Whole"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(name: str, reason: str) -> None:
+    with pytest.raises(SettingError, match=f"^method = '{name}': {reason}$"):
+        parse({"method": name})
