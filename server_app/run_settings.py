@@ -149,7 +149,7 @@ class RunSettings:
 
     @property
     def about_files(self) -> dict[str, object]:
-        """The sha256 of the file that a backbone begins with and of one's own methods' sources, for the run's record."""
+        """The sha256 of the file that a backbone begins with, and of one's own methods' sources, for the record."""
         weights = {"weights-sha256": sha256_of(self.model.weights)} if self.model.weights else {}
         return {**weights, **({"method's-files": files} if (files := sources_of(self.parts.names)) else {})}
 
