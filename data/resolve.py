@@ -130,7 +130,7 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
     """The sites that one's own table names."""
-    if not settings.dataset.startswith("csv:"):
+    if not settings.dataset.startswith(("csv:", "hf:")):
         return ()
     from data.sources.own import sites_of  # it loads torch, and most have no table
 
@@ -187,7 +187,7 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            vectors = name.startswith(("npz:", "csv:")) or (name in KNOWN and len(KNOWN[name].shape) == 1)
+            vectors = name.startswith(("npz:", "csv:", "medmnist:")) or (name in KNOWN and len(KNOWN[name].shape) == 1)
             require(image or vectors, "input-shape", settings.input_shape, rule)
         return shape
     for name in names:

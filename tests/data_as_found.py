@@ -186,6 +186,29 @@ def numbers(folder: Path) -> Path:
     return folder / "cells.csv"
 
 
+def hugging_face(*columns: str) -> Build:
+    """What save_to_disk of the datasets library leaves, of those columns of image, label, hospital."""
+
+    def build(folder: Path) -> Path:
+        import datasets
+
+        values: dict[str, Any] = {
+            "image": [Image.fromarray(pixels) for pixels in BYTES],
+            "label": LABELS.tolist(),
+            "hospital": ["NS"[k // 2 % 2] for k in range(24)],
+        }
+        types: dict[str, Any] = {
+            "image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "hospital": datasets.Value("string"),
+        }  # fmt: skip
+        chosen = {name: types[name] for name in columns}
+        part = datasets.Dataset.from_dict({name: values[name] for name in columns}, datasets.Features(chosen))
+        part.save_to_disk(str(folder / "saved"))
+        return folder / "saved"
+
+    return build
+
+
 def names_of_labels(arrays: dict[str, Any]) -> None:
     every("labels", lambda labels: np.array(["cat", "dog"])[labels])(arrays)
 
@@ -203,7 +226,7 @@ CASES: dict[str, Case] = {
     ),
     "npz: names as labels": Case(npz(names_of_labels), ("labels that are names",)),
     "npz: floats as labels": Case(npz(every("labels", lambda labels: labels.astype(float))), ("all whole numbers",)),
-    "npz: channels first": Case(npz(every("images", lambda images: images[:, None])), ("as (channels, height, width)",)),
+    "npz: channels first": Case(npz(every("images", lambda images: images[:, None])), ("(channels, height, width)",)),
     "npz: labels from 1": Case(npz(every("labels", lambda labels: labels + 1)), ("are taken to count from 1",)),
     "npz: several labels": Case(
         npz(every("labels", lambda labels: np.ones((len(labels), 3), int))), refused="multi-label"
@@ -266,4 +289,10 @@ CASES: dict[str, Case] = {
     ),
     "csv: two labels": Case(rows("path", "label", "diagnosis"), settles=("columns=label=label",)),
     "csv: numbers": Case(numbers),
+    "hf: a folder of the datasets library": Case(
+        hugging_face("image", "label", "hospital"), ("a fifth does",), module="datasets"
+    ),
+    "hf: without a label": Case(
+        hugging_face("image", "hospital"), refused="0 columns look like labels", module="datasets"
+    ),
 }  # fmt: skip

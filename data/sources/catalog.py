@@ -260,7 +260,7 @@ ALIASES = {
 """Names for the papers' sets of domains, in the papers' order."""
 
 DOMAINS_PREFIX = "domains:"
-OWN_PREFIXES = ("npz:", "folder:", "csv:")
+OWN_PREFIXES = ("npz:", "folder:", "csv:", "medmnist:", "hf:")
 NAMED_KINDS = ("medmnist", "hf")
 """Kinds of one's own data that may go by a name instead of a path."""
 SITES_PREFIX = "sites:"

@@ -1,6 +1,7 @@
 """Images that stay in their files until they are needed."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,6 +86,13 @@ class ImageFiles:
         assert dim == 0
         # of named data sets alone, all of whose files are of 8 bits
         return torch.from_numpy(self.decoded(indices.numpy())).movedim(-1, 1)
+
+
+def joined(images: Iterable[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Images of one shape as an array (N, H, W, C): of bytes, or float32 on the scale 0..1 if one is."""
+    every = list(images)
+    mixed = len({image.dtype for image in every}) > 1
+    return np.stack([as_float(image) if mixed and image.dtype == np.uint8 else image for image in every])
 
 
 def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.settings import DataError, DataSettings
-from data.sources import arrays, folders, table
+from data.sources import arrays, folders, hugging_face, medmnist, table
 from data.sources.splits import Guess, Raw
 
 Classes = tuple[str, ...]
@@ -40,6 +40,10 @@ def all_files(path: Path, settings: DataSettings) -> list[Path]:
 KINDS = {
     "npz": Kind(lambda path, classes, shape, settings: arrays.read_npz(path, settings), arrays.look, one_file),
     "folder": Kind(folders.read_folder, folders.look, all_files),
+    "medmnist": Kind(
+        lambda path, classes, shape, settings: medmnist.read(path, settings), medmnist.look, medmnist.files
+    ),
+    "hf": Kind(hugging_face.read, hugging_face.look, hugging_face.files),
     "csv": Kind(table.read_csv, table.look, table.files_of_table),
 }
 
@@ -51,6 +55,8 @@ def kind_of(name: str) -> Kind:
 
 def kind_of_path(path: Path) -> str:
     """The kind of data that a file or folder is, by its name."""
+    if any((path / name).is_file() for name in hugging_face.SAVED):
+        return "hf"
     return "folder" if path.is_dir() else "csv" if path.suffix.lower() == ".csv" else "npz"
 
 
@@ -77,7 +83,10 @@ def look(name: str, settings: DataSettings) -> Guess:
 
 def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
     """The sites that a table of one's own names; none where it has none, or is not there. Raises DataError."""
-    return table.sites_of(path_of(dataset, settings), settings) if dataset.startswith("csv:") else ()
+    path = path_of(dataset, settings)
+    if dataset.startswith("hf:"):
+        return hugging_face.belonging(path, settings).sites
+    return table.sites_of(path, settings) if dataset.startswith("csv:") else ()
 
 
 def seen(name: str, settings: DataSettings) -> dict[str, str]:

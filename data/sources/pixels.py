@@ -35,7 +35,11 @@ def open_image(
         DataError: a file that is missing, no image, one whose black and white nothing says, or of more pixels than
             max-image-pixels, which are counted before it takes memory for them.
     """
-    image = decode(file, channels, settings or DataSettings())
+    return brought(decode(file, channels, settings or DataSettings()), channels, size, central)
+
+
+def brought(image: Image.Image, channels: int, size: tuple[int, int] | None = None, central: bool = False) -> Pixels:
+    """An image of mode L, RGB or F as pixels of a size (width, height), as open_image says."""
     box = None
     if size is not None and central:
         scale = 7 / 8 * min(image.width / size[0], image.height / size[1])
@@ -81,14 +85,19 @@ def _with_pil(file: Path, channels: int, settings: DataSettings) -> Image.Image:
             with Image.open(file) as opened:
                 if opened.format == "TIFF":
                     opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
-                if opened.mode in EIGHT_BIT:
-                    grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
-                    return opened.convert("L" if grey else "RGB")
-                span = (0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None
-                numbers = np.asarray(opened).astype(np.float32)
-                return Image.fromarray(scaled(file, f"mode {opened.mode}: pixels", numbers, span, settings))
+                return from_pil(file, opened, channels, settings)
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def from_pil(file: Path, opened: Image.Image, channels: int, settings: DataSettings) -> Image.Image:
+    """An image of any of PIL's modes as L, RGB or F. Raises DataError for numbers of no known scale."""
+    if opened.mode in EIGHT_BIT:
+        grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
+        return opened.convert("L" if grey else "RGB")
+    span = (0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None
+    numbers = np.asarray(opened).astype(np.float32)
+    return Image.fromarray(scaled(file, f"mode {opened.mode}: pixels", numbers, span, settings))
 
 
 def why_not(file: Path, error: Exception) -> str:
