@@ -53,7 +53,12 @@ def with_features(federation: Federation, model: str, settings: ModelSettings, f
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
     """Return the indices, in order, of what anybody holds of a split."""
     unseen, val = federation.unseen, federation.dataset.val_labels
-    train = [*federation.train_indices, federation.holdout_indices, *([] if unseen is None else [unseen.train])]
+    train = [
+        *federation.train_indices,
+        federation.holdout_indices,
+        *(federation.validation_indices or ()),
+        *([] if unseen is None else [unseen.train]),
+    ]
     test = [federation.global_test, *([] if unseen is None else [unseen.test])]
     held = {"train": np.unique(np.concatenate(train)), "test": np.unique(np.concatenate(test))}
     return held if val is None else {**held, "val": np.arange(len(val))}

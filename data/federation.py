@@ -1,6 +1,5 @@
 """The data of all clients: what is drawn from a data set by a seed, and who holds which part of it."""
 
-import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -14,7 +13,7 @@ from data.datasets import Dataset, load, without_samples
 from data.deal import deal
 from data.long_tail import long_tail
 from data.partition_file import Dealt, path_of, read, save
-from data.partitions import Indices, by_domain
+from data.partitions import Indices, by_domain, hash_of
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.resolve import resolve
 from data.rules import SettingError, require
@@ -24,6 +23,7 @@ from data.sources.catalog import is_sites
 from data.sources.files import ImageFiles
 from data.sources.sites import agreement_of
 from data.unseen_domain import UnseenDomain, left_out, without
+from data.validation import cut_off
 
 KEPT = 64
 """Clients' tensors that a federation keeps; together they are at most one copy of the training and of the test set."""
@@ -52,6 +52,8 @@ class Federation:
     """Over the data's contents and all indices: equal hashes are the same samples at the same clients."""
     unseen: UnseenDomain | None = None
     """The domain that no client holds; None where there is none."""
+    validation_indices: tuple[Indices, ...] | None = None
+    """Sorted indices into the training set of what each client keeps for validation; None where nothing was cut off."""
     _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
 
     @property
@@ -74,16 +76,27 @@ class Federation:
         return self._samples("test", client if self.test_indices is not None else None, device)
 
     def validation(self, client: int | None = None, device: str = "cpu") -> Samples | None:
-        """The validation samples of one client, or all of them; None where the data have none."""
+        """The validation samples of one client, or all of them; None where the data have none.
+
+        As with the test set, without domains every client's are all of them.
+        """
+        if self.validation_indices is not None:
+            return self._samples("cut", client if self.test_indices is not None else None, device)
         return None if self.dataset.val_labels is None else self._samples("val", client, device)
+
+    @property
+    def validated(self) -> bool:
+        """Whether there are validation samples."""
+        return self.validation_indices is not None or self.dataset.val_labels is not None
 
     def tested_C(self, kind: str, client: int) -> NDArray[np.int64]:
         """Return (C,): what of each class `client` is tested on, with kind `test` or `validation`; subjects, where
         samples are parts of one."""
-        split = "val" if kind == "validation" else kind
-        shared = split == "test" and self.test_indices is None
+        cut = "val" if self.validation_indices is None else "cut"
+        split = cut if kind == "validation" else kind
+        shared = split != "val" and self.test_indices is None
         indices = self._indices(split, None if shared else client)
-        labels_N = getattr(self.dataset, f"{split}_labels")[indices]
+        labels_N = getattr(self.dataset, f"{'train' if split == 'cut' else split}_labels")[indices]
         if split == "test" and self.dataset.test_groups is not None:
             labels_N = labels_N[np.unique(self.dataset.test_groups[indices], return_index=True)[1]]
         return np.bincount(labels_N, minlength=self.dataset.num_classes).astype(np.int64)
@@ -119,7 +132,7 @@ class Federation:
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
         key = (split, client, device)
         if key not in self._kept:
-            source = "train" if split == "holdout" else split.removeprefix("unseen-")
+            source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
             augmentation = self.augmentation if split == "train" else "none"
             self._kept[key] = self.at(source, self._indices(split, client), device, augmentation)
         self._kept.move_to_end(key)
@@ -133,6 +146,9 @@ class Federation:
             return self.train_indices[client]
         if split == "holdout":
             return self.holdout_indices
+        if split == "cut" and self.validation_indices is not None:
+            kept = self.validation_indices
+            return np.sort(np.concatenate(kept)) if client is None else kept[client]
         if split.startswith("unseen-") and self.unseen is not None:
             return self.unseen.train if split == "unseen-train" else self.unseen.test
         if split == "test":
@@ -157,7 +173,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         return _of_sites(settings)
     data = load(settings)
     if settings.partition_file:
-        return _from_file(settings, data)
+        return _from_file(settings, data, seed)
     everything = np.arange(len(data.train_labels), dtype=np.int64)
     holdout, train = everything[:0], everything
     if per_class := settings.holdout_per_class:  # before anything else is drawn: the pool is still balanced
@@ -185,7 +201,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
-    return _federation(settings, data, parts, global_test, domains, holdout, unseen)
+    return _federation(settings, data, parts, global_test, domains, holdout, unseen, seed)
 
 
 def save_partition(federation: Federation, path: Path) -> None:
@@ -210,7 +226,7 @@ def _of_sites(settings: DataSettings) -> Federation:
     return Federation(data, parts, parts, domains, none, counts_KC, settings.augmentation, none, data.content)
 
 
-def _from_file(settings: DataSettings, data: Dataset) -> Federation:
+def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
     dealt = read(settings.partition_file)
     if dealt.content != data.content:
         raise DataError(
@@ -228,7 +244,7 @@ def _from_file(settings: DataSettings, data: Dataset) -> Federation:
     rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
     stated = settings.holdout_per_class * max(1, len(data.domain_names))  # it is drawn from every domain
     require(bool((held_C == stated).all()), "holdout-per-class", settings.holdout_per_class, rule)
-    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout)
+    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout, None, seed)
 
 
 def _federation(
@@ -238,8 +254,14 @@ def _federation(
     global_test: Indices,
     domains: tuple[int, ...] | None,
     holdout: Indices,
-    unseen: UnseenDomain | None = None,
+    unseen: UnseenDomain | None,
+    seed: int,
 ) -> Federation:
+    kept: tuple[Indices, ...] | None = None
+    if share := settings.validation_fraction:
+        rule = f"has no effect: {settings.dataset} brings validation data of its own"
+        require(data.val_labels is None, "validation-fraction", share, rule)
+        parts, kept = cut_off(data.train_labels, parts, share, generator(seed, "validation"))
     test_parts: tuple[Indices, ...] | None = None
     if data.test_domains is not None and domains is not None:
         of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))
@@ -248,6 +270,7 @@ def _federation(
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
     groups = [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
     groups += [[unseen.train, unseen.test]] if unseen is not None else []
+    groups += [list(kept)] if kept is not None else []
     return Federation(
         data,
         tuple(parts),
@@ -257,8 +280,9 @@ def _federation(
         counts_KC,
         settings.augmentation,
         holdout,
-        _hash(data.content, groups),
+        hash_of(data.content, groups),
         unseen,
+        kept,
     )
 
 
@@ -270,13 +294,3 @@ def _subset(
         return np.arange(len(labels_N), dtype=np.int64)
     wanted_C = balanced_counts(number, data.num_classes)
     return draw_of_each_domain(labels_N, domains_N, data.domain_names, wanted_C, key, number, seed)
-
-
-def _hash(content: str, groups: list[list[Indices]]) -> str:
-    digest = hashlib.sha256(content.encode())
-    for group in groups:
-        digest.update(f"group of {len(group)}\n".encode())
-        for indices in group:
-            digest.update(f"{len(indices)}\n".encode())
-            digest.update(indices.astype("<i8").tobytes())
-    return digest.hexdigest()

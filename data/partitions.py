@@ -4,6 +4,8 @@ Each partition takes the labels (N,) of the samples to deal out and returns one 
 arrays are disjoint and cover every sample.
 """
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -269,3 +271,14 @@ def _deal(labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: 
         for client, part in enumerate(np.split(shuffled, np.cumsum(counts_KC[:-1, label]))):
             held[client].append(part)
     return [np.sort(np.concatenate(parts)) for parts in held]
+
+
+def hash_of(content: str, groups: list[list[Indices]]) -> str:
+    """Hash of the data's contents and of all groups of indices."""
+    digest = hashlib.sha256(content.encode())
+    for group in groups:
+        digest.update(f"group of {len(group)}\n".encode())
+        for indices in group:
+            digest.update(f"{len(indices)}\n".encode())
+            digest.update(indices.astype("<i8").tobytes())
+    return digest.hexdigest()

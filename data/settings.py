@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from data.rules import OneOf, Rule, SettingError, Settings, require
 from data.sources.catalog import KNOWN, has_domains
@@ -106,6 +106,8 @@ class DataSettings(Settings):
     """Draw that many test images, equally many of each class (of each domain, for domains:); 0 is all."""
     holdout_per_class: Annotated[int, Ge(0)] = 0
     """Training images of each class (of each domain, for domains:) kept at the server; no client holds them."""
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Share of every client's training samples, class by class, that it keeps for validation and does not train on."""
     imbalance_factor: Annotated[float, Ge(1)] = 1.0
     """Long tail: size of the largest class over size of the smallest; 1 leaves the classes as they are."""
     largest_class: Annotated[int, Ge(0)] = 0

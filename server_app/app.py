@@ -251,7 +251,7 @@ class Run:
     def tested(self) -> dict[str, dict[int, Tensor]]:
         """By kind of test set and client what it is tested on, (C,), but of sites; counted once."""
         clients, kinds = range(self.federation.clients), ["test"]
-        if self.federation.dataset.val_labels is not None:
+        if self.federation.validated:
             kinds.append("validation")
         clients = clients if self.settings.agreement is None else range(0)
         return {kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients} for kind in kinds}

@@ -16,7 +16,7 @@ OF_ABIDE = ("window_width", "window_stride", "test_fold")
 OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
 OF_A_SITE = ("data_root", "download", "cache", "max_image_pixels", "max_unpacked_mib", "recipe", "cinic_train", *OF_OWN)
-OF_THE_SERVER = ("holdout_per_class", "unseen_domain")
+OF_THE_SERVER = ("holdout_per_class", "unseen_domain", "validation_fraction")
 
 
 def agreement_of(dataset: str) -> Agreement:

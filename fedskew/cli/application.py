@@ -20,6 +20,10 @@ COMMANDS = {
         "fedskew.cli.diagnose:diagnose_source",
         "Say which skew it is, from counts alone, how sure that is, and what is known to fail there.",
     ),
+    "select": (
+        "fedskew.cli.select:select",
+        "Find the method that pays on a federation: a race of methods and learning rates with equal budgets.",
+    ),
     "report": (
         "fedskew.cli.report:report",
         "Report on experiments: ours beside the paper's, whether the claims hold, and what it took.",

@@ -1,0 +1,109 @@
+"""The command line's `fedskew select`."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from data import DataError, federate, load, require
+from fedskew.cli.choice import words
+from fedskew.cli.terminal import console
+from fedskew.costs.sizes import sizes_of
+from fedskew.diagnosis.table import TableError, read_counts
+from fedskew.numbers import duration
+from fedskew.selection.conduct import Runs
+from fedskew.selection.counts import deal_like
+from fedskew.selection.plan import METHODS, SHARE, Plan, affordable, possible
+from fedskew.selection.race import BASELINE, Standing, conclusion, race
+from server_app.results import write_text
+from server_app.run_settings import Scalar
+from server_app.settings import parse, parse_texts
+
+
+def select(
+    minutes: Annotated[float, typer.Option(min=0, help="Time of the race.")],
+    method: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Only these methods, beside FedAvg.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(metavar="COUNTS.csv", help="Deal the data set by exactly these counts.")
+    ] = None,
+    results: Annotated[str, typer.Option(help="The setting results: the folder of the runs' folders.")] = "results",
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
+) -> None:
+    """Find the method that pays on a federation: a race of methods and learning rates with equal budgets."""
+    stated = {**parse_texts(settings or []), "results": results}
+    for key in ("method", "seed", "evaluate-every"):
+        require(key not in stated, key, stated.get(key, ""), "is the race's own: methods are stated by --method")
+    methods = words("method", method or []) or list(METHODS)
+    out = console()
+    digest = "" if like is None or not like.is_file() else hashlib.sha256(like.read_bytes()).hexdigest()
+    identity = json.dumps([{**stated, "results": ""}, methods, minutes, digest], sort_keys=True)
+    folder = Path(results) / f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+    stated = with_validation(dealt_like(like, stated, folder))
+    if (file := folder / "plan.json").exists():
+        plan = Plan.load(file)
+        out.print(f"the race goes on: {file}")
+    else:
+        runs = possible(methods, stated)
+        sizes = sizes_of(runs[BASELINE].data, 0)
+        assert sizes is not None, "the data are there"
+        plan = affordable(runs, sizes, minutes, jobs)
+        plan.save(file)
+    show_plan(plan, out)
+    racing = Runs(stated, out, jobs)
+    standings, winner = race(plan.candidates, plan.ladder, racing.on_validation)
+    for standing in standings:
+        show(standing, out)
+    baseline = next((c for c in standings[-1].means if c.method == BASELINE), None)
+    gain = None if baseline is None else racing.gain(winner, baseline, plan.last)
+    lines = conclusion(winner, gain)
+    outcome = {"winner": winner.method, "learning-rate": winner.learning_rate, "lines": lines,
+               "gain-by-seed": None if gain is None else gain.differences,
+               "interval": None if gain is None else gain.interval}  # fmt: skip
+    write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
+    for line in lines:
+        out.print(line)
+
+
+def dealt_like(like: Path | None, stated: Mapping[str, Scalar], folder: Path) -> dict[str, Scalar]:
+    """Return the settings with a partition file made of a table of counts, where one is given."""
+    if like is None:
+        return dict(stated)
+    for key in ("partition", "partition-file", "alpha", "clients"):
+        require(key not in stated, key, stated.get(key, ""), "does not go with --like, which says who holds what")
+    try:
+        table = read_counts(like)
+    except TableError as error:
+        raise DataError(str(error)) from error
+    if not (file := folder / "partition.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        deal_like(table, load(parse({**stated, "method": BASELINE}).data), file, str(like))
+    return {**stated, "partition-file": str(file.resolve())}
+
+
+def with_validation(stated: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings with validation data: the data's own, or a share of every client's samples."""
+    run = parse({**stated, "method": BASELINE})
+    if federate(run.data, 0).validated:
+        return dict(stated)
+    cut: dict[str, Scalar] = {**stated, "validation-fraction": SHARE}
+    federate(parse({**cut, "method": BASELINE}).data, 0)
+    return cut
+
+
+def show_plan(plan: Plan, out: Console) -> None:
+    """Print what the race runs."""
+    rungs = "; ".join(f"{r.enter} candidates, {r.rounds} rounds, {len(r.seeds)} seeds" for r in plan.ladder)
+    out.print(f"{len(plan.candidates)} candidates: {', '.join(map(str, plan.candidates))}")
+    out.print(f"{rungs}; then the winner beside FedAvg, {plan.last.rounds} rounds, {len(plan.last.seeds)} other seeds")
+    out.print(f"expected to take {duration(plan.seconds)}")
+
+
+def show(standing: Standing, out: Console) -> None:
+    """Print how the candidates stood after a rung: balanced accuracy on the clients' validation data."""
+    ranked = ", ".join(f"{candidate} {mean:.1f}" for candidate, mean in standing.means.items())
+    out.print(f"after {standing.rung.rounds} rounds, {len(standing.rung.seeds)} seeds: {ranked}")

@@ -1,0 +1,1 @@
+"""Which method pays on a federation: a fair race, scored on what clients keep for validation."""

@@ -1,0 +1,65 @@
+"""A race on runs: every candidate's training is a run of the results folder, and so is finished or goes on."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from fedskew.experiments.experiments import Experiment, Row
+from fedskew.experiments.plan import Cell, plan, runs
+from fedskew.selection.race import BASELINE, Candidate, Gain, Rung
+from fedskew.sweep import run_all
+from server_app.run_settings import Scalar
+from server_app.selection import selected
+
+Numbers = dict[Candidate, dict[int, float]]
+
+
+class Runs:
+    """What scores candidates by training them, on settings that they have in common."""
+
+    def __init__(self, settings: Mapping[str, Scalar], console: Console, jobs: int = 0) -> None:
+        self.settings, self.console, self.jobs = dict(settings), console, jobs
+
+    def on_validation(self, candidates: Sequence[Candidate], rung: Rung) -> Numbers:
+        """Return each candidate's balanced accuracy on the clients' validation data, in percent, by seed."""
+        return self.numbers(candidates, rung, validation=True)
+
+    def gain(self, winner: Candidate, baseline: Candidate, rung: Rung) -> Gain | None:
+        """Return what the winner has over FedAvg on the test set: the one time that it is looked at.
+
+        None where the winner is FedAvg, or a run of either has failed for all but one seed.
+        """
+        if winner.method == BASELINE:
+            return None
+        numbers = self.numbers([winner, baseline], rung, validation=False)
+        both = numbers[winner].keys() & numbers[baseline].keys()
+        if len(both) < 2:
+            return None
+        return Gain(*({seed: numbers[candidate][seed] for seed in both} for candidate in (winner, baseline)))
+
+    def numbers(self, candidates: Sequence[Candidate], rung: Rung, validation: bool) -> Numbers:
+        """Train the candidates and return their numbers; what failed or diverged has none."""
+        cells = [cell for rate in by_rate(candidates) for cell in self.cells(candidates, rate, rung)]
+        summaries, _ = run_all(runs(cells), cells, self.console, at_once=self.jobs)
+        numbers: Numbers = {candidate: {} for candidate in candidates}
+        for cell in cells:
+            if (summary := summaries.get(cell.run.run_id)) is None:
+                continue
+            measured = selected(summary, cell.deployed)
+            chosen = measured.validation if validation else measured
+            value = math.nan if chosen is None else chosen["balanced-accuracy"]
+            if math.isfinite(value):
+                numbers[Candidate(cell.row, cell.run.training.learning_rate)][cell.seed] = 100 * value
+        return numbers
+
+    def cells(self, candidates: Sequence[Candidate], rate: float, rung: Rung) -> list[Cell]:
+        """Return the cells of the candidates of one learning rate."""
+        rows = tuple(Row(c.method, c.method) for c in candidates if c.learning_rate == rate)
+        stated = {**self.settings, "learning-rate": rate, "rounds": rung.rounds, "evaluate-every": 0}
+        return plan(Experiment(f"learning rate {rate:g}", "", rows, stated, seeds=rung.seeds))
+
+
+def by_rate(candidates: Sequence[Candidate]) -> list[float]:
+    """Return the learning rates of the candidates, each once."""
+    return list(dict.fromkeys(candidate.learning_rate for candidate in candidates))

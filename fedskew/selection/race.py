@@ -1,0 +1,121 @@
+"""Successive halving over candidates with equal budgets (Jamieson and Talwalkar, 2016), and what its end tells.
+
+Nothing here trains: scores come from a function, so that a race can be run on drawn ones.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedskew.report.statistics import student
+
+BASELINE = "fedavg"
+THIRD = 3
+"""A rung keeps one candidate of so many, and gives it so many times the rounds."""
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """A method with a learning rate."""
+
+    method: str
+    learning_rate: float
+
+    def __str__(self) -> str:
+        return f"{self.method} ({self.learning_rate:g})"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What every candidate that is still there gets: rounds, and seeds, the same ones for all."""
+
+    rounds: int
+    seeds: tuple[int, ...]
+    enter: int
+    """Candidates that enter; FedAvg's best is one of them, or comes beside them."""
+
+
+Scores = Mapping[Candidate, Mapping[int, float]]
+"""By candidate and seed, in percent; a run that failed has none."""
+Score = Callable[[Sequence[Candidate], Rung], Scores]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the candidates stood after a rung, best first."""
+
+    rung: Rung
+    means: Mapping[Candidate, float]
+
+
+def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
+    """Return the rungs from the first to the last, which has all the rounds and all the seeds."""
+    levels = max(1, math.ceil(math.log(max(candidates, 2) / 2, THIRD) - 1e-9))
+    result = []
+    for level in range(levels + 1):
+        enter = max(2, math.ceil(candidates / THIRD**level))
+        of_level = tuple(seeds) if level == levels else tuple(seeds[:1])
+        result.append(Rung(max(1, math.ceil(rounds / THIRD ** (levels - level))), of_level, enter))
+    return result
+
+
+def race(candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score) -> tuple[list[Standing], Candidate]:
+    """Return the standings after every rung, and the winner: of equal ones the first by name.
+
+    Of FedAvg the best so far stays in the race to its end, as the others are compared with it.
+    """
+    standings: list[Standing] = []
+    running = list(candidates)
+    for place, rung in enumerate(ladder):
+        if place:
+            ranked = list(standings[-1].means)
+            running = ranked[: rung.enter]
+            running += [candidate for candidate in ranked if candidate.method == BASELINE][:1]
+            running = list(dict.fromkeys(running))
+        scores = score(running, rung)
+        means = {
+            candidate: statistics.fmean(by_seed.values())
+            for candidate in running
+            if len(by_seed := scores.get(candidate, {})) == len(rung.seeds)
+        }
+        standings.append(Standing(rung, dict(sorted(means.items(), key=lambda entry: (-entry[1], entry[0])))))
+        if not means:
+            raise RuntimeError("no run of the race has finished: each one's reason stands in the overview")
+    return standings, next(iter(standings[-1].means))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the winner has over FedAvg on the test set, by seeds that the race has not seen."""
+
+    winner: Mapping[int, float]
+    baseline: Mapping[int, float]
+
+    @property
+    def differences(self) -> list[float]:
+        """The winner less FedAvg, by seed, in points."""
+        return [self.winner[seed] - self.baseline[seed] for seed in sorted(self.winner)]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Student's 95 % interval of the mean difference."""
+        low, high, _ = student(self.differences)
+        return low, high
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the winner is above FedAvg beyond what seeds alone would give."""
+        return self.interval[0] > 0
+
+
+def conclusion(winner: Candidate, gain: Gain | None) -> list[str]:
+    """Return what the race ends with, in lines."""
+    nobody = "no method is distinguishable from FedAvg here"
+    if gain is None:
+        return [f"winner: {winner}", f"{nobody}: FedAvg itself is the best"]
+    low, high = gain.interval
+    differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
+    mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
+    line = f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} ({differences})"
+    return [f"winner: {winner}", line, *([] if gain.distinguishable else [nobody])]

@@ -1,0 +1,131 @@
+"""The race: on drawn scores, that it halves fairly and promises no more than seeds show; on runs, that it repeats."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import FedSkew
+
+from data import DataError, DataSettings, SettingError, federate, load
+from fedskew.costs.sizes import Sizes
+from fedskew.diagnosis.table import read_counts
+from fedskew.selection import plan as plans
+from fedskew.selection.counts import deal_like
+from fedskew.selection.plan import Plan, affordable, possible
+from fedskew.selection.race import Candidate, Gain, Rung, Scores, conclusion, race, rungs
+
+CANDIDATES = [Candidate(method, rate) for method in ("fedavg", "fedshift", "ccvr", "iwds") for rate in (0.1, 0.05, 0.2)]
+
+
+def drawn(means: dict[str, float], noise: float, seed: int) -> object:
+    """Return scores around a method's mean that go to it with the rounds; the learning rate 0.1 is 3 points better."""
+
+    def score(running: Sequence[Candidate], rung: Rung) -> Scores:
+        entered.append((len(running), rung.rounds, rung.seeds))
+        draws = np.random.default_rng([seed, rung.rounds])
+        return {
+            candidate: {
+                number: means[candidate.method] + 3 * (candidate.learning_rate == 0.1) + noise * draws.normal()
+                for number in rung.seeds
+            }
+            for candidate in running
+        }
+
+    entered: list[tuple[int, int, tuple[int, ...]]] = []
+    score.entered = entered  # type: ignore[attr-defined]
+    return score
+
+
+def test_the_best_wins_and_fedavg_stays_to_the_end() -> None:
+    score = drawn({"fedavg": 40, "fedshift": 60, "ccvr": 70, "iwds": 50}, noise=1.0, seed=0)
+    ladder = rungs(len(CANDIDATES), 18, (0, 1, 2))
+    standings, winner = race(CANDIDATES, ladder, score)  # type: ignore[arg-type]
+    assert winner == Candidate("ccvr", 0.1)
+    assert score.entered == [(12, 2, (0,)), (5, 6, (0,)), (3, 18, (0, 1, 2))]  # type: ignore[attr-defined]
+    assert all(any(c.method == "fedavg" for c in standing.means) for standing in standings)
+
+
+def test_a_candidate_whose_runs_failed_is_out() -> None:
+    def score(running: Sequence[Candidate], rung: Rung) -> Scores:
+        return {c: dict.fromkeys(rung.seeds, 50.0) for c in running if c.method != "ccvr"}
+
+    standings, winner = race(CANDIDATES, rungs(len(CANDIDATES), 3, (0, 1)), score)
+    assert winner.method == "fedavg", "of equal ones the first by name"
+    assert not any(c.method == "ccvr" for standing in standings for c in standing.means)
+    with pytest.raises(RuntimeError, match="no run of the race has finished"):
+        race(CANDIDATES, rungs(4, 3, (0,)), lambda running, rung: {})
+
+
+def test_of_equal_methods_none_is_called_better_more_often_than_in_20() -> None:
+    draws, called = np.random.default_rng(0), 0
+    for _ in range(400):
+        winner, baseline = ({seed: 50 + 4 * draws.normal() for seed in range(5)} for _ in range(2))
+        called += Gain(winner, baseline).distinguishable
+    assert 0 < called <= 20
+    assert conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 61.0}, {0: 50.0, 1: 50.5}))[-1].startswith("gain over FedAvg")
+    assert "no method is distinguishable" in conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 50.0}, {0: 50.0, 1: 50.5}))[-1]
+    assert "FedAvg itself" in conclusion(CANDIDATES[0], None)[-1]
+
+
+def test_a_plan_fits_into_the_time_and_comes_back_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "by_round", lambda run, sizes: (1.0, 2.0))
+    runs = possible(["fedshift", "ccvr", "fedbn"], {"rounds": 12})
+    assert list(runs) == ["fedavg", "fedshift", "ccvr"], "the model has no batch norm"
+    sizes = Sizes((10,), (2,), 10, False, 0)
+    long, short, least = (affordable(runs, sizes, minutes, cores=2) for minutes in (60, 1, 0.4))
+    assert (long.last.rounds, len(long.candidates), len(long.last.seeds)) == (12, 9, 5)
+    assert short.seconds <= 60 and len(short.candidates) == 3 and least.seconds <= 24
+    assert not {*long.last.seeds} & {seed for rung in long.ladder for seed in rung.seeds}
+    long.save(tmp_path / "race" / "plan.json")
+    assert Plan.load(tmp_path / "race" / "plan.json") == long
+    with pytest.raises(SettingError, match=r"^--minutes = 0.1: is less than one round of two methods.* 0.4 minutes"):
+        affordable(runs, sizes, 0.1, cores=2)
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(SettingError, match="is damaged"):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("site,a,b,c\nnorth,5,0,2\nsouth,1,7,3\n")
+    file = tmp_path / "partition.json"
+    deal_like(read_counts(table), load(DataSettings()), file, str(table))
+    federation = federate(DataSettings(partition_file=str(file)), 0)
+    assert federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]] and federation.counts_KC.sum() == 18
+    assert {*federation.dataset.test_labels[federation.global_test].tolist()} == {0, 1, 2}
+    table.write_text("site,a,b\nnorth,5,0\nsouth,1,70000\n")
+    with pytest.raises(DataError, match=r"counts.csv: class b has 70000 samples, and class 1 of digits \d+: divide"):
+        deal_like(read_counts(table), load(DataSettings()), file, str(table))
+
+
+@pytest.mark.slow
+def test_a_race_begun_again_names_the_same_winner_with_the_same_numbers(fedskew: FedSkew, tmp_path: Path) -> None:
+    words = ["select", "--minutes", "0.6", "--method", "fedshift", "--results", str(tmp_path), "--set", "model=mlp-bn",
+             "--set", "train-images=200", "--set", "local-epochs=1", "--set", "min-samples=5"]  # fmt: skip
+    status, first, _ = fedskew(*words)
+    assert status == 0
+    (outcome,) = tmp_path.glob("race-*/result.json")
+    result = json.loads(outcome.read_text())
+    assert result["lines"][0].startswith("winner: ") and result["lines"][-1] in first
+    outcome.unlink()
+    for summary in list(tmp_path.glob("*/summary.json"))[::2]:
+        summary.unlink()
+    again = fedskew(*words)[1]
+    assert "the race goes on" in again and json.loads(outcome.read_text()) == result
+
+
+def test_what_a_race_cannot_do_is_one_sentence(fedskew: FedSkew, tmp_path: Path) -> None:
+    small = ["--results", str(tmp_path), "--set", "train-images=100", "--set", "min-samples=2"]
+    for words, said in (
+        (["--minutes", "0.001"], "--minutes = 0.001: is less than one round of two methods"),
+        (["--minutes", "1", "--set", "method=fedavg"], "method = 'fedavg': is the race's own"),
+        (["--minutes", "1", "--method", "fedsift"], "did you mean fedshift"),
+        (["--minutes", "1", "--like", str(tmp_path / "no.csv")], "no.csv"),
+        (["--minutes", "1", "--set", "train-images=10", "--set", "partition=iid"], "client 0 has 1"),
+    ):
+        status, _, error = fedskew("select", *words, *[word for word in small if "train-images=10" not in words])
+        assert status == 2 and said in error and error.count("\n") == 1, error
