@@ -12,8 +12,8 @@ from fedskew.costs.estimate import cost_of
 from fedskew.costs.pace import timed
 from fedskew.costs.sizes import Sizes
 from fedskew.selection.race import BASELINE, Candidate, Rung, rungs
-from server_app.results import write_text
 from server_app.parts import compose
+from server_app.results import write_text
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 

@@ -78,7 +78,7 @@ def test_a_plan_fits_into_the_time_and_comes_back_from_its_file(
     sizes = Sizes((10,), (2,), 10, False, 0)
     long, short, least = (affordable(runs, sizes, minutes, cores=2) for minutes in (60, 1, 0.4))
     assert (long.last.rounds, len(long.candidates), len(long.last.seeds)) == (12, 9, 5)
-    assert short.seconds <= 60 and len(short.candidates) == 3 and least.seconds <= 24
+    assert short.seconds <= 60 and len(short.candidates) < 9 and short.last.rounds >= 5 and least.seconds <= 24
     assert not {*long.last.seeds} & {seed for rung in long.ladder for seed in rung.seeds}
     long.save(tmp_path / "race" / "plan.json")
     assert Plan.load(tmp_path / "race" / "plan.json") == long
