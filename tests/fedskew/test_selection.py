@@ -82,7 +82,7 @@ def test_a_plan_fits_into_the_time_and_comes_back_from_its_file(
     assert not {*long.last.seeds} & {seed for rung in long.ladder for seed in rung.seeds}
     long.save(tmp_path / "race" / "plan.json")
     assert Plan.load(tmp_path / "race" / "plan.json") == long
-    with pytest.raises(SettingError, match=r"^--minutes = 0.1: is less than one round of two methods.* 0.4 minutes"):
+    with pytest.raises(SettingError, match=r"^--minutes = 0.1: is less than one round of two methods.* 0.3 minutes"):
         affordable(runs, sizes, 0.1, cores=2)
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(SettingError, match="is damaged"):
