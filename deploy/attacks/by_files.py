@@ -33,7 +33,9 @@ SITE = 0
 def executor(stage: Stage, approved: str) -> Executor:
     """Return a site's executor with an approved app, which writes its audit log aside and plays nothing."""
     audit = Audit(stage.federation.work / "aside.jsonl")
-    return Executor("127.0.0.1:9", bytes(32), approved, Pool(lambda *_: None), audit, lambda: None)  # type: ignore
+    return Executor(
+        "127.0.0.1:9", bytes(32), approved, Pool(lambda *_: None), audit, audit.path.with_name("task"), lambda: None
+    )  # type: ignore
 
 
 def refusal(executor: Executor, fab: bytes, kind: str = PLAYED) -> str:
