@@ -10,6 +10,8 @@ from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.gather import Gathered
 from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
 from fedskew.report.outliers import outlier_tables
+from fedskew.report.ranking import ABOUT as ABOUT_RANKING
+from fedskew.report.ranking import ranking_tables
 from fedskew.report.setup import what_was_run
 from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES
 from fedskew.report.table import Table, number_tables, seeds_of
@@ -47,7 +49,7 @@ SPREAD = {
     "its worst decile": "client-accuracy.worst-decile",
     "at the worst client": "client-accuracy.worst",
 }
-CALIBRATION = {"calibration error": "calibration-error", "test loss": "loss"}
+CALIBRATION = {"calibration error": "calibration-error", "test loss": "loss", "Brier score": "brier"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def document(gathered: Gathered) -> Document:
             "",
             [*number_tables(gathered, "recall by shot group in percent.", GROUPS), *recall_tables(gathered)],
         ),
+        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(gathered)),
         Section(
             "clients",
             "Clients",
@@ -105,7 +108,7 @@ def document(gathered: Gathered) -> Document:
         Section(
             "calibration",
             "Calibration",
-            "Expected calibration error in percent (15 bins); loss in nats.",
+            "Expected calibration error in percent (15 bins); loss in nats; Brier score as it is.",
             number_tables(gathered, "calibration.", CALIBRATION),
         ),
         Section("time", "Time", TIME, time_tables(gathered)),

@@ -98,6 +98,30 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
     return Figure(column, alt, drawn(name, height, draw))
 
 
+def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) -> Figure:
+    """Return the confusion matrix: of every class the share predicted as each, in percent where there is room."""
+    from matplotlib.patches import Rectangle
+
+    shares_CC = 100 * counts_CC / np.maximum(counts_CC.sum(1, keepdims=True), 1)
+    classes = len(names)
+    labels = [label if len(label) <= 14 else f"{label[:12]}..." for label in names]
+
+    def draw(axes: "Axes") -> None:
+        for (row, column), share in np.ndenumerate(shares_CC):
+            square = Rectangle((column - 0.5, row - 0.5), 1, 1, color=COLORS[1], alpha=0.75 * share / 100, linewidth=0)
+            axes.add_patch(square)
+            if classes <= 10 and share >= 0.5:
+                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=9)
+        axes.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), xlabel="predicted", ylabel="true class")
+        turned = max(map(len, labels)) * classes > 40
+        axes.set_xticks(range(classes), labels, rotation=90 if turned else 0)
+        axes.set_yticks(range(classes), labels)
+
+    right = ", ".join(f"{label} {share:.0f}" for label, share in zip(names, shares_CC.diagonal(), strict=True))
+    return Figure(title, f"Confusion matrix, {title}: percent predicted rightly: {right}.",
+                  drawn(name, min(4.2, 1.6 + 0.26 * classes), draw))  # fmt: skip
+
+
 def recall_curve(
     recalls: Mapping[str, Floats], looks: Mapping[str, Style], column: str, order: Sequence[int], name: str
 ) -> Figure:

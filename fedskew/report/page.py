@@ -75,6 +75,7 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
         "differences": [("", panels("effect", lambda c, n: effects(gathered, c, n)))],
         "curves": [(title[0].upper() + title[1:], curves(number)) for title, number in shown.items()],
         "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
+        "ranking": [("Confusion of the classes", confusions(gathered, f"{prefix}-confusion"))],
         "clients": [
             ("Who holds what", panels("matrix", lambda c, n: matrix(gathered, c, n))),
             ("Spread over the clients", panels("spread", lambda c, n: spread(gathered, c, n))),
@@ -109,6 +110,19 @@ def effects(gathered: Gathered, column: str, name: str) -> Figure | None:
     ]  # fmt: skip
     unit = "points" if in_percent(gathered.experiment.metric_of(column)) else ""
     return figures.forest(shown, unit, column, name) if shown else None
+
+
+def confusions(gathered: Gathered, prefix: str) -> list[Figure]:
+    """Return the confusion matrix of every row and column, summed over the seeds."""
+    drawn, names = list[Figure](), class_names(gathered)
+    for column in gathered.experiment.columns:
+        for row in gathered.experiment.rows:
+            points = [run.points[-1] for run in gathered.of(row.label, column)]
+            known = [point.numbers.confusion for point in points if point.numbers.confusion is not None]
+            if known and len(known) == len(points) and names:
+                title = ": ".join(filter(None, (column, row.label)))
+                drawn.append(figures.confusion(np.sum(known, axis=0), names, title, f"{prefix}-{len(drawn)}"))
+    return drawn
 
 
 def matrix(gathered: Gathered, column: str, name: str) -> Figure | None:

@@ -4,7 +4,13 @@ from server_app.record import BY_CLASS
 from strategies.registry import SERVER_METHODS
 from strategies.server import Unit
 
-UNITS = {"loss": Unit.NATS, "bytes-down": Unit.NONE, "bytes-up": Unit.NONE}
+UNITS = {
+    "loss": Unit.NATS,
+    "brier": Unit.NONE,
+    "client-brier": Unit.NONE,
+    "bytes-down": Unit.NONE,
+    "bytes-up": Unit.NONE,
+}
 """Of the numbers that are no shares; a server method brings those of its own."""
 for method in SERVER_METHODS.values():
     UNITS |= method.units
