@@ -32,7 +32,8 @@ from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 from server_app.settings import parse
 from server_app.sites import about_data, ask_sites
-from server_app.tracking import Tracker, tracker_of
+from server_app.trackers import tracker_of
+from server_app.tracking import Tracker
 from server_app.unseen_site import study
 from strategies.directory import SiteNodes
 from strategies.flower import Strategy

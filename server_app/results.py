@@ -14,7 +14,7 @@ from data import DataError, Federation, SettingError
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
 from server_app.run_settings import RunSettings
-from server_app.tracking import tracker_of
+from server_app.trackers import tracker_of
 from server_app.versions import PACKAGES, versions
 
 Kinds = Mapping[str, type]
@@ -82,8 +82,8 @@ class RunFolder:
 
     def draw(self, settings: RunSettings) -> None:
         """Let the tracker that the settings ask for take a finished run from its records."""
-        if settings.general.tensorboard:
-            tracker = tracker_of(settings, self.path)
+        tracker = tracker_of(settings, self.path)
+        if tracker.trackers:
             tracker.begin(settings.flat(), self.rounds())
             tracker.end(self.summary())
 

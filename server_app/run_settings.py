@@ -35,10 +35,14 @@ MODEL = Rule(
     lambda name: name in ("auto", *MODELS) or is_backbone(name) or is_own_model(name),
     f"must be MODULE:FUNCTION, torchvision:NAME, timm:NAME or one of {', '.join(('auto', *MODELS))}",
 )
-TENSORBOARD = Rule(
-    lambda asked: not asked or find_spec("tensorboard") is not None,
-    "needs the package tensorboard: pip install 'fedskew[tensorboard]'",
+TENSORBOARD, MLFLOW, WANDB = (
+    Rule(
+        lambda asked, package=package: not asked or find_spec(package) is not None,  # type: ignore[misc]
+        f"needs the package {package}: pip install 'fedskew[{package}]'",
+    )
+    for package in ("tensorboard", "mlflow", "wandb")
 )
+"""Trackers that a run may ask for where they are installed."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,10 @@ class GeneralSettings(Settings):
     """Start again even when the run is finished or can be resumed."""
     tensorboard: Annotated[bool, TENSORBOARD] = False
     """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
+    mlflow: Annotated[bool, MLFLOW] = False
+    """Also for MLflow, into the file store mlruns of the results folder, or where MLFLOW_TRACKING_URI says."""
+    wandb: Annotated[bool, WANDB] = False
+    """Also for Weights & Biases, offline, into the folder wandb of the run's; WANDB_MODE and its like go before."""
 
     def agree(self) -> None:
         adaptive = self.server_optimizer != "momentum"
@@ -102,7 +110,7 @@ class GeneralSettings(Settings):
 
 WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
-    "tensorboard", "max-image-pixels", "max-unpacked-mib",
+    "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
 }  # fmt: skip
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server_app.record import RoundRecord, to_json
-from server_app.run_settings import RunSettings, Scalar
+from server_app.run_settings import Scalar
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
 class Tracker:
-    """What follows a run; this one does nothing. MLflow or Weights & Biases would be another file with a subclass."""
+    """What follows a run; this one does nothing. Another one is a file with a subclass, and a line in trackers.py."""
 
     def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
         """Take the settings, and the rounds that an earlier start has finished: none, all, or those before a kill."""
@@ -25,11 +25,6 @@ class Tracker:
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
         """Close, whether the run is finished (its summary) or not (None), and even if it never began."""
-
-
-def tracker_of(settings: RunSettings, folder: Path) -> Tracker:
-    """Return the tracker that the settings ask for."""
-    return TensorBoard(folder / "tensorboard") if settings.general.tensorboard else Tracker()
 
 
 class TensorBoard(Tracker):
