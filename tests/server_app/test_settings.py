@@ -3,8 +3,8 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from itertools import permutations
 from importlib.util import find_spec
+from itertools import permutations
 from pathlib import Path
 from typing import Any, get_type_hints
 
