@@ -19,8 +19,8 @@ from data.sources.named import files_of
 from data.sources.own import kind_of_path
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.data_check import as_words, look_through
-from fedskew.cli.diagnose import line_of
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
+from fedskew.diagnosis.planned import line_of
 from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.settings import parse, parse_text
 

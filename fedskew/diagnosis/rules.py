@@ -1,6 +1,6 @@
 """What is known to fail where: each rule rests on an experiment of experiments.yaml, measured in docs/diagnose.md."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,10 @@ class Rule:
     applies: Callable[[Diagnosis], bool]
 
 
+Sources = Iterator[tuple[str, SiteTable, Plan]]
+"""By title."""
+
+
 def diagnose(table: SiteTable, moments: Moments | None = None, plan: Plan | None = None) -> Diagnosis:
     """Return which skews a table of counts shows, and of the sites' moments where these are given."""
     numbers = statistics(table.counts_KC)
@@ -96,7 +100,7 @@ RULES: Sequence[Rule] = (
         mostly_one_class,
     ),
     Rule(
-        "fedshift", "baselines-long-tail", "under a long tail it aims at the sites' pooled prior, which has the tail",
+        "fedshift", "fails-long-tail", "under a long tail it aims at the sites' pooled prior, which has the tail",
         has(GLOBAL_TAIL),
     ),
     Rule(
@@ -113,11 +117,11 @@ RULES: Sequence[Rule] = (
         has(SCANNER),
     ),
     Rule(
-        "feddf", "baselines-long-tail", "the mean of the clients' logits, which it distills, has the tail",
+        "feddf", "fails-long-tail", "the mean of the clients' logits, which it distills, has the tail",
         has(GLOBAL_TAIL),
     ),
     Rule(
-        "reweighting", "baselines-long-tail", "it weighs few samples up and leaves the rare classes unlearnt",
+        "reweighting", "fails-long-tail", "it weighs few samples up and leaves the rare classes unlearnt",
         has(GLOBAL_TAIL),
     ),
 )  # fmt: skip
