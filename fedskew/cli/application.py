@@ -26,7 +26,7 @@ COMMANDS = {
     ),
     "report": (
         "fedskew.cli.report:report",
-        "Report on experiments: ours beside the paper's, whether the claims hold, and what it took.",
+        "Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took.",
     ),
     "federation": (
         "fedskew.cli.federation:application",
