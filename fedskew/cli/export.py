@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,8 @@ from server_app.record import ModelNumbers, to_json
 from server_app.results import RunFolder
 
 out = console()
+SHOWN_CLASSES = 10
+"""Classes whose confusion matrix fits into a terminal."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -48,7 +51,7 @@ def export(
 def predict(
     model: Annotated[Path, typer.Argument(help="A folder that `fedskew export` wrote.")],
     data: Annotated[
-        Path, typer.Argument(help="A folder of images or of class folders, or an npz file: images, labels.")
+        Path, typer.Argument(help="Images, class folders, an npz file; of what training takes the test samples.")
     ],
     site: Annotated[str, typer.Option(help="Whose batch norm, where the sites keep that.")] = "",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")] = None,
@@ -72,15 +75,20 @@ def predict(
         out.print(f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim")
     if numbers is not None:
         out.print(numbers_table(numbers, folder.description.class_names))
+        if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
+            out.print(confusion_table(numbers.confusion, folder.description.class_names))
 
 
 def write_csv(file: Path, predictions: list[Prediction]) -> None:
-    """Write a row an input; the column label is empty where the true class is unknown."""
+    """Write a row an input, with a column `p CLASS` a class; label is empty where the true class is unknown."""
     try:
         with file.open("w", newline="") as opened:
-            rows = csv.DictWriter(opened, list(Prediction.__dataclass_fields__))
-            rows.writeheader()
-            rows.writerows(asdict(prediction) for prediction in predictions)
+            rows = csv.writer(opened)
+            rows.writerow(
+                ["input", "prediction", "probability", "label", *(f"p {k}" for k in predictions[0].probabilities)]
+            )
+            for row in predictions:
+                rows.writerow([row.input, row.prediction, row.probability, row.label, *row.probabilities.values()])
     except OSError as error:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
@@ -96,11 +104,20 @@ def predictions_table(predictions: list[Prediction]) -> Table:
     return table
 
 
+def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]) -> Table:
+    """Return the confusion matrix: a row a true class, a column a prediction."""
+    table = terminal_table("true class", *numeric(*classes), title="How often which class is predicted")
+    for name, row in zip(classes, confusion, strict=True):
+        table.add_row(Text(name), *map(str, row))
+    return table
+
+
 def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
-    """Return accuracy, balanced accuracy and the recall of every class, in percent."""
+    """Return accuracy, balanced accuracy, macro AUROC and AUPRC, and the recall of every class, in percent."""
     table = terminal_table("", *numeric(""), header=False)
-    for key in ("accuracy", "balanced-accuracy"):
-        table.add_row(key.replace("-", " "), percent(numbers[key]))
+    for key in ("accuracy", "balanced-accuracy", "auroc", "auprc"):
+        if key in numbers.means:
+            table.add_row({"auroc": "AUROC", "auprc": "AUPRC"}.get(key, key.replace("-", " ")), percent(numbers[key]))
     for name, recall in zip(classes, numbers.recall, strict=True):
         table.add_row(Text(f"recall of {name}"), percent(recall))
     return table

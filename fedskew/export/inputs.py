@@ -1,5 +1,7 @@
 """What a model is to be used on: an npz file or a folder of images, read as in training."""
 
+import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +13,12 @@ from data import DataError, DataSettings, Samples
 from data.sources.files import ImageFiles
 from data.sources.folders import read_split, visible
 from data.sources.npz import Arrays, read_arrays
+from data.sources.own import kind_of_path, read_own
 from data.sources.splits import Split, check_form, checked
 from fedskew.export.model_folder import Description
+
+Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
+Reader = Callable[[Path, Description, DataSettings], Read]
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,12 @@ class Inputs:
 def read_inputs(path: Path, about: Description, device: str = "cpu", limits: DataSettings | None = None) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels) or of a folder (images, or class folders of them).
 
+    Of what training takes (an npz file of train and test, a folder with both, a table) they are the test samples.
+
     Of `limits` max-image-pixels and max-unpacked-mib count. Raises DataError, naming file or folder, when there are
     none or the model cannot take them.
     """
-    images, labels_N, names, labeled = (folder if path.is_dir() else npz)(path, about, limits or about.data)
+    images, labels_N, names, labeled = reader_of(path)(path, about, limits or about.data)
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
         images if isinstance(images, ImageFiles) else torch.from_numpy(np.ascontiguousarray(images)).to(device),
@@ -44,7 +52,43 @@ def read_inputs(path: Path, about: Description, device: str = "cpu", limits: Dat
     return Inputs(path, samples, names, labeled)
 
 
-Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
+def reader_of(path: Path) -> Reader:
+    """Return what reads the path."""
+    if path.suffix.lower() == ".csv":
+        return training_data
+    if path.is_dir():
+        return training_data if {"train", "test"} <= {entry.name.lower() for entry in visible(path)} else folder
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return npz  # which says what is wrong
+    return training_data if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names else npz
+
+
+def training_data(path: Path, about: Description, limits: DataSettings) -> Read:
+    """Read the test samples of what training takes."""
+    settings = replace(
+        about.data,
+        dataset=f"{kind_of_path(path)}:{path.absolute()}",
+        max_image_pixels=limits.max_image_pixels,
+        max_unpacked_mib=limits.max_unpacked_mib,
+    )
+    split = read_own(settings.dataset, about.class_names, about.shape, settings).test
+    if isinstance(split.images, ImageFiles):
+        return (
+            replace(split.images, central=about.crop == "center"),
+            split.labels.astype(np.int64),
+            numbers(split),
+            True,
+        )
+    images, labels = checked(split, about.shape, len(about.class_names))
+    return images, labels, numbers(split), True
+
+
+def numbers(split: Split) -> list[str]:
+    """Return the samples' places in their split."""
+    return [f"test {index}" for index in range(len(split.labels))]
 
 
 def npz(path: Path, about: Description, limits: DataSettings) -> Read:

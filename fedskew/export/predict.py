@@ -1,6 +1,6 @@
 """An exported model on new inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,8 @@ class Prediction:
     """Of the predicted class."""
     label: str | None
     """The true class, where it is known."""
+    probabilities: Mapping[str, float]
+    """By class."""
 
 
 def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[Prediction], ModelNumbers | None]:
@@ -48,10 +50,12 @@ def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[P
     logits_NC = in_batches(folder.model, samples)
     if not torch.isfinite(logits_NC).all():
         raise DataError(f"{inputs.where}: the model's outputs are not finite")
-    probability_N, predicted_N = F.softmax(logits_NC.double().cpu(), dim=1).max(1)
+    probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
+    probability_N, predicted_N = probabilities_NC.max(1)
     labels: Sequence[str | None] = [names[k] if inputs.labeled else None for k in samples.labels_N.tolist()]
-    rows = zip(inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, strict=True)
-    predictions = [Prediction(name, names[k], probability, label) for name, k, probability, label in rows]
+    by_class = (dict(zip(names, row, strict=True)) for row in probabilities_NC.tolist())
+    rows = zip(inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, by_class, strict=True)
+    predictions = [Prediction(name, names[k], *rest) for name, k, *rest in rows]
     scores = Scores.of_batch(logits_NC, samples.labels_N) if inputs.labeled else None
     return predictions, None if scores is None else measured(scores)
 

@@ -146,7 +146,7 @@ def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path,
     status, output, _ = fedskew("predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv")
     with (tmp_path / "told.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 24 and rows[0].keys() == {"input", "prediction", "probability", "label"}
+    assert len(rows) == 24 and {"input", "prediction", "probability", "label"} < rows[0].keys()
     assert fedskew("predict", renamed, tmp_path / "own" / "test" / "dog")[1].count("recall") == 0
 
 
@@ -304,3 +304,19 @@ def test_export_by_name_and_by_folder(digits: Path, fedskew: FedSkew) -> None:
     assert (status, errors.count("\n")) == (2, 1) and "is no run's folder" in errors
     status, _, errors = fedskew("export", path, "--model", "ccvr")
     assert status == 2 and "average, creff" in errors
+
+
+def test_what_training_takes_is_taken_with_all_probabilities(digits: Path, fedskew: FedSkew, tmp_path: Path) -> None:
+    """The test samples of an npz file of train and test, and of a table, are those of the file of images and labels."""
+    with np.load(digits / "test.npz") as arrays:
+        images, labels = arrays["images"][:40], arrays["labels"][:40]
+    np.savez(tmp_path / "trained.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(tmp_path / "plain.npz", images=images, labels=labels)
+    answers = [json.loads(fedskew("predict", digits / "average", tmp_path / f"{name}.npz", "--json")[1])
+               for name in ("trained", "plain")]  # fmt: skip
+    assert answers[0]["metrics"] == answers[1]["metrics"] and answers[0]["metrics"]["auroc"] > 0.5
+    status, output, _ = fedskew("predict", digits / "average", tmp_path / "trained.npz", "--output", tmp_path / "p.csv")
+    assert status == 0 and "AUROC" in output and "How often which class is predicted" in output
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert len(rows) == 40 and all(row[f"p {row['prediction']}"] == row["probability"] for row in rows)
+    assert all(sum(float(row[f"p {k}"]) for k in range(10)) == pytest.approx(1) for row in rows)
