@@ -1,0 +1,84 @@
+"""An experiment of one's own from beginning to end, in a folder outside the project: run, killed, run, shown, used."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENT = """
+mine:
+  title: Three methods on two kinds of digits
+  settings: {rounds: 3, clients: 2, train-images: 60, test-images: 40, local-steps: 2, model: mlp-bn, min-samples: 5}
+  methods: [fedavg, fedbn, iwds]
+  columns: {plain: {dataset: digits}, noisy: {dataset: digits-noisy}}
+  seeds: [0, 1, 2]
+"""
+
+
+def contents(folder: Path) -> set[str]:
+    """Return the files below a folder."""
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute, on a machine that has nothing else to do
+def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_written(tmp_path: Path) -> None:
+    for name in ("work", "home", "cache", "tmp"):
+        (tmp_path / name).mkdir()
+    work = tmp_path / "work"
+    (work / "experiments.yaml").write_text(EXPERIMENT)
+    np.savez(work / "images.npz", images=np.zeros((3, 8, 8), np.uint8))
+    given = contents(tmp_path)
+    places = {"HOME": "home", "XDG_CACHE_HOME": "cache", "TMPDIR": "tmp"}
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("XDG_")},
+        **{name: str(tmp_path / place) for name, place in places.items()},
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def command(*words: object) -> list[str]:
+        return [sys.executable, "-P", "-W", "ignore", "-m", "fedskew", *map(str, words)]
+
+    def call(*words: object) -> tuple[str, str]:
+        done = subprocess.run(command(*words), cwd=work, env=environment, capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout, done.stderr
+
+    with (tmp_path / "tmp" / "log").open("w") as log:
+        killed = subprocess.Popen(command("run", "mine"), cwd=work, env=environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + 300
+        while len(list(work.glob("results/*/summary.json"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        children = psutil.Process(killed.pid).children(recursive=True)
+        killed.kill()
+        killed.wait()
+        assert not psutil.wait_procs(children, timeout=20)[1]
+    finished = len(list(work.glob("results/*/summary.json")))
+    assert 2 <= finished < 18, "killed while it ran"
+
+    output, errors = call("run", "mine", "--json")
+    assert len(json.loads(output)) == 18
+    assert "read from ./experiments.yaml: mine" in errors and f"{finished} of 18 runs finished earlier" in errors
+    (document,) = json.loads(call("report", "mine", "--json")[0])
+    assert document["experiment"] == "mine"
+    call("report", "--html", "results/report.html")
+    page = (work / "results" / "report.html").read_text()
+    assert all(words in page for words in ("Three methods on two kinds of digits", "iwds", "noisy"))
+    run = next(folder for folder in sorted(work.glob("results/digits-fedavg-*")) if folder.is_dir())
+    call("export", run.name)
+    (model,) = (run / "export").iterdir()
+    answer = json.loads(call("predict", model, "images.npz", "--json")[0])
+    assert len(answer["predictions"]) == 3
+
+    left = contents(tmp_path) - given
+    allowed = ("work/results/", "cache/fedskew/", "cache/matplotlib/", "tmp/")
+    assert [file for file in sorted(left) if not file.startswith(allowed)] == []
