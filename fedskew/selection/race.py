@@ -118,4 +118,5 @@ def conclusion(winner: Candidate, gain: Gain | None) -> list[str]:
     differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
     mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
     line = f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} ({differences})"
-    return [f"winner: {winner}", line, *([] if gain.distinguishable else [nobody])]
+    below = [f"the winner on validation data is not above FedAvg on the test set: take {BASELINE}"] * (mean <= 0)
+    return [f"winner: {winner}", line, *([] if gain.distinguishable else [nobody]), *below]

@@ -66,6 +66,7 @@ def test_of_equal_methods_none_is_called_better_more_often_than_in_20() -> None:
     assert 0 < called <= 20
     assert conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 61.0}, {0: 50.0, 1: 50.5}))[-1].startswith("gain over FedAvg")
     assert "no method is distinguishable" in conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 50.0}, {0: 50.0, 1: 50.5}))[-1]
+    assert conclusion(CANDIDATES[3], Gain({0: 40.0, 1: 41.0}, {0: 50.0, 1: 50.5}))[-1].endswith("take fedavg")
     assert "FedAvg itself" in conclusion(CANDIDATES[0], None)[-1]
 
 
