@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from data.datasets import Dataset, load, without_samples
 from data.deal import deal
 from data.long_tail import long_tail
+from data.noise import noisy
 from data.partition_file import Dealt, path_of, read, save
 from data.partitions import Indices, by_domain, hash_of
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
@@ -54,6 +55,8 @@ class Federation:
     """The domain that no client holds; None where there is none."""
     validation_indices: tuple[Indices, ...] | None = None
     """Sorted indices into the training set of what each client keeps for validation; None where nothing was cut off."""
+    noise: tuple[float, int] = (0.0, 0)
+    """Variance on the last client's training images, of the scale 0..1, client i's being i / K of it; and its seed."""
     _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
 
     @property
@@ -134,7 +137,10 @@ class Federation:
         if key not in self._kept:
             source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
             augmentation = self.augmentation if split == "train" else "none"
-            self._kept[key] = self.at(source, self._indices(split, client), device, augmentation)
+            samples = self.at(source, self._indices(split, client), device, augmentation)
+            if self.noise[0] and split == "train" and client is not None:
+                samples = noisy(samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client)
+            self._kept[key] = samples
         self._kept.move_to_end(key)
         samples = self._kept[key]
         while len(self._kept) > KEPT:
@@ -280,9 +286,10 @@ def _federation(
         counts_KC,
         settings.augmentation,
         holdout,
-        hash_of(data.content, groups),
+        hash_of(data.content + f" noise {settings.noise} {seed}" * bool(settings.noise), groups),
         unseen,
         kept,
+        (settings.noise, seed),
     )
 
 

@@ -46,6 +46,8 @@ def resolve(settings: DataSettings) -> DataSettings:
     partition, sites = settings.partition_in_force, _sites(settings)
     if sites and settings.partition == "auto" and partition == "lda":
         partition = "domains"
+    images = len(shape) == 3 and not settings.in_files
+    settings.require(not settings.noise or images, "noise", "is for images, which are in memory")
     domains = has_domains(settings.dataset) or (bool(sites) and partition == "domains")
     _check_partition(settings, partition, bool(sites))
     known = sites or domain_names(names)

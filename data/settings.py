@@ -132,6 +132,8 @@ class DataSettings(Settings):
     """domains: 1 to 10 cuts every domain into ten parts, that many of which are a client each; 0 leaves it whole."""
     domain_percent: Annotated[float, PERCENT] = 100.0
     """domains: percent of a domain's training samples that its client holds, a multiple of 10 or less than 10."""
+    noise: Annotated[float, Ge(0)] = 0.0
+    """Client i of K has Gaussian noise of variance noise * i / K on its training images, of the scale 0..1."""
     unseen_domain: str = ""
     """domains: the name of one that no client holds; after the last round the models are measured on its test set."""
 

@@ -141,6 +141,7 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
     if about.freeze == "all":
         rule = "has no effect on features that are kept (freeze = all): an image's are computed once"
         data.require(data.augmentation == "none", "augmentation", rule)
+        data.require(not data.noise, "noise", rule)
     if about.norm == "group":
         rule = f"has no effect: {model} has no batch norm"
         about.require(uses_batch_norm(model, data.shape, data.num_classes, ModelSettings()), "norm", rule)

@@ -10,8 +10,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, Dataset, DataSettings, Federation, federate, require
+from data import DataError, Dataset, DataSettings, Federation, federate, load, require
 from data.federation import save_partition
+from data.partition_file import save as write_partition
+from data.partition_table import dealt_by_table
 from data.site_folders import write_sites
 from data.sources import cache
 from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
@@ -112,9 +114,16 @@ def show(
 def save(
     file: Annotated[Path, typer.Argument(help="The file to write; the setting partition-file reads it.")],
     settings: Settings = None,
+    table: Annotated[Path | None, typer.Option("--from", metavar="CSV", help="Columns sample and client.")] = None,
 ) -> None:
     """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
     chosen = parse(dict(parse_text(text) for text in settings or []))
+    if table is not None:
+        dealt = dealt_by_table(table, load(chosen.data))
+        write_partition(file, dealt)
+        held, tests = sum(map(len, dealt.train)), len(dealt.test)
+        out.print(f"{file}: {len(dealt.train)} clients, {held} training and {tests} test")
+        return
     federation = federate(chosen.data, chosen.general.seed)
     save_partition(federation, file)
     tests = len(federation.global_test)

@@ -188,8 +188,8 @@ def test_domains(tmp_path):
         (
             DataSettings("fashon-mnist"),
             "dataset = 'fashon-mnist': no data set is called 'fashon-mnist'; known are digits, digits-3-8, "
-            f"{', '.join([*list(KNOWN)[2:], *ALIASES])}, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME, "
-            "sites:FILE; did you mean 'fashion-mnist'?",
+            f"{', '.join([*list(KNOWN)[2:], *ALIASES])}, npz:PATH, folder:PATH, csv:PATH, medmnist:PATH, hf:PATH, "
+            "domains:NAME,NAME, sites:FILE; did you mean 'fashion-mnist'?",
         ),
         (DataSettings("npz:"), "dataset = 'npz:': 'npz:' must go on with a path"),
         (DataSettings("domains:mnist,mnist"), "dataset = 'domains:mnist,mnist': must name each domain once"),

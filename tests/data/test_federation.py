@@ -273,3 +273,20 @@ def test_a_holdout_that_is_too_large():
         federate(DataSettings(holdout_per_class=10000), 0)
     with pytest.raises(SettingError, match=r"holdout-per-class = -1: must be 0 or more"):
         DataSettings(holdout_per_class=-1)
+
+
+def test_noise_grows_from_client_to_client_and_none_is_none():
+    """Li et al. (NIID-Bench, 2022): client i of K has variance sigma i / K; the test set is as it is."""
+    plain = DataSettings(partition="iid", clients=4)
+    without, noisy, again = federate(plain, 0), federate(replace(plain, noise=0.04), 0), federate(plain, 0)
+    assert without.hash == again.hash != noisy.hash
+    for client in range(4):
+        clean, changed = without.train(client).inputs_N / 255, noisy.train(client).inputs_N
+        assert abs(float((changed - clean).var()) / (0.04 * (client + 1) / 4) - 1) < 0.05
+        assert abs(float((changed - clean).mean())) < 0.01
+    assert torch.equal(without.test().inputs_N, noisy.test().inputs_N)
+    assert federate(replace(plain, noise=0.04), 1).hash != noisy.hash
+    tiny = federate(replace(plain, noise=1e-14), 0).train(3).inputs_N
+    assert torch.allclose(tiny, without.train(3).inputs_N / 255, atol=1e-6)
+    with pytest.raises(SettingError, match=r"noise = 0\.1: is for images"):
+        federate(DataSettings("npz:x", classes="2", input_shape="3", noise=0.1), 0)

@@ -61,6 +61,23 @@ def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> N
     assert json.loads(output)["counts"] == federation.counts_KC.tolist()
 
 
+def test_a_partition_from_a_table(tmp_path: Path, fedskew: FedSkew) -> None:
+    table, file = tmp_path / "who.csv", tmp_path / "dealt.json"
+    table.write_text("sample,client\n5,north\n0,south\n3,north\n")
+    assert fedskew("data", "save-partition", file, "--from", table)[0] == 0
+    federation = federate(DataSettings(partition_file=str(file)), 0)
+    assert [part.tolist() for part in federation.train_indices] == [[3, 5], [0]] and len(federation.global_test) == 360
+    for text, words in (
+        ("sample,site\n0,a\n", "there is no column 'client', only sample, site"),
+        ("sample,client\n1437,a\n", "'1437': must be a training sample's place, 0..1436"),
+        ("sample,client\n0,a\n0,b\n", "row 3: sample 0 is that of row 2 too"),
+        ("sample,client\n", "names no sample"),
+    ):
+        table.write_text(text)
+        status, _, errors = fedskew("data", "save-partition", file, "--from", table)
+        assert (status, errors.count("\n")) == (2, 1) and words in errors
+
+
 def test_the_picture_is_darker_where_there_are_more_samples() -> None:
     axes = draw(np.array([[0, 10], [100, 50]]), ["a", "b"], ["0", "1"]).axes[0]
     (image,) = axes.images

@@ -1,0 +1,48 @@
+"""Who holds what, from a CSV file with columns sample and client."""
+
+from pathlib import Path
+
+import numpy as np
+
+from data.datasets import Dataset
+from data.partition_file import Dealt
+from data.settings import DataError, DataSettings
+from data.sources.rows import header_of, opened
+
+SAMPLE, CLIENT = "sample", "client"
+
+
+def dealt_by_table(path: Path, data: Dataset) -> Dealt:
+    """Every row gives a training sample, by its place from 0, to a client, by name or number; the others stay unused.
+
+    Clients are numbered in the order of their names, of their values where all are whole numbers.
+
+    Raises:
+        DataError: a column that is missing, a sample that is none or is there twice.
+    """
+    held: dict[str, list[int]] = {}
+    rows_of: dict[int, int] = {}
+    with opened(path, DataSettings()) as rows:
+        header = header_of(path, rows)
+        if missing := [name for name in (SAMPLE, CLIENT) if name not in header]:
+            raise DataError(f"{path}: there is no column {missing[0]!r}, only {', '.join(header)[:200]}")
+        for line, row in rows:
+            if len(row) != len(header):
+                raise DataError(f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns")
+            cell, client = (row[header.index(name)].strip() for name in (SAMPLE, CLIENT))
+            number = int(cell) if cell.isdecimal() and len(cell) < 12 else -1
+            if not 0 <= number < len(data.train_labels):
+                rule = f"must be a training sample's place, 0..{len(data.train_labels) - 1}"
+                raise DataError(f"{path}: row {line}, column {SAMPLE}: {cell[:80]!r}: {rule}")
+            if number in rows_of:
+                raise DataError(f"{path}: row {line}: sample {number} is that of row {rows_of[number]} too")
+            if not client:
+                raise DataError(f"{path}: row {line}, column {CLIENT}: is empty")
+            rows_of[number] = line
+            held.setdefault(client, []).append(number)
+    if not held:
+        raise DataError(f"{path}: names no sample")
+    names = sorted(held, key=int) if all(name.isdecimal() for name in held) else sorted(held)
+    train = tuple(np.sort(np.array(held[name], np.int64)) for name in names)
+    nothing = np.zeros(0, np.int64)
+    return Dealt(data.content, train, np.arange(len(data.test_labels), dtype=np.int64), None, nothing)
