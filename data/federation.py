@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from data.datasets import Dataset, load, without_samples
 from data.deal import deal
 from data.long_tail import long_tail
 from data.noise import noisy
-from data.partition_file import Dealt, path_of, read, save
+from data.partition_file import path_of, read
 from data.partitions import Indices, by_domain, hash_of
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.resolve import resolve
@@ -208,19 +207,6 @@ def federate(settings: DataSettings, seed: int) -> Federation:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
     return _federation(settings, data, parts, global_test, domains, holdout, unseen, seed)
-
-
-def save_partition(federation: Federation, path: Path) -> None:
-    """Write who holds what into a file for the setting partition-file.
-
-    Raises:
-        SettingError: it cannot be written, or a domain is left out, which the file does not say.
-    """
-    unseen, data = federation.unseen, federation.dataset
-    rule = "cannot be told by a partition file"
-    require(unseen is None, "unseen-domain", unseen and data.domain_names[unseen.index], rule)
-    test, domains = federation.global_test, federation.domains
-    save(path, Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices))
 
 
 def _of_sites(settings: DataSettings) -> Federation:

@@ -1,15 +1,30 @@
-"""Who holds what, from a CSV file with columns sample and client."""
+"""Who holds what, written into a partition file: as it was dealt, or by a CSV file with columns sample and client."""
 
 from pathlib import Path
 
 import numpy as np
 
 from data.datasets import Dataset
-from data.partition_file import Dealt
+from data.federation import Federation
+from data.partition_file import Dealt, save
+from data.rules import require
 from data.settings import DataError, DataSettings
 from data.sources.rows import header_of, opened
 
 SAMPLE, CLIENT = "sample", "client"
+
+
+def save_partition(federation: Federation, path: Path) -> None:
+    """Write who holds what into a file for the setting partition-file.
+
+    Raises:
+        SettingError: it cannot be written, or a domain is left out, which the file does not say.
+    """
+    unseen, data = federation.unseen, federation.dataset
+    rule = "cannot be told by a partition file"
+    require(unseen is None, "unseen-domain", unseen and data.domain_names[unseen.index], rule)
+    test, domains = federation.global_test, federation.domains
+    save(path, Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices))
 
 
 def dealt_by_table(path: Path, data: Dataset) -> Dealt:

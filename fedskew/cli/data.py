@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from data import DataError, Dataset, DataSettings, Federation, federate, load, require
-from data.federation import save_partition
 from data.partition_file import save as write_partition
-from data.partition_table import dealt_by_table
+from data.partition_table import dealt_by_table, save_partition
 from data.site_folders import write_sites
 from data.sources import cache
 from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own

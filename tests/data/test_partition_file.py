@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, SettingError, federate, resolve
-from data.federation import save_partition
+from data.partition_table import save_partition
 from server_app.settings import parse
 
 LONG_TAILED = DataSettings(imbalance_factor=10, largest_class=100, min_samples=5, clients=4, test_images=50)
