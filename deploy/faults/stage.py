@@ -43,10 +43,10 @@ COURTESY = 20.0
 
 
 def shell(*words: str) -> None:
-    """Run a program. Raises SystemExit with its words when it fails."""
+    """Run a program. Raises RuntimeError with its words when it fails."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
 class Line:

@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from faults.outcome import SLOW, Outcome, same
@@ -24,10 +24,18 @@ def small_disk(place: Path, size: str) -> Iterator[None]:
     finally:
         after = place.with_name(place.name + "-after")
         shutil.copytree(place, after)
-        shell("umount", str(place))
+        until(lambda: unmounted(place), f"{place} is busy", 60.0)
         shutil.rmtree(place)
         after.rename(place)
         shutil.rmtree(kept)
+
+
+def unmounted(place: Path) -> bool | None:
+    """Return whether a disk is away; what is being ended may hold it for a moment."""
+    with suppress(RuntimeError):
+        shell("umount", str(place))
+        return True
+    return None
 
 
 def fill(place: Path) -> Path:
