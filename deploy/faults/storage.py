@@ -8,6 +8,7 @@ from pathlib import Path
 
 from faults.outcome import SLOW, Outcome, same
 from faults.stage import LINK, NUMBER, TRAIN, VICTIM, Stage, shell, until
+from fedskew.engines.processes import alive
 from fedskew.federation.services import SERVER_APP
 
 
@@ -102,7 +103,7 @@ def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], Out
         job.process.wait()
         process = stage.service(SERVER_APP)
         process.kill()
-        process.wait(10)
+        until(lambda: not alive(process) or None, "the ServerApp is not gone")
         stage.wait_until_idle()
         number = len(job.records())
         file = next((stage.place / "state" / "runs" / job.folder.name).rglob(f"round-{number:06d}.safetensors"))
