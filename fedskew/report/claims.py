@@ -17,7 +17,7 @@ from fedskew.report.statistics import (
     signed_rank,
     strata,
 )
-from fedskew.report.units import in_percent
+from fedskew.report.units import chance_of, in_percent
 from server_app.record import RoundRecord
 from server_app.selection import select
 
@@ -185,6 +185,21 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
         else:
             result[measured.cell.seed] = reach(measured, target, metric)
     return result
+
+
+def takes_training(gathered: Gathered, column: str) -> bool:
+    """Return whether the reference is above chance, and above what it had in its first evaluated round, in every seed:
+    only then the rounds until it is reached mean anything."""
+    metric = gathered.experiment.metric_of(column)
+    for measured in gathered.of(reference(gathered.experiment), column):
+        target = measure(measured, gathered.experiment.selection, metric)
+        chance = chance_of(metric, measured.run.settings.data.num_classes)
+        if target is None or (chance is not None and target <= chance + 1e-9):
+            return False
+        first = reach(measured, target, metric)
+        if first is not None and len(measured.points) > 1 and first.round == measured.points[0].round:
+            return False
+    return True
 
 
 def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:

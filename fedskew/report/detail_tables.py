@@ -8,8 +8,9 @@ import numpy as np
 from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.gather import Gathered, Measured
-from fedskew.report.statistics import Floats
+from fedskew.report.statistics import Floats, summarize_seeds
 from fedskew.report.table import NONE, SELECTION_WORDS, Table, TableCell, named, per_column, plain
+from fedskew.report.units import in_percent
 from server_app.selection import select
 
 MOST_CLASSES = 20
@@ -84,6 +85,32 @@ def skew_lines(gathered: Gathered) -> list[str]:
                 if table := table_of_samples(run.name, run.samples):
                     lines.append(f"{named(column)}{line(diagnose(table, plan=plan_of(run.settings)))}")
                     break
+    return lines
+
+
+def bar_lines(gathered: Gathered) -> list[str]:
+    """Return by how much rows are below each site alone, and below training on everything in one place, where these
+    rows exist: mean differences over the seeds in common."""
+    lines, experiment = [], gathered.experiment
+    for column in experiment.columns:
+        metric = experiment.metric_of(column)
+        summaries = {
+            row.label: (runs, summary.by_seed)
+            for row in experiment.rows
+            if (runs := gathered.of(row.label, column))
+            and (summary := summarize_seeds(runs, experiment.selection, metric))
+        }
+        for bar, (runs, of_bar) in summaries.items():
+            settings = runs[0].run.settings
+            alone, pooled = "singleset" in settings.general.method.split("+"), settings.data.partition == "pooled"
+            below = []
+            for row, (_, of_row) in summaries.items():
+                margins = [of_bar[seed] - value for seed, value in of_row.items() if seed in of_bar and row != bar]
+                if margins and (gap := float(np.mean(margins))) > 0:
+                    below.append(f"{row} by {plain(gap, metric)}")
+            if (alone or pooled) and below and in_percent(metric):
+                what = "each site alone" if alone else "centralized training"
+                lines.append(f"{named(column)}below {bar}, {what}, in points: {', '.join(below)}.")
     return lines
 
 

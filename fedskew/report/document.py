@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedskew.report.claims import Verdict, judge
-from fedskew.report.detail_tables import client_tables, recall_tables, runs_table, skew_lines, time_tables
+from fedskew.report.detail_tables import bar_lines, client_tables, recall_tables, runs_table, skew_lines, time_tables
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.gather import Gathered
@@ -98,7 +98,7 @@ def document(gathered: Gathered) -> Document:
         Section(
             "clients",
             "Clients",
-            " ".join([CLIENTS, *skew_lines(gathered)]),
+            " ".join([CLIENTS, *skew_lines(gathered), *bar_lines(gathered)]),
             [
                 *number_tables(gathered, "over the clients, in percent.", SPREAD),
                 *client_tables(gathered),

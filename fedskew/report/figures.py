@@ -11,7 +11,7 @@ from fedskew.report.gather import Gathered, Measured
 from fedskew.report.statistics import Floats
 from fedskew.report.svg import COLORS, INK, Figure, Style, drawn
 from fedskew.report.table import plain, words_and_unit
-from fedskew.report.units import in_percent
+from fedskew.report.units import chance_of, in_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,8 @@ def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | 
 
 
 def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | None:
-    """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest."""
+    """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest; of more than
+    three rows a bar at the last round. A dotted line is chance."""
     from matplotlib.ticker import MaxNLocator
 
     known = {row.label: curve(gathered.of(row.label, column), metric) for row in gathered.experiment.rows}
@@ -40,6 +41,7 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
     if not drawable:
         return None
     looks = styles(gathered)
+    classes = next(iter(gathered.runs.values())).settings.data.num_classes
 
     def draw(axes: "Axes") -> None:
         for row, (rounds, values) in drawable.items():
@@ -47,9 +49,18 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
             x, y = np.array(rounds)[complete], values[:, complete]
             axes.plot(x, y.mean(0), color=looks[row].color, linestyle=looks[row].line, linewidth=1.6)
             if len(values) > 1:
-                axes.fill_between(x, y.min(0), y.max(0), color=looks[row].color, alpha=0.13, linewidth=0)
+                alpha = 0.13 if len(drawable) <= 3 else 0.0  # more bands than three melt into one
+                axes.fill_between(x, y.min(0), y.max(0), color=looks[row].color, alpha=alpha, linewidth=0)
+                if not alpha:
+                    last = len(x) - 1
+                    axes.plot([x[last]] * 2, [y[:, last].min(), y[:, last].max()], color=looks[row].color, linewidth=3)
             if len(x) == 1:
                 axes.plot(x, y.mean(0), color=looks[row].color, marker="o", markersize=4)
+        if (chance := chance_of(metric, classes)) is not None:
+            axes.axhline(chance, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+            axes.annotate(
+                "chance", (1, chance), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
+            )
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
@@ -76,8 +87,8 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
         return None
     counts_KC = np.array(samples["train"])
     clients, classes = counts_KC.shape
-    room = min(4.4 / classes, 3.0 / clients) * 72
     height = float(np.clip(0.22 * clients + 0.7, 1.6, 6.0))
+    room = min(3.6 / classes, (height - 0.7) / clients) * 72
 
     def draw(axes: "Axes") -> None:
         rows, columns = np.nonzero(counts_KC)
@@ -87,7 +98,9 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
         if clients <= 24:
             axes.set_yticks(range(clients), samples["clients"])
         if classes <= 12:
-            axes.set_xticks(range(classes))
+            names = measured.run.settings.data.class_names
+            turned = max(map(len, names)) * classes > 40
+            axes.set_xticks(range(classes), [name[:14] for name in names], rotation=90 if turned else 0)
 
     held, sizes_K, sizes_C = (counts_KC > 0).sum(1), counts_KC.sum(1), counts_KC.sum(0)
     alt = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedskew.numbers import in_bytes
-from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference
+from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference, takes_training
 from fedskew.report.gather import Gathered
 from fedskew.report.statistics import LEAST_SEEDS, Summary, summarize_seeds
 from fedskew.report.table import (
@@ -155,7 +155,8 @@ def reach_table(gathered: Gathered) -> Table:
     for row in experiment.rows:
         cells = []
         for column in columns:
-            cells.append(reach_cell(reached(gathered, row.label, column), reached(gathered, standard, column)))
+            ours, theirs = (reached(gathered, label, column) for label in (row.label, standard))
+            cells.append(reach_cell(ours, theirs, takes_training(gathered, column)))
         rows.append([TableCell(row.label), *cells])
     caption = (
         f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
@@ -164,8 +165,10 @@ def reach_table(gathered: Gathered) -> Table:
     return Table(caption, [TableCell("method"), *(TableCell(column or "rounds") for column in columns)], rows)
 
 
-def reach_cell(by_seed: Mapping[int, Reached | None], base: Mapping[int, Reached | None]) -> TableCell:
-    """Return rounds, and below them speed-up and bytes."""
+def reach_cell(
+    by_seed: Mapping[int, Reached | None], base: Mapping[int, Reached | None], fair: bool = True
+) -> TableCell:
+    """Return rounds, and below them speed-up and bytes; neither where the level is none that takes training."""
     if not by_seed:
         return TableCell(NONE)
     ours = list(by_seed.values())
@@ -175,6 +178,8 @@ def reach_cell(by_seed: Mapping[int, Reached | None], base: Mapping[int, Reached
     if never:
         got = ", ".join("never" if reach is None else str(reach.round) for reach in ours)
         return TableCell(got, f"by seed; never in {never} of {len(ours)}")
+    if not fair:
+        return TableCell(NONE, "a level that is had at once, or by chance")
     rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
     standard = mean_or_never([base[seed] for seed in by_seed], "round")
     assert rounds is not None and sent is not None and standard is not None

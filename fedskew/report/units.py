@@ -23,6 +23,11 @@ def unit_of(metric: str) -> Unit:
     return UNITS.get(name, of_group)
 
 
+def chance_of(metric: str, classes: int) -> float | None:
+    """Return what a number comes to by chance, in percent; None where that depends on more than the classes."""
+    return {"balanced-accuracy": 100 / classes, "auroc": 50.0}.get(metric)
+
+
 def in_percent(metric: str) -> bool:
     """Return whether a number is shown in percent."""
     return unit_of(metric) == Unit.PERCENT
