@@ -46,7 +46,7 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
     return Cost(
         left=left,
         seconds=seconds + (pace.once if left else 0.0),
-        disk=disk_of(settings),
+        disk=disk_of(settings, 0 if by_clients else sizes.test),
         down=left * taking * down_of(settings) + (left > 0) * questions * clients * size(server_of(settings).start),
         up=left * taking * up + (left > 0) * clients * answers,
         memory_bytes=memory_of(settings, sizes),

@@ -15,6 +15,7 @@ from data import SettingError
 from data.sources.catalog import KNOWN
 from fedskew.costs.sizes import Sizes
 from fedskew.numbers import in_bytes
+from server_app.predictions import LARGEST
 from server_app.run_settings import RunSettings
 from strategies.server import Server, ServerMethod
 
@@ -26,8 +27,8 @@ ALIVE = 3
 """Layers' outputs that are there at a time in evaluation; in training all are."""
 FILES = 3
 """Files that a client keeps: of the last round, of the one before, and the one being written."""
-RECORD = 5000
-"""Bytes of a round's record."""
+RECORD, SUMMARY = 5000, 10_000
+"""Bytes of a round's record, and of what the summary says of a deployed model."""
 
 
 def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
@@ -53,8 +54,9 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     return need + 2 * max(participants(settings) * reply, settings.data.clients * answer)
 
 
-def disk_of(settings: RunSettings) -> int:
-    """Return the bytes of a finished run's folder: two checkpoints, what clients keep, a record a round."""
+def disk_of(settings: RunSettings, tested: int = 0) -> int:
+    """Return the bytes of a finished run's folder: two checkpoints, what clients keep, a record a round, the summary,
+    and what each model says of the `tested` samples that the server measures on."""
     with torch.device("meta"):  # the methods' own code makes their states, without their numbers
         server = server_of(settings)
         states = sum(size(part.initial_state(server)) for part in parts_of(settings))
@@ -64,7 +66,10 @@ def disk_of(settings: RunSettings) -> int:
     head = size(dict(model.head.named_parameters()))
     checkpoint = shared + len(settings.deploys) * head + states  # what the models have in common is stored once
     kept = size(model.state_dict()) - shared + sum(variant.kept_bytes(model) for variant in settings.variants)
-    return 2 * checkpoint + FILES * settings.data.clients * kept + settings.general.rounds * RECORD
+    models = 1 + len(settings.deploys)
+    said = models * tested * 8 * (settings.data.num_classes + 1)
+    records = settings.general.rounds * RECORD + models * SUMMARY + (said if said <= LARGEST else 0)
+    return 2 * checkpoint + FILES * settings.data.clients * kept + records
 
 
 def down_of(settings: RunSettings) -> int:

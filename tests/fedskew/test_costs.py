@@ -86,7 +86,9 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     answers_on_record = sum(record.bytes_up for record in real.folder.rounds()) - (cost.up - once)
     assert answers_on_record in (0, once)
     written = sum(file.stat().st_size for file in real.folder.path.rglob("*") if file.is_file())
-    assert 0.5 < disk_of(settings) / written < 2
+    tested = sample.test if real.folder.predictions_file.exists() else 0
+    assert disk_of(settings, tested) == cost.disk
+    assert 0.5 < disk_of(settings, tested) / written < 2
     assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, "it is finished now"
 
 

@@ -154,7 +154,7 @@ def nan(parts: dict[str, Any]) -> None:
     [
         (nan, "pixels must be finite"),
         (lambda parts: parts.update(test_images=parts["test_images"][:0], test_labels=parts["test_labels"][:0]), "one"),
-        (lambda parts: parts.update(train_images=parts["train_images"].astype(np.float64)), "dtype float64"),
+        (lambda parts: parts.update(train_images=parts["train_images"].astype(np.float64)), "must all be of one type"),
         (lambda parts: parts.update(train_images=np.zeros((24, 8, 8, 4), np.uint8)), "channels"),
         (lambda parts: parts.update(class_names=np.array(["ill", "healthy", "other"])), "class_names"),
         (lambda parts: parts.update(train_labels=np.array([{}] * 24)), "train_labels"),
