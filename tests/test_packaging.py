@@ -57,6 +57,7 @@ def test_the_bundle_is_the_packages_with_every_file_of_theirs(bundle: zipfile.Zi
     assert sources - names == set(), "of a type that a bundle leaves out"
 
 
+@pytest.mark.slow
 def test_report_and_export_run_from_the_bundle(bundle: zipfile.ZipFile, tmp_path: Path) -> None:
     app = tmp_path / "app"
     bundle.extractall(app)

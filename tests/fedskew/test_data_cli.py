@@ -102,7 +102,7 @@ def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:
     assert status == 0 and "largest" in output and "100" in output
 
 
-@pytest.mark.parametrize("kind", ["npz", "folder"])
+@pytest.mark.parametrize("kind", ["npz", pytest.param("folder", marks=pytest.mark.slow)])
 def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: str) -> None:
     images, labels = np.random.default_rng(0).integers(0, 256, (200, 6, 5), np.uint8), np.arange(200) % 2
     if kind == "npz":

@@ -51,6 +51,7 @@ def test_worker_processes_without_a_main_guard_are_a_sentence(tmp_path: Path) ->
     assert failed.value.stderr.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_the_command_and_the_script_in_the_docs_run_without_a_main_guard(tmp_path: Path) -> None:
     words = shlex.split(blocks("bash")[0])
     assert words[:2] == ["python", "-c"] and len(words) == 3
