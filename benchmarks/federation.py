@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
-from local_federation import LocalFederation
+from local_federation import LocalFederation, write_between
 
 SMALL, MANY, LARGE = "small-cnn", "resnet-8", "resnet-18"
 TENSORS = {SMALL: "8 tensors, 53 kB", MANY: "56 tensors, 4.9 MB", LARGE: "122 tensors, 45 MB"}
@@ -68,9 +68,7 @@ def main() -> None:
     rows += ["", f"{os.cpu_count()} cores, load {before:.1f} before."]
     print("\n".join(rows))
     if stated.write:
-        text = stated.write.read_text()
-        begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-        stated.write.write_text(text[:begin] + "\n" + "\n".join(rows) + "\n" + text[end:])
+        write_between(stated.write, MARKS, rows)
 
 
 if __name__ == "__main__":
