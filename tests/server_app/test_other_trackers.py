@@ -4,6 +4,7 @@ import io
 import json
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,30 +48,36 @@ def of_mlflow(results: Path, run: str) -> tuple[Curves, Any]:
 
 
 def records_of(file: Path) -> Iterator[bytes]:
-    """Yield the records of a .wandb file."""
+    """Yield the records of a .wandb file, as far as it is written."""
     content, whole, place = file.read_bytes(), b"", 7
-    assert content[:4] == b":W&B"
     while place + 7 <= len(content):
         if BLOCK - place % BLOCK < 7:  # the rest of a block, too short for a record's head
             place += BLOCK - place % BLOCK
             continue
         length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
         whole, place = whole + content[place + 7 : place + 7 + length], place + 7 + length
-        if kind in (1, 4):  # whole, or its last part
+        if kind in (1, 4) and place <= len(content):  # whole, or its last part
             yield whole
             whole = b""
 
 
 def of_wandb(folder: Path) -> tuple[Curves, dict[str, Any]]:
-    """Return the same from the one offline run, by wandb's own messages, and its configuration."""
+    """Return the same from the one offline run, by wandb's own messages, and its configuration.
+
+    A process of wandb's own writes the file, and may be at it when `finish` returns: its last record is awaited.
+    """
     from wandb.proto import wandb_internal_pb2 as messages
 
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    until = time.monotonic() + 60
+    records: list[messages.Record] = []
+    while not (records and records[-1].HasField("exit")):
+        assert time.monotonic() < until, f"{file}: no last record among {len(records)}"
+        time.sleep(0.05)
+        records = [messages.Record.FromString(content) for content in records_of(file)]
     curves: Curves = {}
     config: dict[str, Any] = {}
-    for content in records_of(file):
-        record = messages.Record()
-        record.ParseFromString(content)
+    for record in records:
         config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
         row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         for tag in (tag for tag in row if not tag.startswith("_")):
