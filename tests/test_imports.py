@@ -114,7 +114,7 @@ def test_the_house_stays_small() -> None:
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6040
     assert lines("server_app/*") <= 2870
     assert lines("site_agent/*") <= 1280
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9150
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9450
     assert lines("fedskew/federation/*") <= 900
 
 

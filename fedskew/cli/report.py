@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from data import SettingError, require
+from data import DataError, SettingError, require
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.experiments import find_all, known_entries
 from server_app.run_settings import GeneralSettings
@@ -31,7 +31,7 @@ def report(
         raise SettingError("report", "--markdown --csv --json", "must be one of them")
     from fedskew.report import text  # what draws and tests takes a moment to import
     from fedskew.report.document import document
-    from fedskew.report.gather import command, gather
+    from fedskew.report.gather import Gathered, command, gather
     from fedskew.report.single_runs import single_runs
 
     errors = console(stderr=True)
@@ -41,12 +41,19 @@ def report(
     require(folder != "", "--results", folder, "must name a folder")
     require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
     chosen = find_all(names or list(known_entries(experiments)), experiments)
-    everything = [gather(experiment, overrides) for experiment in chosen]
+    everything, refused = list[Gathered](), list[str]()
+    for experiment in chosen:
+        try:
+            everything.append(gather(experiment, overrides))
+        except (SettingError, DataError) as error:  # its data or its model refuse it: it can never have been run so
+            if names or (experiment is chosen[-1] and not everything):
+                raise
+            refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
     finished = [gathered for gathered in everything if gathered.finished]
     if not names:
         singles, left_out = single_runs(Path(folder), {run for gathered in everything for run in gathered.runs})
         finished += singles
-        for sentence in left_out:
+        for sentence in [*refused, *left_out]:
             errors.print(sentence, markup=False)
     if not finished:
         what = f"of {', '.join(names)} " if names else ""

@@ -1,12 +1,13 @@
-"""Whether what a paper says of two rows holds in our runs, and rounds and bytes to an accuracy."""
+"""Whether what a paper says of two rows holds in our runs, and what these can never say of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedskew.experiments.experiments import Claim, Experiment
+from fedskew.experiments.experiments import Claim
 from fedskew.report.gather import Gathered, Measured
+from fedskew.report.levels import by_seed, in_last_alone, no_level, reach
 from fedskew.report.statistics import (
     Interval,
     Strata,
@@ -17,18 +18,9 @@ from fedskew.report.statistics import (
     signed_rank,
     strata,
 )
-from fedskew.report.units import chance_of, in_percent
-from server_app.record import RoundRecord
+from fedskew.report.table import SELECTION_WORDS, named, words
+from fedskew.report.units import in_percent
 from server_app.selection import select
-
-
-@dataclass(frozen=True)
-class Reached:
-    """When a run first had an accuracy."""
-
-    round: int
-    bytes: int
-    """Down and up until then, of the whole training, which rows that differ in what is deployed share."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,8 @@ class Verdict:
     p: float | None = None
     """Wilcoxon's signed-rank test, one-sided; None below six seeds."""
     p_holm: float | None = None
+    why_not: str = ""
+    """Why the seeds that are not measured never can be; empty where any of their runs is still to come."""
 
     @property
     def holds(self) -> int:
@@ -61,9 +55,9 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """holds, mixed, fails or open."""
+        """holds, mixed, fails, open or never."""
         if not self.n:
-            return "open"
+            return "never" if self.why_not else "open"
         return "holds" if self.holds == self.n else "mixed" if self.holds else "fails"
 
     @property
@@ -85,15 +79,18 @@ def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
     metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
     selection = claim.selection or experiment.selection
     seeds = sorted({cell.seed for cell in gathered.cells})
-    complete: dict[int, list[Pair]] = {}
+    complete, reasons = dict[int, list[Pair]](), list[str]()
     for seed in seeds:
         pairs = [pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns]
-        known = [measured for measured in pairs if measured is not None]
+        known = [measured for measured in pairs if isinstance(measured, Pair)]
         if len(known) == len(columns):
             complete[seed] = known
+        else:
+            reasons.append(next(filter(None, (reason for reason in pairs if isinstance(reason, str))), ""))
+    why_not = "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
     metric = claim.metric or (experiment.metric if len(set(metrics.values())) > 1 else metrics[columns[0]])
     if not complete:
-        return Verdict(claim, metric, selection, columns, {}, float("nan"), len(seeds), None)
+        return Verdict(claim, metric, selection, columns, {}, float("nan"), len(seeds), None, why_not=why_not)
     by_column = list(zip(*complete.values(), strict=True))
     differences_LS = np.array([[measured.difference for measured in row] for row in by_column])
     among = claim.in_columns or len(columns)
@@ -103,7 +100,8 @@ def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
     )
     estimate = float(among_highest(differences_LS.mean(1), among))
     p = signed_rank([margin - claim.by for margin in margins.values()])
-    return Verdict(claim, metric, selection, columns, margins, estimate, len(seeds) - len(margins), interval, p)
+    missing = len(seeds) - len(margins)
+    return Verdict(claim, metric, selection, columns, margins, estimate, missing, interval, p, why_not=why_not)
 
 
 @dataclass(frozen=True)
@@ -115,94 +113,56 @@ class Pair:
     """What the two numbers are made of; None where they are rounds."""
 
 
-def pair(gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str) -> Pair | None:
-    """Return the two runs' difference; None where a run, or its number, is not there."""
-    better, than = by_seed(gathered, claim.better, column, seed), by_seed(gathered, claim.than, column, seed)
-    if better is None or than is None:
-        return None
-    measured = difference(claim, better, than, selection, metric)
-    if measured is None:
-        return None
-    made_of = (None, None) if claim.sooner else (strata(better, selection, metric), strata(than, selection, metric))
-    return Pair(measured, made_of)
-
-
-def by_seed(gathered: Gathered, row: str, column: str, seed: int) -> Measured | None:
-    """Return the finished run of one cell and seed; None where there is none."""
-    return next((measured for measured in gathered.of(row, column) if measured.cell.seed == seed), None)
-
-
-def difference(claim: Claim, better: Measured, than: Measured, selection: str, metric: str) -> float | None:
-    """Return by how much one run is above the other, or how many rounds sooner it is there; never counts as one more
-    round than were run."""
+def pair(gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str) -> Pair | str:
+    """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
+    rows = (claim.better, claim.than)
+    reasons = [why_never(gathered, row, column, seed, selection, metric) for row in rows[claim.sooner :]]
+    better, than = (by_seed(gathered, row, column, seed) for row in rows)
+    if any(reasons) or better is None or than is None:
+        return next(filter(None, reasons), "")
     if not claim.sooner:
-        values = (measure(better, selection, metric), measure(than, selection, metric))
-        return None if values[0] is None or values[1] is None else values[0] - values[1]
-    if (target := measure(than, selection, metric)) is None:
-        return None
-    reached = reach(better, target, metric)
-    return select(than.points, selection)[-1].round - (reached.round if reached else better.points[-1].round + 1)
+        values = [measure(measured, selection, metric) for measured in (better, than)]
+        assert values[0] is not None and values[1] is not None  # as nothing stands against them
+        return Pair(values[0] - values[1], (strata(better, selection, metric), strata(than, selection, metric)))
+    if reason := no_level(than, selection, metric):
+        return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
+    if in_last_alone(better, than):
+        return f"{claim.better} has a model in the last round alone"
+    return Pair(rounds_sooner(better, than, selection, metric), (None, None))
 
 
-def reach(measured: Measured, target: float, metric: str) -> Reached | None:
-    """Return when a run first had a number of at least `target`; None is never. Only evaluated rounds are seen."""
-    scale = 100 if in_percent(metric) else 1
-    for point in measured.points:
-        number = measured.number(point, metric)
-        if number is not None and scale * number >= target:
-            return Reached(point.round, bytes_until(measured.run.records, point.round))
-    return None
+def why_never(gathered: Gathered, row: str, column: str, seed: int, selection: str, metric: str) -> str:
+    """Return why a row will never have a number; empty where it has it, or its run is still to come."""
+    cell = next((c for c in gathered.cells if (c.row, c.column, c.seed) == (row, column, seed)), None)
+    if cell is None:
+        return f"{row} is not run there"
+    measured = by_seed(gathered, row, column, seed)
+    if not gathered.runs[cell.run.run_id].finished or (measured and measure(measured, selection, metric) is not None):
+        return ""
+    if measured is None:
+        return f"{row}'s finished run has no model {cell.deployed}"
+    if not select(measured.points, selection):
+        rounds = f"{len(measured.points)} evaluated round{'s' * (len(measured.points) != 1)}"
+        return f"{row} has {rounds}: no {SELECTION_WORDS[selection]}"
+    return f"{row}'s finished run has no {words(metric)}"
 
 
-def bytes_until(records: Sequence[RoundRecord], round: int) -> int:
-    """Return the bytes sent both ways up to a round."""
-    return sum(record.bytes_down + record.bytes_up for record in records if record.round <= round)
+def never_lines(gathered: Gathered) -> list[str]:
+    """Return a sentence for every number of the main table that finished runs do not have and never will."""
+    experiment, lines = gathered.experiment, list[str]()
+    for column in experiment.columns:
+        for cell in (cell for cell in gathered.cells if cell.column == column):
+            place = (cell.row, column, cell.seed, experiment.selection, experiment.metric_of(column))
+            if reason := why_never(gathered, *place):
+                lines.append(f"{named(column)}cannot be measured: {reason}.")
+    return list(dict.fromkeys(lines))
 
 
-def reference(experiment: Experiment) -> str:
-    """Return the row whose number the others are to reach: the stated one, FedAvg's, a claim's, or the first."""
-    if experiment.reaches:
-        return experiment.reaches
-    for row in experiment.rows:
-        if row.method == "fedavg" and not row.settings:
-            return row.label
-    return experiment.claims[0].than if experiment.claims else experiment.rows[0].label
-
-
-def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | None]:
-    """Return by seed when a row first had the reference's number; the reference itself has it where it is selected,
-    as in FedShift's Table 2. Seeds without either run are left out."""
-    experiment, result = gathered.experiment, dict[int, Reached | None]()
-    standard, metric = reference(experiment), experiment.metric_of(column)
-    for measured in gathered.of(row, column):
-        base = by_seed(gathered, standard, column, measured.cell.seed)
-        target = measure(base, experiment.selection, metric) if base else None
-        if base is None or target is None:
-            continue
-        if row == standard:
-            selected = select(measured.points, experiment.selection)[-1].round
-            result[measured.cell.seed] = Reached(selected, bytes_until(measured.run.records, selected))
-        else:
-            result[measured.cell.seed] = reach(measured, target, metric)
-    return result
-
-
-def takes_training(gathered: Gathered, column: str) -> bool:
-    """Return whether the reference is above chance, and above what it had in its first evaluated round, in every seed:
-    only then the rounds until it is reached mean anything."""
-    metric = gathered.experiment.metric_of(column)
-    for measured in gathered.of(reference(gathered.experiment), column):
-        target = measure(measured, gathered.experiment.selection, metric)
-        chance = chance_of(metric, measured.run.settings.data.num_classes)
-        if target is None or (chance is not None and target <= chance + 1e-9):
-            return False
-        first = reach(measured, target, metric)
-        if first is not None and len(measured.points) > 1 and first.round == measured.points[0].round:
-            return False
-    return True
-
-
-def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:
-    """Return the mean of rounds or bytes; None where a seed never got there."""
-    known = [getattr(reach, what) for reach in reached if reach is not None]
-    return float(np.mean(known)) if known and len(known) == len(reached) else None
+def rounds_sooner(better: Measured, than: Measured, selection: str, metric: str) -> int:
+    """Return how many rounds earlier one run first has the other's number than that one itself; never counts as one
+    more round than were run."""
+    target = measure(than, selection, metric)
+    assert target is not None  # as it is a level
+    ours, theirs = reach(better, target, metric), reach(than, target, metric)
+    last = better.points[-1].round
+    return (theirs.round if theirs else select(than.points, selection)[-1].round) - (ours.round if ours else last + 1)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedskew.report.claims import by_seed, reference
 from fedskew.report.gather import Gathered
+from fedskew.report.levels import by_seed, reference
 from fedskew.report.statistics import Strata, bootstrap, holm, measure, strata, student, summarize_seeds
 from fedskew.report.table import (
     NONE,

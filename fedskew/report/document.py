@@ -1,9 +1,9 @@
 """What a report says of one experiment, in order and without any looks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedskew.report.claims import Verdict, judge
+from fedskew.report.claims import Verdict, judge, never_lines
 from fedskew.report.detail_tables import bar_lines, client_tables, recall_tables, runs_table, skew_lines, time_tables
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
@@ -18,15 +18,18 @@ from fedskew.report.table import Table, number_tables, seeds_of
 
 CLAIMS = (
     "A claim holds for a seed when its difference is exceeded in every one of its columns, or in as many as it names; "
-    "the smallest of those is shown. Rounds are counted until the number that the other row has in the end, never as "
-    f"one round more than were run. The interval is a hierarchical bootstrap of {RESAMPLES:,} draws: seeds, and within "
-    "a seed the test examples of each class. Examples are drawn apart for the two methods, though both saw the same "
-    "ones, which makes the interval wider than it need be. With a single seed it says nothing of other seeds. p-values "
-    "(Wilcoxon's signed-rank test, one-sided; Holm's correction over the claims) are given from "
-    f"{LEAST_SEEDS} seeds on."
+    "the smallest of those is shown. Rounds are counted until either row first has the number that the other one has "
+    "in the end, never as one round more than were run; a number that is not above chance, or had in the first "
+    "evaluated round, is none to be sooner at. The interval is a hierarchical bootstrap of "
+    f"{RESAMPLES:,} draws: seeds, and within a seed the test examples of each class. Examples are drawn apart for the "
+    "two methods, though both saw the same ones, which makes the interval wider than it need be. With a single seed it "
+    "says nothing of other seeds. p-values (Wilcoxon's signed-rank test, one-sided; Holm's correction over the claims) "
+    f"are given from {LEAST_SEEDS} seeds on."
 )
 REACH = (
-    "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole."
+    "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole. "
+    "The row that is to be reached has its number in the round that is selected; a speed-up is over the round in which "
+    "it first had it."
 )
 SELECTED = (
     "The best test round is chosen on the test set itself, which nobody could do in earnest; the means are over the "
@@ -81,6 +84,7 @@ class Document:
 
 def document(gathered: Gathered) -> Document:
     """Return the report on an experiment, of which at least one run is finished."""
+    gathered = replace(gathered, warnings=(*gathered.warnings, *never_lines(gathered)))
     experiment, verdicts = gathered.experiment, judge(gathered)
     sections = [
         Section("claims", "Claims", CLAIMS, [claims_table(gathered, verdicts)] if verdicts else []),
@@ -146,10 +150,12 @@ def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
 def counted(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
     where = {"holds": "in every seed", "mixed": "in some seeds", "fails": "in no seed"}
+    rest = {"open": "not measured yet", "never": "cannot be measured"}
     counts = {status: sum(verdict.status == status for verdict in verdicts) for status in where}
     parts = [f"{count} {where[status]}" for status, count in counts.items() if count]
     if parts:
         parts[0] = parts[0].replace(" ", " holds " if parts[0].startswith("1 ") else " hold ", 1)
-    if unmeasured := len(verdicts) - sum(counts.values()):
-        parts.append(f"{unmeasured} not measured yet")
+    for status, said in rest.items():
+        if number := sum(verdict.status == status for verdict in verdicts):
+            parts.append(f"{number} {said}")
     return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(parts)}."

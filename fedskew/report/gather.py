@@ -171,18 +171,15 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
     cells = plan(experiment, overrides)
     runs = {settings.run_id: RunRecords.read(settings) for settings in runs_of(cells)}
     measured: dict[tuple[str, str], list[Measured]] = {}
-    without: list[str] = []
     for cell in cells:
         run = runs[cell.run.run_id]
         if not run.finished:
             continue
         if points := points_of(run.records, cell.deployed):
             measured.setdefault((cell.row, cell.column), []).append(Measured(cell, run, points))
-        else:
-            without.append(f"{run.label} is finished and has no numbers of {cell.deployed}, row {cell.row}.")
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
-    warnings = (*changed, *without, *state_warnings(runs.values()), *mismatches(cells, runs))
+    warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
     return Gathered(experiment, cells, runs, measured, warnings, command([experiment.name], overrides))
 
 

@@ -4,8 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedskew.numbers import in_bytes
-from fedskew.report.claims import Reached, Verdict, mean_or_never, reached, reference, takes_training
+from fedskew.report.claims import Verdict, why_never
 from fedskew.report.gather import Gathered
+from fedskew.report.levels import (
+    Reached,
+    first_had,
+    in_last_alone,
+    mean_or_never,
+    reached,
+    reference,
+    takes_training,
+)
 from fedskew.report.statistics import LEAST_SEEDS, Summary, summarize_seeds
 from fedskew.report.table import (
     NONE,
@@ -64,7 +73,9 @@ def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
     ours = summaries[row]
     below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
     if ours is None or ours.n < len(seeds):
-        below.append(f"{ours.n if ours else 0} of {len(seeds)} seeds")
+        never = [why_never(gathered, row, column, seed, experiment.selection, metric) for seed in seeds]
+        absent = "not run" if all(reason.endswith("is not run there") for reason in never) else "cannot be measured"
+        below.append(absent if ours is None and all(never) else f"{ours.n if ours else 0} of {len(seeds)} seeds")
     complete = {row: other.mean for row, other in summaries.items() if other and other.n == len(seeds)}
     best = len(complete) > 1 and in_percent(metric) and complete.get(row) == max(complete.values())
     return TableCell(spread_words(ours, metric), "; ".join(below), best)
@@ -75,10 +86,12 @@ def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
     rounds = reached(gathered, row, column)
     if not rounds:
         return None
-    text = reach_cell(rounds, reached(gathered, reference(gathered.experiment), column)).text
+    fair = takes_training(gathered, column)
+    shown = reach_cell(rounds, first_had(gathered, column), fair)
     if paper is None:
-        return TableCell(text)
-    return TableCell(text, beside_paper(paper, mean_or_never(list(rounds.values()), "round")))
+        return replace(shown, below="" if fair else shown.below)
+    ours = mean_or_never(list(rounds.values()), "round") if fair else None
+    return TableCell(shown.text, beside_paper(paper, ours) + ("" if fair else f"; {shown.below}"))
 
 
 def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
@@ -110,7 +123,7 @@ def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[Tab
     says = TableCell(
         f"{number}{claim.says}", f"{compared}; {words(metric)}, {SELECTION_WORDS[verdict.selection]}{where}"
     )
-    missing = f"{verdict.unmeasured} not measured" if verdict.unmeasured else ""
+    missing = unmeasured_words(verdict)
     if not verdict.n:
         return [says, TableCell(NONE, missing), *[TableCell(NONE)] * 3]
     difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
@@ -128,6 +141,13 @@ def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[Tab
     )
     holds = TableCell(f"{verdict.holds} of {verdict.n} seeds", missing, strong=verdict.status == "holds")
     return [says, holds, TableCell(difference, seeds), TableCell(share, drawn), p]
+
+
+def unmeasured_words(verdict: Verdict) -> str:
+    """Return how many seeds a claim is not measured in, and that they never can be where that is so."""
+    if not verdict.unmeasured:
+        return ""
+    return f"{verdict.unmeasured} cannot be" if verdict.why_not else f"{verdict.unmeasured} not measured yet"
 
 
 def selection_tables(gathered: Gathered) -> list[Table]:
@@ -151,12 +171,19 @@ def reach_table(gathered: Gathered) -> Table:
     """Return rounds and bytes that each row needs for the reference's number."""
     experiment, standard = gathered.experiment, reference(gathered.experiment)
     columns = list(experiment.columns)
+    base = {column: first_had(gathered, column) for column in columns}
+    fair = {column: takes_training(gathered, column) for column in columns}
     rows = []
     for row in experiment.rows:
         cells = []
         for column in columns:
-            ours, theirs = (reached(gathered, label, column) for label in (row.label, standard))
-            cells.append(reach_cell(ours, theirs, takes_training(gathered, column)))
+            than = {measured.cell.seed: measured for measured in gathered.of(standard, column)}
+            ours = gathered.of(row.label, column)
+            if any(in_last_alone(run, than[run.cell.seed]) for run in ours if run.cell.seed in than):
+                cells.append(TableCell(NONE, "a model in the last round alone"))
+            else:
+                goals = reached(gathered, row.label, column)
+                cells.append(reach_cell(goals, base[column], fair[column], row.label == standard))
         rows.append([TableCell(row.label), *cells])
     caption = (
         f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
@@ -166,9 +193,13 @@ def reach_table(gathered: Gathered) -> Table:
 
 
 def reach_cell(
-    by_seed: Mapping[int, Reached | None], base: Mapping[int, Reached | None], fair: bool = True
+    by_seed: Mapping[int, Reached | None],
+    base: Mapping[int, Reached | None],
+    fair: bool = True,
+    standard: bool = False,
 ) -> TableCell:
-    """Return rounds, and below them speed-up and bytes; neither where the level is none that takes training."""
+    """Return rounds, and below them bytes and the speed-up over the round in which the `standard` row first had the
+    number; of that row itself this round. Neither where the level is none that takes training."""
     if not by_seed:
         return TableCell(NONE)
     ours = list(by_seed.values())
@@ -181,8 +212,12 @@ def reach_cell(
     if not fair:
         return TableCell(NONE, "a level that is had at once, or by chance")
     rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
-    standard = mean_or_never([base[seed] for seed in by_seed], "round")
-    assert rounds is not None and sent is not None and standard is not None
-    return TableCell(
-        f"{rounds:.1f}".removesuffix(".0"), f"{standard / rounds:.2f}\N{MULTIPLICATION SIGN}, {in_bytes(sent)}"
-    )
+    first = mean_or_never([base[seed] for seed in by_seed], "round")
+    assert rounds is not None and sent is not None and first is not None
+    beside = f"first in {in_rounds(first)}" if standard else f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
+    return TableCell(in_rounds(rounds), f"{beside}, {in_bytes(sent)}")
+
+
+def in_rounds(rounds: float) -> str:
+    """Return a mean of rounds."""
+    return f"{rounds:.1f}".removesuffix(".0")

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.ranking import STATED, margins, order_of, ranked
-from fedskew.report.claims import by_seed, reference
 from fedskew.report.gather import Gathered, Measured
+from fedskew.report.levels import by_seed, reference
 from fedskew.report.statistics import Floats, summarize_seeds
 from fedskew.report.table import NONE, Table, TableCell, ends_words, named, per_column, plain, signed, spread_words
 from server_app.evaluation import MOST_LISTED

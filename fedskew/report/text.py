@@ -11,14 +11,18 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedskew.markdown import escaped
-from fedskew.report.claims import Verdict, reached
+from fedskew.report.claims import Verdict
 from fedskew.report.document import Document, counted
+from fedskew.report.levels import reached, takes_training
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.table import Table, TableCell, ends_words, signed
 from fedskew.terminal_table import terminal_table
 from server_app.selection import SELECTIONS
 
-SAYS = {"holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet"}
+SAYS = {
+    "holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet",
+    "never": "cannot be measured",
+}  # fmt: skip
 """A claim's status in words."""
 SHOWN = ("claims", "differences", "reach")
 """The sections that a terminal gets."""
@@ -65,10 +69,13 @@ def verdict_lines(document: Document) -> list[str]:
 
 
 def seeds_words(verdict: Verdict) -> str:
-    """Return in how many seeds a claim holds, the two rows' difference with its interval, and that of every seed."""
+    """Return in how many seeds a claim holds, the two rows' difference with its interval, and that of every seed; of a
+    claim that can never be measured why."""
     if not verdict.n:
-        return ""
+        return f": {verdict.why_not}" if verdict.why_not else ""
     missing = f", {verdict.unmeasured} not measured yet" if verdict.unmeasured else ""
+    if verdict.why_not:
+        missing = f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
     differences = ", ".join(signed(margin, verdict.metric) for margin in verdict.margins.values())
     seeds = f"{verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
     ends = ends_words(verdict.interval.low, verdict.interval.high, verdict.metric) if verdict.interval else ""
@@ -108,6 +115,7 @@ def lines(document: Document) -> list[dict[str, Any]]:
             compared = (metric, experiment.selection)
             if experiment.reaches:
                 rounds = {seed: float(r.round) for seed, r in reached(gathered, row.label, column).items() if r}
+                rounds = rounds if takes_training(gathered, column) else {}
                 compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
                 summaries[compared] = Summary(rounds) if rounds else None
             for (name, selection), ours in summaries.items():

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from frozen import gathered
 
-from fedskew.report.claims import takes_training
+from fedskew.report.claims import judge, never_lines
 from fedskew.report.detail_tables import bar_lines
+from fedskew.report.document import counted
 from fedskew.report.gather import Gathered
-from fedskew.report.main_tables import reach_table
+from fedskew.report.levels import takes_training
+from fedskew.report.main_tables import main_table, reach_table
+from fedskew.report.text import SAYS, seeds_words
 from fedskew.report.units import chance_of
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.selection import Point
@@ -39,6 +42,48 @@ def test_chance_and_the_first_rounds_level_have_no_speed_up(known: Gathered) -> 
         assert takes_training(level, "LDA 0.5") == fair
         cell = reach_table(level).rows[1][1]
         assert ("\N{MULTIPLICATION SIGN}" in cell.below) == fair and ("had at once" in cell.below) != fair
+
+
+SOONER = {"says": "CReFF is sooner", "better": "creff", "than": "fedavg", "sooner": True}
+
+
+@pytest.fixture
+def claimed(tmp_path: Path) -> Gathered:
+    return gathered(tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[SOONER])
+
+
+def test_a_level_that_was_had_before_is_counted_from_there(claimed: Gathered) -> None:
+    """FedAvg ends where it was two rounds ago: who gets there then is no sooner."""
+    level = at(claimed, {"fedavg": (0.2, 0.6, 0.7, 0.6), "creff": (0.2, 0.6, 0.7, 0.7)})
+    assert list(judge(level)[0].margins.values()) == [0, 0, 0]
+    of_fedavg, of_creff = (row[1] for row in reach_table(level).rows)
+    assert (of_fedavg.text, of_creff.text) == ("4", "2")
+    assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
+
+
+@pytest.mark.parametrize(("fedavg", "reason"), [((0.1, 0.1), "above chance"), ((0.6, 0.5), "first evaluated round")])
+def test_nobody_is_sooner_at_a_level_without_training(
+    fedavg: tuple[float, ...], reason: str, claimed: Gathered
+) -> None:
+    (verdict,) = judge(at(claimed, {"fedavg": fedavg, "creff": (0.6, 0.7)}))
+    assert verdict.status == "never" and not verdict.margins and reason in verdict.why_not
+
+
+def test_what_can_never_be_measured_is_not_still_to_come(claimed: Gathered) -> None:
+    """A model of the last round alone, as CCVR's, has no mean of five rounds and is never sooner."""
+    level = at(claimed, {"fedavg": (0.1, 0.2, 0.3, 0.4, 0.5), "creff": (0.6,)})
+    (verdict,) = judge(level)
+    assert verdict.why_not == "creff has a model in the last round alone" and verdict.status == "never"
+    mean = replace(level, experiment=replace(level.experiment, selection="mean-of-last-5", claims=(
+        replace(level.experiment.claims[0], sooner=False),)))  # fmt: skip
+    (verdict,) = judge(mean)
+    said = "creff has 1 evaluated round: no mean of the last 5"
+    assert (SAYS[verdict.status], seeds_words(verdict)) == ("cannot be measured", f": {said}")
+    assert counted([verdict]) == "Of 1 claim, 1 cannot be measured."
+    assert never_lines(mean) == [f"LDA 0.5: cannot be measured: {said}."]
+    assert main_table(mean).rows[1][1].below == "cannot be measured"
+    missing = replace(mean, runs={name: replace(run, summary=None) for name, run in mean.runs.items()}, measured={})
+    assert judge(missing)[0].status == "open" and main_table(missing).rows[1][1].below == "0 of 3 seeds"
 
 
 def test_what_is_below_each_site_alone_is_said(known: Gathered) -> None:

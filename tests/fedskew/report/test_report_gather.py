@@ -122,7 +122,7 @@ def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
         del record["models"]["creff"], record["checksum"]
     (run / "rounds.jsonl").write_text("".join(map(line_of, records)))
     gathered_again = again(experiment, tmp_path)
-    assert any("no numbers of creff" in warning for warning in gathered_again.warnings)
+    assert any("has no model creff" in warning for warning in document(gathered_again).gathered.warnings)
     assert len(gathered_again.of("creff", "LDA 0.5")) == 2 and len(gathered_again.of("fedavg", "LDA 0.5")) == 3
 
 

@@ -9,8 +9,9 @@ import pytest
 from frozen import gathered
 
 from data import SettingError
-from fedskew.report.claims import judge, reach, reached
+from fedskew.report.claims import judge
 from fedskew.report.gather import Measured
+from fedskew.report.levels import reach, reached
 from fedskew.report.statistics import (
     Strata,
     Summary,

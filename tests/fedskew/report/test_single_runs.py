@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from command_line import FedSkew
-from frozen import HERE, write
+from frozen import HERE, frozen, write
 
 from fedskew.cli import report as report_cli
+from fedskew.experiments.experiments import experiment
 from fedskew.report.gather import RunRecords, short_name
 from fedskew.report.single_runs import single_runs
 from server_app.results import RunFolder, line_of
@@ -70,6 +71,18 @@ def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew, monk
     finished(tmp_path, method="fedavg")
     status, output, _ = fedskew("report", "--results", tmp_path)
     assert status == 0 and "Runs of no experiment: digits" in output
+
+
+def test_an_experiment_that_cannot_be_run_does_not_keep_the_others_from_a_report(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = experiment("gone", {"title": "", "settings": {"dataset": f"npz:{tmp_path}/gone.npz"}, "methods": ["fedavg"]})
+    frozen_ones = frozen(tmp_path)
+    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [gone, frozen_ones])
+    status, output, errors = fedskew("report", "--csv", "--results", tmp_path)
+    assert status == 0 and "frozen,LDA 0.1,fedavg" in output
+    assert "gone: left out, as it cannot be run: classes = '': must be set" in errors
+    assert fedskew("report", "gone", "frozen", "--results", tmp_path)[0] == 2
 
 
 def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
