@@ -20,6 +20,9 @@ from data.site_view import SiteView
 from data.sources.catalog import SITES_PREFIX
 from data.sources.sites import OF_ALL, in_messages
 
+DATA_HASH = "data.sha256"
+"""In a site's folder of a run, the hash of the data that it has trained on."""
+
 
 class Player:
     """Data, model and variants of one run, kept by a process so that it can play any client, or the one of its site."""
@@ -45,7 +48,7 @@ class Player:
         else:
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
-            same_as_before(self.run_folder, seen.dataset.content)
+            check_same(self.run_folder, seen.dataset.content)
             self.digests["data"] = seen.dataset.content
             self.policy = Policy(site, assignment.variants, seen.counts_C, seen.tested)
         self.device = choose_device(device)
@@ -91,6 +94,8 @@ class Player:
     ) -> Client:
         """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
         self.check_number(client)
+        if content := self.digests.get("data"):
+            keep(self.run_folder, content)
         self.model.load_state_dict(self.whole(shared, memory))
         return Client(
             id=client,
@@ -140,14 +145,19 @@ def view(site: Site, assignment: Assignment) -> SiteView:
     return SiteView(data, agreement, site.number, site.data, site.cache)
 
 
-def same_as_before(folder: Path, content: str) -> None:
-    """Keep the data's hash in a run's folder. Raises DataError where it has another one: the data have changed."""
-    file = folder / "data.sha256"
+def check_same(folder: Path, content: str) -> None:
+    """Raise DataError where a run's folder keeps another hash of the data: they have changed since the run began."""
+    file = folder / DATA_HASH
+    if file.exists() and file.read_text() != content:
+        raise DataError(f"the data have changed since the run began: their hash is {content}, not that of {file}")
+
+
+def keep(folder: Path, content: str) -> None:
+    """Keep the data's hash in the folder of a run that asks for more than whether a site is ready."""
+    file = folder / DATA_HASH
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    if file.read_text() != content:
-        raise DataError(f"the data have changed since the run began: their hash is {content}, not that of {file}")
 
 
 def player_of(assignment: str, client: int) -> Player:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from torch import Tensor
 
 from client_app.memory import folder_of, recall
 from client_app.messages import to_flower
-from client_app.models import build
-from client_app.player import initial_seed
+from client_app.policy import QUESTION
 from client_app.process import choose_device, hidden_gpus, repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
@@ -31,12 +31,11 @@ from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 from server_app.settings import parse
-from server_app.sites import about_data, ask_sites
+from server_app.sites import about_data, ask_sites, write_readiness
+from server_app.strategy import model_of, strategy_of
 from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
 from server_app.unseen_site import study
-from strategies.directory import SiteNodes
-from strategies.flower import Strategy
 from strategies.outcome import AVERAGE, Diverged
 from strategies.questions import ask_class_prior, ask_question
 from strategies.scoring import evaluate_on_clients
@@ -50,8 +49,12 @@ Tell = Callable[[str], None]
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what flwr's run config states."""
-    run(grid, parse(context.run_config))
+    """Run what flwr's run config states; where that names a file for it, only ask the sites whether they are ready."""
+    config = dict(context.run_config)
+    if file := str(config.pop(QUESTION, "")):
+        write_readiness(grid, parse(config), Path(file))
+    else:
+        run(grid, parse(config))
 
 
 def tell(line: str) -> None:
@@ -91,28 +94,12 @@ class Run:
     ) -> None:
         self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
         self.tracker = tracker or Tracker()
-        general, dataset, agreement = settings.general, federation.dataset, settings.agreement
-        drawn = initial_seed(general.seed)
-        self.build = partial(build, general.model, dataset.shape, dataset.num_classes, drawn, settings.model)
+        self.build = model_of(settings, federation)
         self.model = self.build()
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
-        self.device = choose_device("auto" if general.device == "cuda" else general.device)
-        self.strategy = Strategy(
-            self.model,
-            settings.assignment(),
-            clients=settings.data.clients,
-            participation=general.participation,
-            combine=settings.combine,
-            monitors=settings.monitors,
-            deploys=settings.deploys,
-            optimizer=general.optimizer,
-            exchange=settings.exchange_in_force,
-            examples={k: len(indices) for k, indices in enumerate(federation.train_indices) if agreement is None},
-            holdout=federation.holdout(self.device),
-            device=self.device,
-            directory=None if agreement is None else SiteNodes(agreement),
-        )
+        self.device = choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
+        self.strategy = strategy_of(settings, federation, self.model, self.device)
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
         self.counts_KC = torch.as_tensor(federation.counts_KC)
         self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)

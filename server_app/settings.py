@@ -21,6 +21,7 @@ import torch
 from client_app.models import ModelSettings, build, check, has_batch_norm, is_backbone, is_own_model
 from client_app.models.backbone import check_weights, normalization_of
 from client_app.optimizer import TrainingSettings
+from client_app.policy import QUESTION
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.sources.catalog import is_sites
@@ -264,8 +265,12 @@ def explanations() -> dict[str, str]:
 
 
 def as_toml() -> str:
-    """Return the block [tool.flwr.app.config]: every key that `flwr run --run-config` may override."""
-    config: dict[str, Any] = {}
+    """Return the block [tool.flwr.app.config]: every key that `flwr run --run-config` may override.
+
+    Of them QUESTION alone is no setting: where it names a file, the sites are asked whether they are ready for the run,
+    and nothing else; their answers go there.
+    """
+    config: dict[str, Any] = {QUESTION: ""}
     for key, value in defaults().items():
         section, _, name = key.rpartition(".")
         (config.setdefault(section, {}) if section else config)[name] = value

@@ -1,12 +1,19 @@
 """A run between sites: what the server asks them first, and what it writes down of data that it does not see."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from client_app.policy import QUESTION
 from client_app.site import POLICY
-from data import Federation, SettingError
+from data import Federation, SettingError, require
 from data.sources.agreement import Agreement
+from server_app.dealt import federation_of
 from server_app.evaluation import sizes
+from server_app.results import write_text
+from server_app.run_settings import RunSettings
+from server_app.strategy import model_of, strategy_of
 from strategies.base import Rounds
 from strategies.exchange import Grid
 from strategies.questions import ask_readiness
@@ -17,7 +24,8 @@ def ask_sites(rounds: Rounds, grid: Grid, agreement: Agreement, method: str, tel
 
     Raises SettingError for what a site does not let leave, TooFewReplies when fewer than min-sites are ready.
     """
-    failures = ask_readiness(rounds, grid).failures
+    exchange = ask_readiness(rounds, grid)
+    failures = exchange.failures
     for client, reason in failures.items():
         tell(f"site {agreement.names[client]} is not ready: {reason}")
     for client, reason in failures.items():
@@ -26,6 +34,21 @@ def ask_sites(rounds: Rounds, grid: Grid, agreement: Agreement, method: str, tel
             raise SettingError(
                 "method", method, f"needs what site {agreement.names[client]} does not let leave: {kept}"
             )
+    exchange.check_enough(rounds.exchange_settings.min_replies, QUESTION)
+
+
+def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:
+    """Ask every site whether it is ready for a run, and write their answers as JSON: by name "", or why one is not.
+
+    The run does not begin. Raises SettingError for a run that is not between sites.
+    """
+    agreement = settings.agreement
+    require(agreement is not None, "dataset", settings.data.dataset, f"must be sites:FILE with {QUESTION} = FILE")
+    assert agreement is not None
+    federation = federation_of(settings)
+    rounds = strategy_of(settings, federation, model_of(settings, federation)(), "cpu")
+    failures = ask_readiness(rounds, grid).failures
+    write_text(file, json.dumps({name: failures.get(client, "") for client, name in enumerate(agreement.names)}))
 
 
 def about_data(federation: Federation, agreement: Agreement | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from client_app.messages import size
 from client_app.policy import QUESTION
-from client_app.site import POLICY
 from client_app.state import State
 from strategies.base import Rounds
 from strategies.checks import Refused, check_answer
@@ -30,14 +29,8 @@ def ask_question(
 
 
 def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
-    """Ask every site whether it can do its part and lets leave what the run asks for; a reason says why one does not.
-
-    Raises TooFewReplies when fewer are ready than the agreement asks for, none refusing by its policy.
-    """
-    exchange = rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}}))
-    if not any(reason.startswith(POLICY) for reason in exchange.failures.values()):
-        exchange.check_enough(rounds.exchange_settings.min_replies, "readiness")
-    return exchange
+    """Ask every site whether it can do its part and lets leave what the run asks for; reasons say why one does not."""
+    return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}}))
 
 
 def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:

@@ -113,20 +113,27 @@ def register(folder: Folder) -> None:
 
 
 @application.command()
-def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
-    """Print which sites are registered and online; the exit status is 0 when all are."""
-    from fedskew.federation.control import Control
+def status(
+    folder: Folder,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the run that is meant.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Ask every site whether it is ready, or say how the run that goes on has them; 0 when min-sites are ready."""
     from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.readiness import READY, look
+    from server_app.settings import parse_texts
 
     federation = FederationFolder(folder)
-    control = Control(federation.coordinator.superlink_port, federation.authority[0])
-    sites = control.sites(federation.agreement)
+    basis, sites = look(federation, parse_texts(settings or []))
     if as_json:
-        print(json.dumps(sites, indent=2))
+        print(json.dumps({"basis": basis, "sites": {name: vars(site) for name, site in sites.items()}}, indent=2))
     else:
-        for site, state in sites.items():
-            console().print(f"{site}: {state}")
-    if any(state != "online" for state in sites.values()):
+        console().print(basis)
+        for name, site in sites.items():
+            console().print(f"{name}: {site}")
+    if sum(site.state == READY for site in sites.values()) < federation.agreement.min_sites:
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -58,10 +58,10 @@ class Control:
         except httpx.HTTPError as error:
             raise Unreachable(f"the SuperLink does not answer: {error}") from error
 
-    def nodes(self) -> dict[bytes, str]:
-        """Return the status of the registered nodes by their public key: registered, online or offline."""
+    def nodes(self) -> dict[bytes, Any]:
+        """Return the registered nodes by their public key; status is registered, online or offline."""
         nodes = self.ask("ListNodes", ListNodesRequest()).nodes_info
-        return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
+        return {node.public_key: node for node in nodes if node.status != "unregistered"}
 
     def register(self, agreement: Agreement) -> None:
         """Let the agreement's sites in, those that are not yet."""
@@ -72,8 +72,20 @@ class Control:
 
     def sites(self, agreement: Agreement) -> dict[str, str]:
         """Return each site's status, unknown for one that has not been registered."""
-        nodes = self.nodes()
+        nodes = {key: node.status for key, node in self.nodes().items()}
         return {site.name: nodes.get(as_flower_has_it(site.key), "unknown") for site in agreement.sites}
+
+    def absent_since(self, agreement: Agreement) -> dict[str, str]:
+        """Return since when each site is away, in words; of one that is online since when it was before that."""
+        times = {key: node.last_deactivated_at for key, node in self.nodes().items()}
+        seen = {site.name: times.get(as_flower_has_it(site.key), "") for site in agreement.sites}
+        return {name: f"since {time[:19]}" if time else "since the beginning" for name, time in seen.items()}
+
+    def going(self) -> list[dict[str, Any]]:
+        """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
+        runs = sorted(self.ask("ListRuns", ListRunsRequest()).run_dict.values(), key=lambda run: str(run.pending_at))
+        going = [run for run in reversed(runs) if not run.status.status.startswith("finished")]
+        return [user_config_from_proto(run.override_config) for run in going]
 
     def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
         """Submit the app with a run config, and return the run's id."""

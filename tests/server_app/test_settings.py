@@ -380,6 +380,7 @@ def test_defaults_of_the_flower_app() -> None:
     assert as_toml() in (ROOT / "pyproject.toml").read_text() + "\n"
     flat = {f"{k}.{n}": v for k, part in written.items() if isinstance(part, dict) for n, v in part.items()}
     flat |= {key: value for key, value in written.items() if not isinstance(value, dict)}
+    assert flat.pop("readiness") == ""  # no setting: where it names a file, the sites are asked, and nothing is run
     assert {key: (type(value), value) for key, value in flat.items()} == {
         key: (type(value), value) for key, value in defaults().items()
     }

@@ -1,8 +1,10 @@
 """The sites of a federation in one process: the numbers of a simulation that has all data, with none at the server."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from data import SettingError, federate
 from data.sources.agreement import read_agreement
 from fedskew.engines import execute
 from fedskew.engines.rehearsal import RehearsalGrid
-from server_app.app import run
+from server_app.app import main, run
 from server_app.results import RunFolder
 from server_app.settings import parse
 from strategies.exchange import TooFewReplies
@@ -43,6 +45,24 @@ def test_sites_with_their_own_files_make_the_simulations_model(tmp_path: Path) -
     ours, theirs = (folder.rounds()[-1].models["average"] for folder in (records, RunFolder(simulation.folder)))
     assert ours.means == theirs.means and ours.recall == theirs.recall and ours.spreads == theirs.spreads
     assert installed() == {}
+
+
+def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path / "sites")
+    write(folder / "north/site.toml", site_entries(name="north", policy={"allow": ["model", "scores"]}))
+    (folder / "east/data.npz").write_bytes(b"damaged")
+    file, results = tmp_path / "answers.json", tmp_path / "results"
+    config = {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results)}
+    agreement = read_agreement(folder / "federation.toml")
+    with RehearsalGrid(read_sites(folder), agreement) as grid:
+        main(grid, SimpleNamespace(run_config={**config, "readiness": str(file)}))  # type: ignore[arg-type]
+        answers = json.loads(file.read_text())
+        assert list(answers) == list(NAMES) and answers["south"] == ""
+        assert re.fullmatch(r"policy: class-counts \d+", answers["north"])
+        assert re.fullmatch(r"data \d+", answers["east"])
+        assert not results.exists() and not list(folder.glob("*/state/runs"))
+        with pytest.raises(SettingError, match=r"dataset = .*: must be sites:FILE with readiness = FILE"):
+            main(grid, SimpleNamespace(run_config={"dataset": "digits", "readiness": str(file)}))  # type: ignore[arg-type]
 
 
 class Alone(RehearsalGrid):

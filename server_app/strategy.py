@@ -1,0 +1,38 @@
+"""From a run's settings and data to the model and the strategy that trains it."""
+
+from collections.abc import Callable
+from functools import partial
+
+from client_app.models import Classifier, build
+from client_app.player import initial_seed
+from data import Federation
+from server_app.run_settings import RunSettings
+from strategies.directory import SiteNodes
+from strategies.flower import Strategy
+
+
+def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:
+    """Return what builds the run's model with its first weights."""
+    general, dataset = settings.general, federation.dataset
+    drawn = initial_seed(general.seed)
+    return partial(build, general.model, dataset.shape, dataset.num_classes, drawn, settings.model)
+
+
+def strategy_of(settings: RunSettings, federation: Federation, model: Classifier, device: str) -> Strategy:
+    """Return the strategy before round 1; `model` is its scratchpad, on whose `device` the server computes."""
+    agreement = settings.agreement
+    return Strategy(
+        model,
+        settings.assignment(),
+        clients=settings.data.clients,
+        participation=settings.general.participation,
+        combine=settings.combine,
+        monitors=settings.monitors,
+        deploys=settings.deploys,
+        optimizer=settings.general.optimizer,
+        exchange=settings.exchange_in_force,
+        examples={k: len(indices) for k, indices in enumerate(federation.train_indices) if agreement is None},
+        holdout=federation.holdout(device),
+        device=device,
+        directory=None if agreement is None else SiteNodes(agreement),
+    )

@@ -1,0 +1,136 @@
+"""`fedskew federation status`: who is ready, away or refuses, asked where no run goes on, else by its records."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fedskew.cli.federation import status
+from fedskew.engines.launcher import LaunchFailed
+from fedskew.federation import readiness
+from fedskew.federation.control import RunStatus
+from fedskew.federation.folder import FederationFolder
+from fedskew.federation.readiness import AWAY, NOT_ASKED, READY, REFUSES, SiteStatus, look, recorded
+from server_app.record import RoundRecord
+from server_app.results import RunFolder
+from server_app.settings import parse
+from tests.site_files import NAMES, agreed, write
+
+
+def record(round: int, **failures: str) -> RoundRecord:
+    names = {NAMES.index(name): why for name, why in failures.items()}
+    kept = [client for client in range(3) if client not in names]
+    return RoundRecord.of({"round": round, "models": {}, "evaluated-by": "nobody", "loss": 1.0, "clients": kept,
+                           "failures": names, "bytes-down": 1, "bytes-up": 1, "seconds": {}})  # fmt: skip
+
+
+class SuperLink:
+    """Answers as a SuperLink whose ServerApp writes these answers, if any."""
+
+    def __init__(self, states: dict[str, str], going: list[dict[str, Any]], answers: dict[str, str] | None) -> None:
+        self.states, self.configs, self.answers, self.asked = states, going, answers, dict[str, Any]()
+
+    def sites(self, agreement: Any) -> dict[str, str]:
+        return self.states
+
+    def absent_since(self, agreement: Any) -> dict[str, str]:
+        return dict.fromkeys(NAMES, "since 2026-11-22")
+
+    def going(self) -> list[dict[str, Any]]:
+        return self.configs
+
+    def submit(self, app: Path, config: dict[str, Any]) -> int:
+        self.asked = config
+        if self.answers is not None:
+            Path(config["readiness"]).write_text(json.dumps(self.answers))
+        return 7
+
+    def status(self, number: int) -> RunStatus:
+        return RunStatus("finished:failed", "ServerApp failed with exception: no room")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FederationFolder:
+    write(tmp_path / "federation.toml", agreed(min_sites=2))
+    write(tmp_path / "coordinator.toml", {"address": "localhost:8443", "superlink-port": 9})
+    (tmp_path / "superlink").mkdir()
+    return FederationFolder(tmp_path)
+
+
+def superlink(
+    monkeypatch: pytest.MonkeyPatch, online: str, going: list[dict[str, Any]], answers: dict[str, str] | None = None
+) -> SuperLink:
+    """Put a SuperLink in place, at which these sites are online."""
+    link = SuperLink({name: "online" if name in online else "offline" for name in NAMES}, going, answers)
+    monkeypatch.setattr(readiness, "Control", lambda port, authority: link)
+    monkeypatch.setattr(readiness, "running", lambda folder, program: [])
+    return link
+
+
+def test_sites_are_asked_where_no_run_goes_on(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"north": "", "east": "policy: class-counts 4", "south": "site south is not connected"}
+    link = superlink(monkeypatch, "north east", [{"readiness": "another's question"}], answers)
+    basis, sites = look(folder, {"method": "fedshift"})
+    assert basis == "asked for method fedshift" and link.asked["node-wait"] == 0
+    assert [str(sites[name]) for name in NAMES] == ["ready", "refuses policy: class-counts 4", "away since 2026-11-22"]
+    assert not list(folder.state.iterdir())
+
+
+def test_too_few_sites_are_not_asked(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = superlink(monkeypatch, "east", [])
+    basis, sites = look(folder, {})
+    assert basis == "fewer than 2 sites are online" and not link.asked
+    assert [sites[name].state for name in NAMES] == [AWAY, NOT_ASKED, AWAY]
+
+
+def test_a_lost_question_is_no_answer(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    superlink(monkeypatch, "north east", [])
+    with pytest.raises(LaunchFailed, match=r"^the sites were not asked \(no room\); a run"):
+        look(folder, {})
+
+
+def test_of_a_run_that_goes_on_its_records_say_it(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    stated = {"dataset": f"sites:{folder.agreement_file}", "rounds": 9, "results": str(folder.path / "results")}
+    settings = parse(stated)
+    link = superlink(monkeypatch, "north south", [settings.flat()])
+    basis, sites = look(folder, {})
+    assert basis == f"{settings.run_id} has begun, and no round of it is over"
+    assert [sites[name].state for name in NAMES] == [NOT_ASKED, AWAY, NOT_ASKED]
+    settings.folder.mkdir(parents=True)
+    RunFolder(settings.folder).add_round(record(1, east="data 3"))
+    basis, sites = look(folder, {})
+    assert basis == f"round 1 of {settings.run_id}, which goes on" and sites["east"] == SiteStatus(REFUSES, "data 3")
+    assert not link.asked
+
+
+def test_a_site_is_away_since_the_first_round_in_a_row_without_it(folder: FederationFolder) -> None:
+    gone = {"east": "site east is not connected"}
+    evaluated = {"east": "evaluation: site east is not connected"}
+    records = [record(1, **gone), record(2), record(3, **evaluated), record(4, **gone), record(5, **gone, south="no")]
+    sites = recorded(folder.agreement, records)
+    assert sites == {
+        "north": SiteStatus(READY),
+        "east": SiteStatus(AWAY, "since round 3"),
+        "south": SiteStatus(REFUSES, "no"),
+    }
+
+
+@pytest.mark.parametrize(("ready", "ends"), [(2, False), (1, True)])
+def test_the_exit_status_is_0_with_min_sites_ready(
+    folder: FederationFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ready: int,
+    ends: bool,
+) -> None:
+    superlink(
+        monkeypatch, "north east south", [], {name: "" if k < ready else "data 1" for k, name in enumerate(NAMES)}
+    )
+    if ends:
+        with pytest.raises(typer.Exit):
+            status(folder.path)
+    else:
+        status(folder.path)
+    assert "south: refuses data 1" in capsys.readouterr().out
