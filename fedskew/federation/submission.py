@@ -22,6 +22,8 @@ FAREWELL = 3.0
 """Seconds that a run's status may need to tell of an end that its process has met."""
 ATTEMPTS = 5
 """Submissions in a row that may be lost without a round in between."""
+PATIENCE = 600.0
+"""Seconds without a word from the SuperLink after which the run is given up; it may take 180 to start."""
 LOST = ("heartbeat", "superlink")
 """Words in flwr's details of a run whose process was lost, and did not fail."""
 
@@ -34,7 +36,8 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
     """Run the settings in the federation and return the summary.
 
     The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
-    Raises LaunchFailed with the reason where the app itself failed, or is lost again and again.
+    Raises LaunchFailed with the reason where the app itself failed, or is lost again and again, and where the SuperLink
+    stays away.
     """
     results = RunFolder(settings.folder)
     with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
@@ -43,13 +46,23 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     config = settings.going_on().flat()
     losses: list[int] = []
+    away: float | None = None  # since when the SuperLink has not answered
     with following(results, tell):
         while results.summary() is None:
             end_orphans(folder)
             try:
-                follow(folder, control, control.submit(APP, config), results)
+                number = control.submit(APP, config)
+                away = None
+                follow(folder, control, number, results)
             except Unreachable as error:
-                tell(f"{error}: submitting the run again")
+                if away is None:
+                    away = time.monotonic()
+                    tell(f"{error}: the run is submitted again when it does, within {PATIENCE / 60:g} minutes")
+                elif time.monotonic() - away > PATIENCE:
+                    raise LaunchFailed(
+                        f"the SuperLink has not answered for {PATIENCE / 60:g} minutes: `fedskew federation up "
+                        f"{folder.path}` starts it, and the same command then goes on where the run stands"
+                    ) from None
                 time.sleep(LOOK)
             except Lost as error:
                 losses.append(results.rounds_file.stat().st_size if results.rounds_file.exists() else 0)

@@ -81,6 +81,47 @@ def test_a_process_that_is_gone_is_lost_before_its_heartbeat_is(
         followed(tmp_path, 99, RunStatus("running", ""))
 
 
+class Clock:
+    """A clock that goes on where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("answers", "minutes"), [((), 10), ((7,), 10), ((60,), 15), ((60, 118), 19)])
+def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: tuple[int, ...], minutes: int
+) -> None:
+    """It answers some of the submissions, one every 5 seconds, and is gone again at once."""
+    settings, clock, submissions = parse({"dataset": "digits", "results": str(tmp_path)}), Clock(), list[float]()
+
+    def submit(app: str, config: Any) -> int:
+        submissions.append(clock.now)
+        if len(submissions) not in answers:
+            raise Unreachable("the SuperLink does not answer")
+        return 7
+
+    def follow(*_: object) -> None:
+        raise Unreachable("the SuperLink does not answer")
+
+    folder = SimpleNamespace(path="chest", coordinator=SimpleNamespace(superlink_port=1), authority=[b""])
+    monkeypatch.setattr(submission, "Control", lambda port, authority: SimpleNamespace(submit=submit))
+    monkeypatch.setattr(submission, "follow", follow)
+    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(submission, "LOOK", 5.0)
+    lines: list[str] = []
+    with pytest.raises(LaunchFailed, match=r"for 10 minutes: `fedskew federation up chest` starts it, and the same"):
+        submission.run(folder, settings, lines.append)  # type: ignore[arg-type]
+    assert clock.now // 60 == minutes
+    assert len([line for line in lines if "is submitted again" in line]) == 1 + len(answers)
+
+
 class Unlucky:
     """A SuperLink whose runs are lost; after some of them there is a round more."""
 
