@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, SendTaskHeartbeatRequest
 from flwr.proto.task_pb2 import Task
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -23,6 +23,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from client_app.app_files import app_hash, packed_files
 from data import DataError
 from site_agent.audit import Audit
+from site_agent.incoming import Incoming
 from site_agent.worker import Lost, Pool
 
 logger = logging.getLogger("fedskew.site")
@@ -61,6 +62,7 @@ class Executor:
     ) -> None:
         self.address, self.approved, self.pool, self.audit, self.idle = address, approved, pool, audit, idle
         self.note = note
+        self.following: AcquireTaskResponse | None = None
         method = "/flwr.proto.Runtime/AcquireTask"
         self.link = connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method]))
 
@@ -71,24 +73,30 @@ class Executor:
             self.serve(Task(type=left["type"]), left["token"])
         while True:
             self.idle()
-            try:
-                taken = self.link.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
-            except Exception as error:  # of httpx, which flwr calls
-                if (answer := getattr(error, "response", None)) is not None:
-                    logger.error("the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code)
+            taken, self.following = self.following or self.take(), None
+            if taken is None:
                 time.sleep(0.5)
-                continue
-            if taken.HasField("task"):
+            elif taken.HasField("task"):
                 self.serve(taken.task, taken.token)
             else:
                 time.sleep(POLL)
+
+    def take(self) -> AcquireTaskResponse | None:
+        """Return the next task, an answer without any, or nothing where the SuperNode does not answer."""
+        try:
+            taken: AcquireTaskResponse = self.link.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
+        except Exception as error:  # of httpx, which flwr calls
+            if (answer := getattr(error, "response", None)) is not None:
+                logger.error("the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code)
+            return None
+        return taken
 
     def serve(self, task: Task, token: str) -> None:
         """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
                 self.keep(task, token)
-                message, context, run, fab = pull_task_input(client)
+                message, context, run, fab = self.pull(client)
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = message.metadata.message_type
@@ -107,10 +115,44 @@ class Executor:
                 logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began)
             except Exception as error:
                 self.pool.end()
+                if self.following:  # else flwr answers in its place later, and sends that before the next one's reply
+                    push_task_output(client, None, "failed", str(error))
                 logger.error("a task was lost: %s: %s", type(error).__name__, error)
             finally:
                 with suppress(OSError):
                     self.note.unlink(missing_ok=True)
+
+    def pull(self, client: RuntimeHttpClient) -> tuple[Message, Context, Any, Any]:
+        """Return a task's message, context, run and app, once the message is here whole.
+
+        A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
+        the rest never will: the ServerApp died while it sent. Raises Lost then, and keeps that task for the next turn.
+        """
+        beating = self.heartbeat(client)
+
+        def waiting() -> None:
+            beating()
+            if self.following is None and (taken := self.take()) and taken.HasField("task"):
+                self.following = taken
+            if self.following:
+                raise Lost("the rest of its message does not come")
+
+        with closing(Incoming(client, waiting)) as incoming:
+            return pull_task_input(incoming)  # type: ignore[arg-type]
+
+    def heartbeat(self, client: RuntimeHttpClient) -> Callable[[], None]:
+        """Return what is to be called at least once a second while a task takes its time. It raises Lost."""
+        due = time.monotonic() + HEARTBEAT
+
+        def beat() -> None:
+            nonlocal due
+            self.idle()
+            if time.monotonic() > due:
+                due = time.monotonic() + HEARTBEAT
+                if not client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
+                    raise Lost("the run was stopped")
+
+        return beat
 
     def keep(self, task: Task, token: str) -> None:
         """Note the task in hand; nobody else may read its token."""
@@ -131,16 +173,7 @@ class Executor:
     def play(self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]) -> Any:
         """Return the reply and the task's status; a worker that dies is replaced once."""
         began = time.monotonic()
-        due = began + HEARTBEAT
-
-        def waiting() -> None:
-            nonlocal due
-            self.idle()
-            if time.monotonic() > due:
-                due = time.monotonic() + HEARTBEAT
-                if not client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
-                    raise Lost("the run was stopped")
-
+        waiting = self.heartbeat(client)
         for _ in range(2):
             played = self.pool.play(message.metadata.run_id, message, context, waiting)
             if played is not None:

@@ -9,7 +9,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -82,6 +82,8 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    with suppress(ImportError):  # what a ResNet takes; a worker that loads it costs every run two seconds
+        import torchvision.models  # noqa: F401
     from client_app.app import app as code
     from site_agent.executor import Executor
     from site_agent.worker import Pool

@@ -19,7 +19,8 @@ from client_app.messages import pack, unpack
 from site_agent import executor as module
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor
-from site_agent.worker import MOST_MESSAGES, Pool
+from site_agent.incoming import Incoming
+from site_agent.worker import MOST_MESSAGES, Lost, Pool
 
 
 @pytest.fixture(autouse=True)
@@ -230,3 +231,69 @@ def test_what_the_audit_log_cannot_hold_does_not_leave(tmp_path: Path, monkeypat
         site.pool.end()
     assert reply.has_error() and reply.error.reason == "the site cannot write its audit log"
     assert site.ended == ["failed"]
+
+
+class Halted:
+    """A SuperNode two of whose tasks come one after the other; the first one's message stops half way."""
+
+    def __init__(self, site: Site, halted: bool) -> None:
+        self.site, self.halted = site, halted
+        self.waits = 0
+
+    def AcquireTask(self, request: object) -> Any:
+        """Return the second task once the first has waited for a while, and end the executor after it."""
+        if self.site.ended[-1:] == ["completed"]:
+            raise Away
+        self.waits += 1
+        task, there = SimpleNamespace(type=PLAYED), self.waits > 3
+        return SimpleNamespace(task=task, token="second", HasField=lambda name: there)
+
+    def pull(self, client: Any) -> Any:
+        """Pull as flwr does: until the object is there."""
+        if not self.halted:
+            return self.site.pull(client)
+        with pytest.raises(Lost):
+            client.PullObject("an object")
+        self.halted = False
+        raise Lost("the rest does not come")
+
+    def PullObject(self, request: object) -> Any:
+        return SimpleNamespace(object_found=True, object_available=False)
+
+
+def test_a_message_that_stops_half_way_is_given_up_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ServerApp was killed while it sent. flwr's own answer for the task would hold up the next one's reply."""
+    site = Site(tmp_path, monkeypatch, double)
+    node = Halted(site, halted=True)
+    monkeypatch.setattr(site, "PullObject", node.PullObject, raising=False)
+    monkeypatch.setattr(module, "pull_task_input", node.pull)
+    monkeypatch.setattr(site.executor, "link", node)
+    site.executor.note.write_text(json.dumps({"type": PLAYED, "token": "first"}))
+    try:
+        with pytest.raises(Away):
+            site.executor.run()
+    finally:
+        site.pool.end()
+    assert site.ended == ["failed", "completed"] and len(site.pushed) == 1 and node.waits == 4
+    assert not site.executor.note.exists()
+
+
+def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("site_agent.incoming.POLL", 0.0)
+    answers = [(True, False), (True, False), (True, True), (False, False)]
+    waits: list[int] = []
+
+    class Node:
+        def PullObject(self, request: object) -> Any:
+            there, whole = answers.pop(0)
+            return SimpleNamespace(object_found=there, object_available=whole)
+
+    incoming = Incoming(Node(), lambda: waits.append(1))
+    assert incoming.PullObject("an object").object_available and len(waits) == 2
+    assert not incoming.PullObject("another").object_found and len(waits) == 2
+    answers.append((True, False))
+    incoming.close()
+    with pytest.raises(TimeoutError, match="nobody waits"):
+        incoming.PullObject("a third")
