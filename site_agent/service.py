@@ -82,12 +82,13 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    with suppress(ImportError):  # what a ResNet takes; a worker that loads it costs every run two seconds
-        import torchvision.models  # noqa: F401
     from client_app.app import app as code
+    from client_app.models.resnet import load_blocks
     from site_agent.executor import Executor
     from site_agent.worker import Pool
 
+    with suppress(ImportError):  # only some models need it; a worker would load it again for every run
+        load_blocks()
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)

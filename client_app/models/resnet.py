@@ -5,6 +5,11 @@ from torch import nn
 from client_app.models.classifier import Classifier
 
 
+def load_blocks() -> None:
+    """Import torchvision's blocks, two seconds, before processes are forked that may build a network of them."""
+    import torchvision.models  # noqa: F401
+
+
 def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
     """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for C = 10."""
     from torchvision.models.resnet import BasicBlock  # imported here: torchvision takes a second
