@@ -8,13 +8,16 @@ import numpy as np
 from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.gather import Gathered, Measured
-from fedskew.report.statistics import Floats, summarize_seeds
-from fedskew.report.table import NONE, SELECTION_WORDS, Table, TableCell, named, per_column, plain
+from fedskew.report.statistics import Floats, Summary, summarize_seeds
+from fedskew.report.table import NONE, SELECTION_WORDS, Table, TableCell, fitted, named, per_column, plain, spread_words
 from fedskew.report.units import in_percent
+from server_app.record import Spread
 from server_app.selection import select
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""
+BY_CLIENT = {"accuracy": "client-accuracy", "AUROC": "client-auroc"}
+"""The numbers that have a table of clients."""
 
 
 def class_names(gathered: Gathered) -> list[str]:
@@ -45,34 +48,53 @@ def recall_tables(gathered: Gathered) -> list[Table]:
         return names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
 
     caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
-    return per_column(gathered, lambda _: caption, shown, cell)
+    return [fitted(table, "class") for table in per_column(gathered, lambda _: caption, shown, cell)]
 
 
 def client_tables(gathered: Gathered) -> list[Table]:
-    """Return the accuracy at each client, where clients have test sets of their own."""
-    selection = gathered.experiment.selection
-    tables = []
+    """Return accuracy and AUROC at every client where clients measure: a row a client, mean and spread over seeds."""
+    selection, tables = gathered.experiment.selection, []
     for column in gathered.experiment.columns:
-        rows, names = [], list[str]()
-        for row in gathered.experiment.rows:
-            group = gathered.of(row.label, column)
-            tested = [measured for measured in group if measured.run.samples.get("client-test")]
-            accuracies = [
-                point.numbers.spreads["client-accuracy"].values
-                for measured in tested
-                for point in select(measured.points, selection)
-                if "client-accuracy" in point.numbers.spreads
-            ]
-            if accuracies and len({len(values) for values in accuracies}) == 1:
-                names = tested[0].run.samples["clients"]
-                means = 100 * np.array(accuracies, float).mean(0)
-                rows.append(
-                    [TableCell(row.label), *(TableCell(plain(float(value)), heat=value / 100) for value in means)]
-                )
-        if rows and all(len(row) == len(names) + 1 for row in rows):
-            caption = f"{named(column)}accuracy in percent at each client, {SELECTION_WORDS[selection]}, mean."
-            tables.append(Table(caption, [TableCell("method"), *map(TableCell, names)], rows))
+        for what, key in BY_CLIENT.items():
+            by_row = {
+                row.label: at_clients(gathered.of(row.label, column), selection, key)
+                for row in gathered.experiment.rows
+            }
+            shown = {label: values_SK for label, values_SK in by_row.items() if values_SK is not None}
+            runs = [run.run for label in shown for run in gathered.of(label, column)]
+            clients = {values_SK.shape[1] for values_SK in shown.values()}
+            if not shown or len(clients) != 1 or any(len(run.sites) not in clients for run in runs):
+                continue
+            tests = runs[0].samples.get("client-test")
+            rows = [
+                [TableCell(site), *([TableCell(str(tests[number]))] if tests else []),
+                 *(over_seeds(values_SK[:, number], key) for values_SK in shown.values())]
+                for number, site in enumerate(runs[0].sites)
+            ]  # fmt: skip
+            headings = ["client", *(["test samples"] if tests else []), *shown]
+            caption = f"{named(column)}{what} in percent at each client, {SELECTION_WORDS[selection]}, over seeds."
+            tables.append(Table(caption, list(map(TableCell, headings)), rows))
     return tables
+
+
+def at_clients(group: Sequence[Measured], selection: str, key: str) -> Floats | None:
+    """Return (seeds, clients): a number that clients measured, a mean over the rounds selected; NaN where it is
+    none. None where it is not recorded, or not of the same clients."""
+    by_seed = [
+        np.mean([point.numbers.spreads.get(key, Spread()).values for point in points], axis=0)
+        for measured in group
+        if (points := select(measured.points, selection))
+    ]
+    return np.array(by_seed) if by_seed and len({len(values_K) for values_K in by_seed}) == 1 else None
+
+
+def over_seeds(value_S: Floats, key: str) -> TableCell:
+    """Return mean and standard deviation of a share over the seeds that have one, shaded by it."""
+    known = {seed: 100 * value for seed, value in enumerate(value_S.tolist()) if not np.isnan(value)}
+    if not known:
+        return TableCell(NONE)
+    summary = Summary(known)
+    return TableCell(spread_words(summary, key), heat=summary.mean / 100)
 
 
 def skew_lines(gathered: Gathered) -> list[str]:

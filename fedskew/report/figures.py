@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+ROOM_FOR_DISCS = 7.0
+"""Points of a client's row, or a class's column."""
+
+
 def styles(gathered: Gathered) -> dict[str, Style]:
     """Return the style of every row."""
     return {row.label: Style(row.label, number) for number, row in enumerate(gathered.experiment.rows)}
@@ -33,7 +37,7 @@ def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | 
 
 def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | None:
     """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest; of more than
-    three rows a bar at the last round. A dotted line is chance."""
+    three rows a bar beside the last round. A dotted line is chance."""
     from matplotlib.ticker import MaxNLocator
 
     known = {row.label: curve(gathered.of(row.label, column), metric) for row in gathered.experiment.rows}
@@ -44,7 +48,7 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
     classes = next(iter(gathered.runs.values())).settings.data.num_classes
 
     def draw(axes: "Axes") -> None:
-        for row, (rounds, values) in drawable.items():
+        for place, (row, (rounds, values)) in enumerate(drawable.items()):
             complete = ~np.isnan(values).any(0)
             x, y = np.array(rounds)[complete], values[:, complete]
             axes.plot(x, y.mean(0), color=looks[row].color, linestyle=looks[row].line, linewidth=1.6)
@@ -52,8 +56,8 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
                 alpha = 0.13 if len(drawable) <= 3 else 0.0  # more bands than three melt into one
                 axes.fill_between(x, y.min(0), y.max(0), color=looks[row].color, alpha=alpha, linewidth=0)
                 if not alpha:
-                    last = len(x) - 1
-                    axes.plot([x[last]] * 2, [y[:, last].min(), y[:, last].max()], color=looks[row].color, linewidth=3)
+                    beyond = x[-1] + 0.015 * (place + 1) * max(1, x[-1] - x[0])  # beside each other
+                    axes.plot([beyond] * 2, [y[:, -1].min(), y[:, -1].max()], color=looks[row].color, linewidth=3)
             if len(x) == 1:
                 axes.plot(x, y.mean(0), color=looks[row].color, marker="o", markersize=4)
         if (chance := chance_of(metric, classes)) is not None:
@@ -81,7 +85,11 @@ def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
 
 
 def matrix(measured: Measured, column: str, name: str) -> Figure | None:
-    """Return who holds what: a disc for every class at every client, its area the number of training samples."""
+    """Return who holds what: a disc for every class at every client, its area the number of training samples; where
+    there is no room for discs a field, as dense as its square root."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
     samples = measured.run.samples
     if not samples:
         return None
@@ -93,14 +101,19 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
     def draw(axes: "Axes") -> None:
         rows, columns = np.nonzero(counts_KC)
         shares = counts_KC[rows, columns] / counts_KC.max()
-        axes.scatter(columns, rows, s=np.clip(0.8 * room * room * shares, 0.8, None), color=COLORS[1], linewidth=0)
+        if room >= ROOM_FOR_DISCS:
+            axes.scatter(columns, rows, s=np.clip(0.8 * room * room * shares, 0.8, None), color=COLORS[1], linewidth=0)
+        else:
+            fields = [Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(columns, rows, strict=True)]
+            dense = PatchCollection(fields, facecolor=COLORS[1], linewidth=0, alpha=np.sqrt(shares))
+            axes.add_collection(dense)
         axes.set(xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7), xlabel="class", ylabel="client")
         if clients <= 24:
             axes.set_yticks(range(clients), samples["clients"])
         if classes <= 12:
             names = measured.run.settings.data.class_names
             turned = max(map(len, names)) * classes > 40
-            axes.set_xticks(range(classes), [name[:14] for name in names], rotation=90 if turned else 0)
+            axes.set_xticks(range(classes), list(map(shortened, names)), rotation=90 if turned else 0)
 
     held, sizes_K, sizes_C = (counts_KC > 0).sum(1), counts_KC.sum(1), counts_KC.sum(0)
     alt = (
@@ -111,13 +124,18 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
     return Figure(column, alt, drawn(name, height, draw))
 
 
+def shortened(name: str) -> str:
+    """Return a class's name as an axis has room for it."""
+    return name if len(name) <= 16 else f"{name[:14]}..."
+
+
 def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) -> Figure:
     """Return the confusion matrix: of every class the share predicted as each, in percent where there is room."""
     from matplotlib.patches import Rectangle
 
     shares_CC = 100 * counts_CC / np.maximum(counts_CC.sum(1, keepdims=True), 1)
     classes = len(names)
-    labels = [label if len(label) <= 14 else f"{label[:12]}..." for label in names]
+    labels = list(map(shortened, names))
 
     def draw(axes: "Axes") -> None:
         for (row, column), share in np.ndenumerate(shares_CC):
@@ -167,10 +185,11 @@ def spread(
     def draw(axes: "Axes") -> None:
         for place, (row, runs) in enumerate(accuracies.items()):
             color, ordered = looks[row].color, np.sort(np.concatenate(runs))
-            offsets = 0.16 * np.sin(2.4 * np.arange(len(ordered)))  # apart, and the same every time
-            axes.scatter(ordered, place + offsets, s=12, color=color, alpha=0.6, linewidth=0)
-            axes.plot([means[row]] * 2, [place - 0.34, place + 0.34], color=color, linewidth=2.2)
-            axes.scatter([lowest[row]], [place], s=70, facecolor="none", edgecolor=color, linewidth=1.4)
+            offsets = 0.26 * np.sin(2.4 * np.arange(len(ordered)))  # apart, and the same every time
+            crowd = min(1.0, 60 / len(ordered))  # many melt into a bar
+            axes.scatter(ordered, place + offsets, s=4 + 8 * crowd, color=color, alpha=0.25 + 0.35 * crowd, linewidth=0)
+            axes.plot([means[row]] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=2.2)
+            axes.scatter([lowest[row]], [place], s=70, facecolor="none", edgecolor=INK, linewidth=1.6, zorder=3)
         axes.set_yticks(range(len(accuracies)), list(accuracies))
         axes.set(ylim=(len(accuracies) - 0.5, -0.5), xlabel=f"{what}, %")
         axes.grid(axis="x")

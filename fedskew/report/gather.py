@@ -95,7 +95,7 @@ class RunRecords:
     @property
     def sites(self) -> list[str]:
         """The clients' names; none where there are too many, or an old run has none."""
-        return site_names(self.samples.get("clients", ()))
+        return list(self.origin.get("agreement", {}).get("sites", ())) or site_names(self.samples.get("clients", ()))
 
     @property
     def versions(self) -> dict[str, str]:

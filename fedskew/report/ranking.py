@@ -12,7 +12,18 @@ from client_app.ranking import STATED, margins, order_of, ranked
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.levels import by_seed, reference
 from fedskew.report.statistics import Floats, summarize_seeds
-from fedskew.report.table import NONE, Table, TableCell, ends_words, named, per_column, plain, signed, spread_words
+from fedskew.report.table import (
+    NONE,
+    Table,
+    TableCell,
+    ends_words,
+    fitted,
+    named,
+    per_column,
+    plain,
+    signed,
+    spread_words,
+)
 from server_app.evaluation import MOST_LISTED
 from server_app.predictions import Predictions, read_predictions
 from server_app.record import BY_CLASS
@@ -134,7 +145,7 @@ def class_tables(gathered: Gathered) -> list[Table]:
 
         caption = partial(class_caption, heading)
         tables += per_column(gathered, caption, shown, cell)
-    return tables
+    return [fitted(table, "class") for table in tables]
 
 
 def class_caption(heading: str, column: str) -> str:

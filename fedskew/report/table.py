@@ -16,6 +16,8 @@ SELECTION_WORDS = {
     "mean-of-last-10": "mean of the last 10",
 }
 NONE = "—"
+WIDEST = 100
+"""Characters of headings, side by side, that a page of 1280 pixels holds."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,16 @@ def per_column(
             ]
             tables.append(Table(named(column) + caption(column), [TableCell("method"), *map(TableCell, shown)], rows))
     return tables
+
+
+def fitted(table: Table, corner: str) -> Table:
+    """Return the table, rows and columns exchanged where its headings are wider than a page; `corner` then names the
+    rows."""
+    if sum(len(heading.text) + 3 for heading in table.headings) <= WIDEST or len(table.rows) >= len(table.headings):
+        return table
+    rows = [[heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)]
+    (_, *methods), rows = rows[0], rows[1:]
+    return Table(table.caption, [TableCell(corner), *methods], rows, table.wordy)
 
 
 def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str]) -> list[Table]:
