@@ -33,7 +33,9 @@ TASKS = (PLAYED, "flwr-agentapp", "flwr-model", "flwr-connector")
 REFUSED, CRASHED = 7, 8
 """flwr's codes for an error in place of a reply: INVALID_FAB, CLIENT_APP_CRASHED."""
 UNLOGGED = "the site cannot write its audit log"
-POLL = 0.1
+SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
+"""Seconds between two questions for a task at least and at most, and as a share of the time since the last task; each
+costs site and SuperNode 10 ms together."""
 HEARTBEAT = 10.0
 """Seconds between signs of life for a task; flwr gives one up after 60 without."""
 
@@ -71,6 +73,7 @@ class Executor:
         with suppress(OSError, ValueError, TypeError, LookupError):
             left = json.loads(self.note.read_text())
             self.serve(Task(type=left["type"]), left["token"])
+        last = time.monotonic()
         while True:
             self.idle()
             taken, self.following = self.following or self.take(), None
@@ -78,8 +81,9 @@ class Executor:
                 time.sleep(0.5)
             elif taken.HasField("task"):
                 self.serve(taken.task, taken.token)
+                last = time.monotonic()
             else:
-                time.sleep(POLL)
+                time.sleep(min(LONGEST, max(SHORTEST, SHARE * (time.monotonic() - last))))
 
     def take(self) -> AcquireTaskResponse | None:
         """Return the next task, an answer without any, or nothing where the SuperNode does not answer."""

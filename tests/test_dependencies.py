@@ -31,7 +31,7 @@ PRIVATE = {
         "tests/site_agent/test_online.py",
     ],
     "flwr.proto.node_pb2": ["tests/fedskew/federation/test_gate.py"],
-    "flwr.proto.message_pb2": ["tests/fedskew/federation/test_gate.py"],
+    "flwr.proto.message_pb2": ["fedskew/federation/objects.py", "tests/fedskew/federation/test_gate.py"],
     "flwr.proto.runtime_pb2": ["site_agent/executor.py"],
     "flwr.proto.task_pb2": ["site_agent/executor.py"],
     "flwr.supercore.interceptors": ["fedskew/federation/control.py", "site_agent/executor.py"],

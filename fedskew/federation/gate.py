@@ -37,6 +37,7 @@ from starlette.routing import Route
 from data import DataError
 from data.sources.agreement import as_flower_has_it
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.objects import Objects, Reply
 from fedskew.federation.traffic import Traffic
 from site_agent.metrics import server
 
@@ -49,7 +50,9 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
-PULL, PUSH, HEARTBEAT = (f"/v1/fleet/{call}" for call in ("pull-messages", "push-messages", "send-node-heartbeat"))
+PULL, PUSH, OBJECT, HEARTBEAT = (
+    f"/v1/fleet/{call}" for call in ("pull-messages", "push-messages", "pull-object", "send-node-heartbeat")
+)
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
 SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
@@ -60,10 +63,6 @@ AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
-
-
-Reply = tuple[int, bytes, dict[str, str]]
-"""Status, body and headers."""
 
 
 class Gate:
@@ -80,6 +79,7 @@ class Gate:
         self.active = dict.fromkeys(self.sites.values(), 0.0)
         """When a site last did anything but ask for messages."""
         self.arrival = asyncio.Event()
+        self.objects = Objects()
         self.traffic = Traffic(self.sites.values())
 
     def application(self) -> Starlette:
@@ -117,6 +117,8 @@ class Gate:
         if request.url.path != HEARTBEAT:
             self.sent.pop(site, None)
             self.active[site] = time.monotonic()
+        if request.url.path == OBJECT:
+            return await self.objects.get(bytes(body), lambda: self.ask(request, bytes(body)))
         return await self.ask(request, bytes(body))
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
-from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.message_pb2 import Message, Metadata, PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import Node
 
 from data import DataError, SettingError
@@ -20,6 +20,7 @@ from fedskew.federation import folder as folders
 from fedskew.federation import gate as gates
 from fedskew.federation.folder import FederationFolder, add, begin
 from fedskew.federation.gate import PASSED, Gate
+from fedskew.federation.objects import KEPT, Objects
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:
@@ -125,6 +126,72 @@ def test_a_body_over_the_limit_ends_at_the_gate(client: Client, asked: list[http
     assert client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH)).status_code == 413
     assert not asked
     assert client.post("/v1/fleet/push-object", content=b"x" * 100, headers=header(NORTH)).status_code == 200
+
+
+def wanted(name: str, node: int = 1, run: int = 5) -> bytes:
+    return PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=name).SerializeToString()
+
+
+def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder) -> None:
+    """The model of a round is one object; what differs, is not there yet, or is not whole goes to the SuperLink."""
+    asked: list[str] = []
+    there = {"model": b"weights"}
+
+    async def superlink(request: httpx.Request) -> httpx.Response:
+        name = PullObjectRequest.FromString(request.content).object_id
+        asked.append(name)
+        await asyncio.sleep(0.01)
+        if name == "ended":
+            return httpx.Response(403)
+        stored = PullObjectResponse(object_found=True, object_available=name in there, object_content=there.get(name))
+        return httpx.Response(200, content=stored.SerializeToString())
+
+    async def ask(*bodies: bytes) -> list[bytes]:
+        async with httpx.AsyncClient(transport=transport, base_url="https://gate") as client:
+            posts = [
+                client.post("/v1/fleet/pull-object", content=body, headers=header(key))
+                for body, key in zip(bodies, (NORTH, SOUTH), strict=True)
+            ]
+            answers = await asyncio.gather(*posts)
+        return [PullObjectResponse.FromString(answer.content).object_content for answer in answers]
+
+    async def both() -> None:
+        gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+        assert await ask(wanted("model"), wanted("model", node=2)) == [b"weights"] * 2 and asked == ["model"]
+        assert await ask(wanted("model"), wanted("model", run=6)) == [b"weights"] * 2 and asked == ["model"] * 2
+        del asked[:]
+        for name in ("late", "ended"):
+            assert await ask(wanted(name), wanted(name, node=2)) == [b"", b""]
+            there["late"] = b"task"
+        assert await ask(wanted("late"), wanted("ended")) == [b"task", b""]
+        assert asked == ["late", "ended", "late", "ended"] and not [key for key in gate.objects.kept if "ended" in key]
+        await gate.objects.get(b"no question", lambda: gate.ask(request, wanted("late")))
+        assert asked[-1] == "late"
+
+    gate = Gate(folder)
+    transport = httpx.ASGITransport(gate.application())
+    request = gates.Request({"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)})
+    asyncio.run(both())
+
+
+def test_objects_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("fedskew.federation.objects.time.monotonic", lambda: now[0])
+    content = PullObjectResponse(object_found=True, object_available=True).SerializeToString()
+    asked: list[float] = []
+
+    async def ask() -> gates.Reply:
+        asked.append(now[0])
+        return 200, content, {}
+
+    async def later() -> None:
+        for now[0] in (0.0, KEPT - 1, KEPT + 1):
+            await objects.get(wanted("model"), ask)
+        await objects.get(wanted("another"), ask)
+
+    objects = Objects()
+    asyncio.run(later())
+    assert asked == [0.0, KEPT + 1, KEPT + 1] and len(objects.kept) == 2
 
 
 def pushed(*sources: int) -> bytes:
