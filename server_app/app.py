@@ -31,7 +31,7 @@ from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 from server_app.settings import parse
-from server_app.sites import about_data, ask_sites, write_readiness
+from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import model_of, strategy_of
 from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
@@ -111,6 +111,7 @@ class Run:
         origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
         about = {**self.settings.about_files, **about_data(self.federation, self.settings.agreement)}
         self.folder.write_settings({**origin, **about})
+        keep_agreement(self.settings, self.folder)
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.settings.agreement is not None:
             ask_sites(self.strategy, self.grid, self.settings.agreement, self.settings.general.method, self.tell)

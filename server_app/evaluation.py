@@ -152,14 +152,18 @@ def of_clients(
 
     `stated` is what sites tell of their local accuracy, where the server does not know the counts.
 
-    The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs.
+    The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs. Values
+    over the clients are of all K in order, NaN of one without scores.
     """
     pooled = measured(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
     by_client = {client: measured(client_scores) for client, client_scores in scores.items()}
     local = stated or {client: scores[client].local_accuracy(counts_KC[client]) for client in scores}
-    names = [name for name in BY_CLIENT if name in pooled.means]
-    spreads = {f"client-{name}": spread([numbers[name] for numbers in by_client.values()]) for name in names}
-    return replace(pooled, spreads={**spreads, "local-accuracy": spread([local[client] for client in scores])})
+    columns = {f"client-{name}": {client: numbers[name] for client, numbers in by_client.items()}
+               for name in BY_CLIENT if name in pooled.means}  # fmt: skip
+    columns["local-accuracy"] = {client: local[client] for client in scores}
+    everybody = range(len(counts_KC))
+    spreads = {name: spread([known.get(k, math.nan) for k in everybody]) for name, known in columns.items()}
+    return replace(pooled, spreads=spreads)
 
 
 def of_server(scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]) -> ModelNumbers:

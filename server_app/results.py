@@ -37,6 +37,7 @@ class RunFolder:
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.previous_file = path / "previous.safetensors"
         self.predictions_file = path / "test-predictions.safetensors"
+        self.agreement_file = path / "federation.toml"
         if moved:
             self.run = (verified_file(self.settings_file, SETTINGS) or {}).get("run", self.run)
 

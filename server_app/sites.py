@@ -9,9 +9,10 @@ from client_app.policy import QUESTION
 from client_app.site import POLICY
 from data import Federation, SettingError, require
 from data.sources.agreement import Agreement
+from data.sources.sites import file_of
 from server_app.dealt import federation_of
 from server_app.evaluation import sizes
-from server_app.results import write_text
+from server_app.results import RunFolder, write_text
 from server_app.run_settings import RunSettings
 from server_app.strategy import model_of, strategy_of
 from strategies.base import Rounds
@@ -49,6 +50,12 @@ def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:
     rounds = strategy_of(settings, federation, model_of(settings, federation)(), "cpu")
     failures = ask_readiness(rounds, grid).failures
     write_text(file, json.dumps({name: failures.get(client, "") for client, name in enumerate(agreement.names)}))
+
+
+def keep_agreement(settings: RunSettings, folder: RunFolder) -> None:
+    """Keep the text that the sites agree to in the run's folder: by the time of a report they may have another."""
+    if settings.agreement is not None:
+        folder.agreement_file.write_bytes(file_of(settings.data.dataset).read_bytes())
 
 
 def about_data(federation: Federation, agreement: Agreement | None) -> dict[str, Any]:

@@ -21,15 +21,21 @@ OF_THE_SERVER = ("holdout_per_class", "unseen_domain", "validation_fraction")
 
 def agreement_of(dataset: str) -> Agreement:
     """Return the agreement of sites:FILE or sites:FILE#SHA256. Raises DataError for one that is no longer that one."""
-    stated = dataset.removeprefix(SITES_PREFIX)
-    resolved = RESOLVED.fullmatch(stated)
-    agreement = read_agreement(Path(resolved["path"] if resolved else stated).expanduser())
+    resolved = RESOLVED.fullmatch(dataset.removeprefix(SITES_PREFIX))
+    agreement = read_agreement(file_of(dataset))
     if resolved and agreement.sha256 != resolved["sha256"]:
         raise DataError(
             f"{resolved['path']}: is not the federation.toml that the run began with: its sha256 is "
             f"{agreement.sha256[:16]}..., not {resolved['sha256'][:16]}..."
         )
     return agreement
+
+
+def file_of(dataset: str) -> Path:
+    """Return the path of federation.toml in sites:FILE or sites:FILE#SHA256."""
+    stated = dataset.removeprefix(SITES_PREFIX)
+    resolved = RESOLVED.fullmatch(stated)
+    return Path(resolved["path"] if resolved else stated).expanduser()
 
 
 def in_messages(agreement: Agreement) -> str:

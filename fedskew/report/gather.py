@@ -93,9 +93,21 @@ class RunRecords:
         return self.origin.get("samples") or {}
 
     @property
+    def agreement(self) -> Mapping[str, Any]:
+        """Name, sha256 and sites of the federation.toml of a run between sites, whose samples nobody knows here."""
+        return self.origin.get("agreement") or {}
+
+    @property
+    def data_name(self) -> str:
+        """What the data are called: between sites by the federation, as several may have had its file in turn."""
+        if agreement := self.agreement:
+            return f"sites-{agreement['name']}-{agreement['sha256'][:8]}"
+        return short_name(self.settings.data.dataset)
+
+    @property
     def sites(self) -> list[str]:
         """The clients' names; none where there are too many, or an old run has none."""
-        return list(self.origin.get("agreement", {}).get("sites", ())) or site_names(self.samples.get("clients", ()))
+        return list(self.agreement.get("sites", ())) or site_names(self.samples.get("clients", ()))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -214,7 +226,8 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     for run in runs:
         if run.summary and (failures := int(run.summary.get("failures", 0))):
             named = Counter(client for record in run.records for client in record.failures).most_common()
-            who = listed(f"client {client} ({times})" for client, times in named)
+            sites = run.agreement.get("sites") or {client: f"client {client}" for client, _ in named}
+            who = listed(f"{sites[client]} ({times})" for client, times in named)
             warnings.append(f"{run.label}: {failures} times a client failed in a round and was left out of it: {who}.")
     return warnings
 

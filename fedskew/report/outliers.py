@@ -50,7 +50,7 @@ def row(run: RunRecords, client: int, parts: Sequence[Part]) -> tuple[str, ...]:
     reasons = [part.reason for part in parts if part.reason]
     cosines = [part.update.cosine for part in parts if not math.isnan(part.update.cosine)]
     return (
-        str(run.samples["clients"][client]) if run.samples else str(client),
+        str((run.agreement.get("sites") or run.samples.get("clients") or range(client + 1))[client]),
         f"{len(reasons)} of {len(parts)}",
         ", ".join(sorted(set(reasons))),
         plain(statistics.median(part.times for part in parts)),

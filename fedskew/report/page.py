@@ -153,7 +153,8 @@ def recall_curve(gathered: Gathered, column: str, name: str) -> Figure | None:
 def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return the clients' accuracies: on test sets of their own where they have some, else on their mix of classes."""
     rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
-    by_test_set = any(measured.run.samples.get("client-test") for runs in rows.values() for measured in runs)
+    every = [measured.run for runs in rows.values() for measured in runs]
+    by_test_set = any(run.agreement or run.samples.get("client-test") for run in every)
     key = "client-accuracy" if by_test_set else "local-accuracy"
     by_row: dict[str, list[list[float]]] = {}
     for row, runs in rows.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedskew.report.gather import Gathered, RunRecords, short_name
+from fedskew.report.gather import Gathered, RunRecords
 from fedskew.report.table import seeds_of
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults
@@ -29,7 +29,7 @@ def what_was_run(gathered: Gathered) -> dict[str, str]:
     said = {
         "data": data(runs),
         "clients": clients(runs),
-        "partition": partition,
+        "partition": "every site's own data" if any(run.agreement for run in runs) else partition,
         "training": listed(values_of(flat, TRAINING)),
         "other settings": listed(values_of(flat, others)),
         "seeds": ", ".join(map(str, seeds_of(gathered))),
@@ -68,13 +68,15 @@ def data(runs: Sequence[RunRecords]) -> str:
         settings = run.settings.data
         names = settings.class_names
         shown = f": {', '.join(names)}" if len(names) <= MOST_NAMES and not all(map(str.isdecimal, names)) else ""
-        return f"{short_name(settings.dataset)}, inputs {settings.input_shape}, {len(names)} classes{shown}"
+        return f"{run.data_name}, inputs {settings.input_shape}, {len(names)} classes{shown}"
 
     return distinct(map(of, runs))
 
 
 def clients(runs: Sequence[RunRecords]) -> str:
     """Return how many clients there are, and between which bounds their samples lie over the runs."""
+    if sites := distinct(", ".join(run.sites) for run in runs if run.agreement):
+        return f"{sites}; how many samples of which class each holds is known there alone"
     sizes = [sum(counts) for run in runs if run.samples for counts in run.samples["train"]]
     held = f", {span(sizes)} training samples each" if sizes else ""
     return " or ".join(dict.fromkeys(str(run.settings.data.clients) for run in runs)) + held
@@ -82,6 +84,8 @@ def clients(runs: Sequence[RunRecords]) -> str:
 
 def tested(runs: Sequence[RunRecords]) -> str:
     """Return on what the models were tested, and by whom."""
+    if any(run.agreement for run in runs):
+        return "by the sites, each on its own test set, whose size is known there alone"
     sizes = [sum(run.samples["test"]) for run in runs if run.samples]
     by = distinct(record.evaluated_by for run in runs for record in run.records[-1:] if record.models)
     whom = {"server": "by the server on one test set", "clients": "by the clients, each with its own model or test set"}

@@ -1,14 +1,15 @@
 """Runs that belong to no experiment, as one table a data set: columns by what differs of the data, rows by the rest."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from data import DataSettings
+from data.sources.catalog import SITES_PREFIX, is_sites
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
-from fedskew.report.gather import Gathered, Measured, RunRecords, mismatches, short_name, state_warnings
+from fedskew.report.gather import Gathered, Measured, RunRecords, mismatches, state_warnings
 from server_app.methods import METHODS
 from server_app.results import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
@@ -43,15 +44,20 @@ def single_runs(results: Path, known: Collection[str]) -> tuple[list[Gathered], 
             left_out.append(f"{path.name}: left out, as its settings cannot be read: {error}")
     by_data: dict[tuple[str, str], list[RunRecords]] = {}
     for run in runs:
-        by_data.setdefault((run.settings.data.dataset, run.settings.data.classes), []).append(run)
-    return [table(data, group) for (data, _), group in by_data.items() if any(run.finished for run in group)], left_out
+        data = run.agreement.get("sha256") or run.settings.data.dataset
+        by_data.setdefault((data, run.settings.data.classes), []).append(run)
+    return [table(group) for group in by_data.values() if any(run.finished for run in group)], left_out
 
 
 def settings_of(path: Path, stated: Mapping[str, Scalar]) -> RunSettings:
     """Return a run's settings as its settings.json has them, its folder being where it is. Raises as `parse` does."""
-    paths = {"data-root", "results"}
-    settings = parse({key: value for key, value in stated.items() if key not in WITHOUT_EFFECT_ON_NUMBERS - paths}
-                     | {"results": str(path.parent)})  # fmt: skip
+    paths, dataset, kept = {"data-root", "results"}, str(stated.get("dataset", "")), RunFolder(path).agreement_file
+    usable = {key: value for key, value in stated.items() if key not in WITHOUT_EFFECT_ON_NUMBERS - paths}
+    if is_sites(dataset) and kept.exists():  # the federation may have another by now, or be elsewhere
+        usable["dataset"] = f"{SITES_PREFIX}{kept}#{dataset.rpartition('#')[2]}"
+    settings = parse(usable | {"results": str(path.parent)})
+    if is_sites(dataset):
+        settings = replace(settings, data=replace(settings.data, dataset=dataset))
     vars(settings)["run_id"] = path.name  # whatever has become of its own model's file
     return settings
 
@@ -62,11 +68,11 @@ def differing(runs: Iterable[RunRecords]) -> list[str]:
     for run in runs:
         for key, value in run.settings.flat().items():
             values.setdefault(key, set()).add(value)
-    without = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed"}
+    without = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
     return [key for key, known in values.items() if len(known) > 1 and key not in without]
 
 
-def table(dataset: str, runs: Sequence[RunRecords]) -> Gathered:
+def table(runs: Sequence[RunRecords]) -> Gathered:
     """Return the report on the runs of one data set, as if they had been planned."""
     by_column = [key for key in differing(runs) if key in OF_COLUMNS]
     by_row = {
@@ -87,10 +93,10 @@ def table(dataset: str, runs: Sequence[RunRecords]) -> Gathered:
             before = places.setdefault((place.row, column, run.settings.general.seed), place)
             if before.run is not run and before.run.settings.general.method == method:
                 warnings.append(f"{run.label}: left out, it differs from {before.run.label} in its model's file alone.")
-    return gathered(dataset, list(places.values()), runs, warnings)
+    return gathered(list(places.values()), runs, warnings)
 
 
-def gathered(dataset: str, places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequence[str]) -> Gathered:
+def gathered(places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequence[str]) -> Gathered:
     """Return the report's contents; FedAvg comes first, then the methods as they are listed."""
     order = list(METHODS)
 
@@ -100,15 +106,17 @@ def gathered(dataset: str, places: Sequence[Place], runs: Sequence[RunRecords], 
 
     rows = {place.row: Row(place.row, place.row.partition(",")[0]) for place in sorted(places, key=rank)}
     columns: dict[str, Mapping[str, Any]] = {column: {} for column in sorted({place.column for place in places})}
-    name = f"runs-{short_name(dataset)}"
+    data = runs[0].data_name
     experiment = Experiment(
-        name=name,
-        title=f"Runs of no experiment: {short_name(dataset)}",
+        name=f"runs-{data}",
+        title=f"Runs of no experiment: {data}",
         rows=tuple(rows.values()),
         columns=columns,
         seeds=tuple(sorted({run.settings.general.seed for run in runs})),
     )
-    cells = [Cell(name, p.row, p.column, p.run.settings.general.seed, p.run.settings, p.deployed) for p in places]
+    cells = [
+        Cell(experiment.name, p.row, p.column, p.run.settings.general.seed, p.run.settings, p.deployed) for p in places
+    ]
     measured: dict[tuple[str, str], list[Measured]] = {}
     for cell, place in sorted(zip(cells, places, strict=True), key=lambda pair: pair[0].seed):
         if place.run.finished and (points := points_of(place.run.records, place.deployed)):

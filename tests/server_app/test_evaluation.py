@@ -62,12 +62,14 @@ def test_scores_add_up() -> None:
     assert together.means == pytest.approx(union.means, nan_ok=True) and together.recall == pytest.approx(union.recall)
     pooled = of_clients({4: left, 7: right}, torch.tensor([[1, 1]] * 8), {})
     assert pooled["accuracy"] == together["accuracy"]
-    assert pooled.spreads["client-accuracy"].values == pytest.approx([5 / 8, 0.5])
+    values = pooled.spreads["client-accuracy"].values
+    assert [values[4], values[7]] == pytest.approx([5 / 8, 0.5]) and len(values) == 8
+    assert [k for k in range(8) if math.isnan(values[k])] == [0, 1, 2, 3, 5, 6]  # who was not measured keeps a place
 
 
 def test_client_evaluation_uses_each_clients_own_classes() -> None:
     actual = of_clients({1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])}, torch.tensor([[1, 3], [3, 1]]), {})
-    assert actual.spreads["local-accuracy"].values == pytest.approx([0.75 + 0.125, 0.75])
+    assert actual.spreads["local-accuracy"].values == pytest.approx([0.75, 0.75 + 0.125])
 
 
 def test_local_accuracy() -> None:
