@@ -20,10 +20,10 @@ from data.sources.named import files_of
 from data.sources.own import kind_of_path
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.data_check import as_words, look_through
-from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
+from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console, fits
 from fedskew.diagnosis.planned import line_of
-from fedskew.terminal_table import named, numeric, terminal_table
-from server_app.settings import parse, parse_text
+from fedskew.terminal_table import named, numbered, numeric, terminal_table
+from server_app.settings import parse, parse_texts
 
 application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True, add_completion=False)
 out = console()
@@ -92,7 +92,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show how many samples of each class every client holds."""
-    chosen = parse(dict(parse_text(text) for text in settings or []))
+    chosen = parse(parse_texts(settings or []))
     federation = federate(chosen.data, chosen.general.seed)
     counts_KC, classes = federation.counts_KC, federation.dataset.class_names
     if png is not None:
@@ -102,7 +102,8 @@ def show(
         print(json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()}))
         return
     title = f"{chosen.data.dataset}, partition {chosen.data.partition}, seed {chosen.general.seed}: training samples"
-    out.print(matrix_table(federation, title))
+    table = matrix_table(federation, title)
+    out.print(table if fits(table, out) else matrix_table(federation, title, whole=False))
     tests = len(federation.global_test)
     out.print(f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}")
     if diagnosis := line_of(federation):
@@ -116,7 +117,7 @@ def save(
     table: Annotated[Path | None, typer.Option("--from", metavar="CSV", help="Columns sample and client.")] = None,
 ) -> None:
     """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
-    chosen = parse(dict(parse_text(text) for text in settings or []))
+    chosen = parse(parse_texts(settings or []))
     if table is not None:
         dealt = dealt_by_table(table, load(chosen.data))
         write_partition(file, dealt)
@@ -129,15 +130,17 @@ def save(
     out.print(f"{file}: {federation.clients} clients, {federation.counts_KC.sum()} training and {tests} test")
 
 
-def matrix_table(federation: Federation, title: str) -> Table:
-    """Return a row a client: its samples of each class, brighter where they are more of the client's own."""
+def matrix_table(federation: Federation, title: str, whole: bool = True) -> Table:
+    """Return a row a client: its samples of each class, brighter where they are more of the client's own. The classes'
+    names are whole, or numbers with a legend below."""
     counts_KC, names = federation.counts_KC, federation.dataset.class_names
     table = terminal_table(title=title)
     few = len(names) <= SHOWN_CLASSES
     digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
-    for heading in ("client", *(names if few else ("classes held", "largest class", "its share")), "all"):
-        shown = heading[: max(5, digits)] if heading in names else heading
-        table.add_column(shown, justify="right", no_wrap=True, min_width=digits)
+    headings, legend = (list(names), "") if whole or not few else numbered(names)
+    table.caption = f"Classes: {legend}" if legend else None
+    for heading in ("client", *(headings if few else ("classes held", "largest class", "its share")), "all"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=digits)
     for client, row in zip(federation.client_names, counts_KC, strict=True):
         if few:
             cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
@@ -168,7 +171,7 @@ def check(
     limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
     stated: dict[str, Any] = {"dataset": own_name(path), "classes": classes, "input-shape": input_shape}
     stated |= {key: value for key, value in limits.items() if value != getattr(DataSettings, key.replace("-", "_"))}
-    stated |= dict(parse_text(text) for text in settings or [])
+    stated |= parse_texts(settings or [])
     with tempfile.TemporaryDirectory() as copies:
         checked = look_through(stated, copies)
         out.print(f"{path} will work.", style="green")
@@ -219,7 +222,7 @@ def split(
 ) -> None:
     """Write what each client holds as a site's folder: its data as an npz file, its site.toml; and federation.toml."""
     name = dataset if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX) else own_name(dataset)
-    stated = {**dict(parse_text(text) for text in settings or []), "dataset": name}
+    stated = {**parse_texts(settings or []), "dataset": name}
     chosen = parse(stated | ({"clients": sites} if sites else {}))
     federation = federate(chosen.data, chosen.general.seed)
     folders = write_sites(federation, out_folder, domain_names((dataset,))[0])

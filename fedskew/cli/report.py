@@ -44,7 +44,7 @@ def report(
     everything, refused = list[Gathered](), list[str]()
     for experiment in chosen:
         try:
-            everything.append(gather(experiment, overrides))
+            everything.append(gather(experiment, overrides, experiments))
         except (SettingError, DataError) as error:  # its data or its model refuse it: it can never have been run so
             if names or (experiment is chosen[-1] and not everything):
                 raise
@@ -57,7 +57,7 @@ def report(
             errors.print(sentence, markup=False)
     if not finished:
         what = f"of {', '.join(names)} " if names else ""
-        how = command(names, overrides) if names else f"fedskew run NAME --results {folder}"
+        how = command(names, overrides, experiments) if names else f"fedskew run NAME --results {folder}"
         raise RuntimeError(f"no finished run {what}in {folder}; make them with `{how}`")
     documents = [document(gathered) for gathered in (everything if names else finished)]
     if html is not None:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedskew.experiments.plan import Cell
 from fedskew.numbers import percent
-from fedskew.terminal_table import named, numeric, terminal_table
+from fedskew.terminal_table import named, numbered, numeric, terminal_table
 from server_app.record import ModelNumbers, unseen_of
 from server_app.run_settings import RunSettings
 from server_app.selection import selected
@@ -54,8 +54,9 @@ def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapp
     ]
 
 
-def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, recalls."""
+def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = True) -> Table:
+    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, and recalls by
+    class, whose names are whole or numbers with a legend below."""
     class_names = {line.settings.data.class_names for line in shown}
     classes = class_names.pop() if len(class_names) == 1 else ()
     recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else ()
@@ -66,9 +67,11 @@ def results_table(shown: Sequence[Line], by_class: bool = True) -> Table:
     columns = any(line.column for line in shown)
     seeds = len({line.settings.general.seed for line in shown}) > 1
     names = named(*(["experiment"] * experiments), "method", *(["column"] * columns))
-    numbers = numeric(*(heading[:8] for heading in (*(["seed"] * seeds), *means.values(), *recalls)))
+    headings, legend = (recalls, "") if whole else numbered(recalls)
+    numbers = numeric(*(["seed"] * seeds), *means.values(), *headings)
     title = "Last round (best: the round that was best on the test set). Percent"
-    table = terminal_table(*names, *numbers, title=title + "; right: recall by class" * by_class)
+    table = terminal_table(*names, *numbers, title=title + "; right: recall by class" * bool(recalls))
+    table.caption = f"Classes: {legend}" if legend else None
     for line in shown:
         shares = {**line.numbers.means, "best": line.best}
         table.add_row(

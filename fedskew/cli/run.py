@@ -72,8 +72,8 @@ def run(
         print(json.dumps([*done.values(), *lost] if several else done[planned[0].run_id], indent=2))
     else:
         shown = lines(cells, planned, done)
-        table = results_table(shown)
-        out.print(table if fits(table, out) else results_table(shown, by_class=False))
+        tables = (results_table(shown), results_table(shown, whole=False), results_table(shown, by_class=False))
+        out.print(next((table for table in tables if fits(table, out)), tables[-1]))
         if any("unseen" in summary for summary in done.values()):
             out.print(unseen_table(planned, done))
         for config in planned:

@@ -175,8 +175,9 @@ class Gathered:
         return self.measured.get((row, column), ())
 
 
-def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
-    """Return what the runs of the experiment have left; only finished ones are measured.
+def gather(experiment: Experiment, overrides: Mapping[str, Scalar], file: Path | None = None) -> Gathered:
+    """Return what the runs of the experiment have left; only finished ones are measured. `file` is the stated one that
+    the experiment may stand in.
 
     Raises as `plan` and `RunRecords.read` do.
     """
@@ -192,7 +193,7 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Gathered:
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
     warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
-    return Gathered(experiment, cells, runs, measured, warnings, command([experiment.name], overrides))
+    return Gathered(experiment, cells, runs, measured, warnings, command([experiment.name], overrides, file))
 
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:
@@ -285,9 +286,9 @@ def listed(names: Iterable[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
-def command(names: Sequence[str], overrides: Mapping[str, Scalar]) -> str:
-    """Return the command that makes the runs of experiments."""
-    words = ["fedskew", "run", *names]
+def command(names: Sequence[str], overrides: Mapping[str, Scalar], file: Path | None = None) -> str:
+    """Return the command that makes the runs of experiments, of a file that was stated."""
+    words = ["fedskew", "run", *names, *(["--experiments", str(file)] if file else [])]
     for key, value in overrides.items():
         words += ["--results", str(value)] if key == "results" else ["--set", f"{key}={value}"]
     return shlex.join(words)

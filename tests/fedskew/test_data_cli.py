@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from data import DataSettings, federate, load, resolve
 from data.sources.catalog import ALIASES, KNOWN
 from fedskew.cli.class_matrix import draw
+from fedskew.cli.data import matrix_table
 
 
 def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew: FedSkew) -> None:
@@ -50,6 +52,24 @@ def test_show_is_the_matrix_of_the_federation(
         assert picture.size[0] > 10 * 24 and picture.size[1] > 10 * 20
     status, output, _ = fedskew("data", "show", *words, "--json")
     assert json.loads(output)["counts"] == federation.counts_KC.tolist()
+
+
+@pytest.mark.parametrize(
+    "words", [["show"], ["check", __file__], ["split", "digits", "nowhere"], ["save-partition", "x"]]
+)
+def test_a_key_that_is_set_twice_is_refused_as_by_run(words: list[str], fedskew: FedSkew) -> None:
+    status, _, errors = fedskew("data", *words, "--set", "alpha=1", "--set", "alpha=2")
+    assert status == 2 and "fedskew: alpha = 2: is stated twice\n" in errors
+
+
+def test_names_of_classes_are_whole_or_have_a_legend(tmp_path: Path) -> None:
+    federation = federate(DataSettings(clients=2), 0)
+    named = replace(federation, dataset=replace(federation.dataset, class_names=[f"species {k}" for k in range(10)]))
+    assert [column.header for column in matrix_table(named, "").columns][1:11] == [f"species {k}" for k in range(10)]
+    numbered = matrix_table(named, "", whole=False)
+    assert [column.header for column in numbered.columns][1:11] == list("0123456789")
+    assert str(numbered.caption).startswith("Classes: 0 species 0, 1 species 1")
+    assert matrix_table(federation, "", whole=False).caption is None
 
 
 def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -97,6 +97,20 @@ def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
     )
 
 
+def test_classes_are_called_by_their_names_or_by_numbers_with_a_legend(tmp_path: Path) -> None:
+    names = ["normal", "pneumonia", "pneumothorax"]
+    config = small(tmp_path)
+    config = replace(config, data=replace(config.data, classes=",".join(names)))
+    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 3}
+    models = {"models": {"average": {"last": numbers, "best-test": numbers}}, "rows": {"average": "fedavg"}}
+    shown = lines([], [config], {config.run_id: models})
+    assert [column.header for column in results_table(shown).columns][-3:] == names
+    numbered = results_table(shown, whole=False)
+    assert [column.header for column in numbered.columns][-3:] == ["0", "1", "2"]
+    assert numbered.caption == "Classes: 0 normal, 1 pneumonia, 2 pneumothorax"
+    assert results_table(shown, by_class=False).columns[-1].header == "F1"
+
+
 def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
     config: RunSettings = small(tmp_path)
     assert labels([config], [Cell("one", "a row", "", 0, config, "average")])[config.run_id] == "a row, seed 0"
