@@ -115,7 +115,7 @@ def test_the_house_stays_small() -> None:
     assert lines("server_app/*") <= 2930
     assert lines("site_agent/*") <= 1350
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9450
-    assert lines("fedskew/federation/*") <= 1060
+    assert lines("fedskew/federation/*") <= 1080
 
 
 def identifiers(file: Path) -> set[str]:

@@ -1,7 +1,8 @@
 """A run of a federation: submitted, followed by its records, and submitted again where its process was lost."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psutil
@@ -13,6 +14,7 @@ from fedskew.engines.processes import alive, running
 from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SERVER_APP
+from server_app.lock import FolderBusy, locked
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 
@@ -37,7 +39,7 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
 
     The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
     Raises LaunchFailed with the reason where the app itself failed, or is lost again and again, and where the SuperLink
-    stays away.
+    stays away; FolderBusy where another run of the federation is followed already.
     """
     results = RunFolder(settings.folder)
     with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
@@ -47,7 +49,7 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
     config = settings.going_on().flat()
     losses: list[int] = []
     away: float | None = None  # since when the SuperLink has not answered
-    with following(results, tell):
+    with alone(folder), following(results, tell):
         while results.summary() is None:
             end_orphans(folder)
             try:
@@ -76,6 +78,17 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
     summary = results.summary()
     assert summary is not None
     return summary
+
+
+@contextmanager
+def alone(folder: FederationFolder) -> Iterator[None]:
+    """Hold the federation for one run: another one's process would be ended as an orphan. Raises FolderBusy."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder.state))
+        except FolderBusy as error:
+            raise FolderBusy(f"{error}: a federation trains one run at a time") from None
+        yield
 
 
 def follow(folder: FederationFolder, control: Control, number: int, results: RunFolder) -> None:

@@ -1,5 +1,6 @@
 """A run of a federation goes on where its process or the SuperLink was lost, and ends where the app failed."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from fedskew.federation import submission
 from fedskew.federation.control import RunStatus, Unreachable
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.submission import Lost, follow
+from server_app.lock import FolderBusy, locked
 from server_app.results import RunFolder
 from server_app.settings import parse
 
@@ -110,7 +112,9 @@ def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_
     def follow(*_: object) -> None:
         raise Unreachable("the SuperLink does not answer")
 
-    folder = SimpleNamespace(path="chest", coordinator=SimpleNamespace(superlink_port=1), authority=[b""])
+    folder = SimpleNamespace(
+        path="chest", state=tmp_path / "state", coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
+    )
     monkeypatch.setattr(submission, "Control", lambda port, authority: SimpleNamespace(submit=submit))
     monkeypatch.setattr(submission, "follow", follow)
     monkeypatch.setattr(submission, "time", clock)
@@ -120,6 +124,17 @@ def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_
         submission.run(folder, settings, lines.append)  # type: ignore[arg-type]
     assert clock.now // 60 == minutes
     assert len([line for line in lines if "is submitted again" in line]) == 1 + len(answers)
+
+
+def test_a_federation_trains_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two would end each other's server process as an orphan, again and again."""
+    monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.0)
+    folder = SimpleNamespace(state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""])
+    monkeypatch.setattr(submission, "Control", lambda port, authority: None)
+    monkeypatch.setattr(submission, "end_orphans", lambda folder: pytest.fail("it ends the other's"))
+    settings = parse({"dataset": "digits", "results": str(tmp_path / "results")})
+    with locked(tmp_path), pytest.raises(FolderBusy, match=rf"^process {os.getpid()} .*one run at a time$"):
+        submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
 
 
 class Unlucky:
