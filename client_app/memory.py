@@ -13,6 +13,9 @@ from torch import Tensor
 from client_app.state import State, digest, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 
+KEPT = "memory"
+"""Key of an exported model's metadata where sites keep a part of it: JSON {SITE: [ROUND, DIGEST]} of their memory."""
+
 
 class MemoryLost(FileNotFoundError):
     """The memory that the server named is not on this client's disk."""

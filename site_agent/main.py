@@ -115,6 +115,14 @@ def describe(line: bytes) -> str:
     return f"{entry['time'][:19]} {entry['event']:<9} {words}{f' left: {left}' if left else ''}"
 
 
+def export(arguments: argparse.Namespace) -> int:
+    """Join what all sites share of a run's model with what this site keeps, for its own use."""
+    from site_agent.export import export as join
+
+    print(join(read_site(arguments.site), arguments.model, arguments.output))
+    return 0
+
+
 def forget(arguments: argparse.Namespace) -> int:
     """Delete what this site keeps of a run: its memory, and the copy of the data that is made again when needed."""
     site: Site = read_site(arguments.site)
@@ -133,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser("fedskew-site", description="A hospital's part in a federation.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     parts = {}
-    for command in (key, approve, check, start, status, log, forget):
+    for command in (key, approve, check, start, status, log, export, forget):
         part = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
         part.set_defaults(command=command)
         if command is not key:
@@ -150,6 +158,8 @@ def parser() -> argparse.ArgumentParser:
     parts["start"].add_argument("--secret", type=Path, help="With --only: the file with the halves' secret.")
     parts["start"].add_argument("--metrics", type=int, default=0, help="A port of loopback for /metrics; 0 is none.")
     parts["log"].add_argument("--verify", action="store_true", help="Find a removed or changed line.")
+    parts["export"].add_argument("model", type=Path, metavar="MODEL", help="What the coordinator's export wrote.")
+    parts["export"].add_argument("output", type=Path, metavar="OUT", help="Folder for the whole model.")
     parts["forget"].add_argument("run", metavar="RUN", help="The run's id.")
     return whole
 

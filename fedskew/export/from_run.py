@@ -1,11 +1,12 @@
 """From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from client_app.memory import MemoryLost, folder_of, recall
+from client_app.memory import KEPT, MemoryLost, folder_of, recall
 from client_app.models import build
 from client_app.models.backbone import sha256_of
 from client_app.state import State, copy
@@ -123,6 +124,14 @@ class TrainedRun:
             sites.append(Site(name, client, round, samples))
         return sites
 
+    @property
+    def kept_by_sites(self) -> dict[str, str]:
+        """Return what the model's file says of the memory that hospitals keep, by which they make it whole."""
+        names, digests = self.origin.get("agreement", {}).get("sites", []), self.checkpoint.digests["memory"]
+        rounds = {client: round for client, round in self.checkpoint.memory_rounds.items() if client < len(names)}
+        known = {names[client]: [round, digests.get(client, "")] for client, round in sorted(rounds.items())}
+        return {KEPT: json.dumps(known)} if known else {}
+
     def kept(self) -> Iterator[tuple[Site, State]]:
         """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
         for site in self.sites():
@@ -161,9 +170,7 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     Everything is there and checked before the first file is written. Raises DataError for a run of which something is
     lost or damaged, SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
     """
-    if onnx:
-        require_onnx()
-    metadata, sites = run.description.metadata(), []
+    metadata, sites = run.description.metadata() | run.kept_by_sites, []
     tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
     for site, state in run.kept():
         of_site = {KIND: "site", "site": site.name, "client": str(site.client), "samples": str(site.samples)}
@@ -173,7 +180,10 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         model = ModelFolder(output, tensors)
     except DataError as error:
         raise DataError(f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}") from None
-    card = model_card(run.description, run.origin, run.models, sites, run.finished)
+    if onnx:
+        require(not model.at_sites, "--onnx", True, "is not for a model that is whole at its sites alone")
+        require_onnx()
+    card = model_card(run.description, run.origin, run.models, sites, run.finished, model.at_sites)
     graphs = onnx_files(model) if onnx else {}
     make_room(output)
     for file, (state, description) in tensors.items():

@@ -31,11 +31,15 @@ def model_card(
     models: Mapping[str, ModelNumbers],
     sites: Sequence[str],
     finished: bool,
+    at_sites: bool,
 ) -> str:
-    """Return the card as Markdown; `origin` is the run's settings.json, `models` its last numbers."""
+    """Return the card as Markdown; `origin` is the run's settings.json, `models` its last numbers.
+
+    `at_sites` says that each site keeps its part of the model where it is.
+    """
     settings = origin["settings"]
     names = settings["method"].split("+")
-    data = data_names(settings["dataset"])
+    data = data_names(origin)
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -59,9 +63,10 @@ def model_card(
         rounds=settings["rounds"],
         samples=samples,
         by_class=[sum(counts) for counts in zip(*samples["train"], strict=True)] if samples else [],
-        settings=shown_settings(settings),
+        settings=shown_settings(origin),
         shown=SHOWN,
         sites=sites,
+        at_sites=at_sites,
         origin=origin,
         vectors=len(about.shape) == 1,
     )
@@ -72,16 +77,23 @@ def row(method: str, deployed: str) -> str:
     return row_name(compose(method), deployed)
 
 
-def data_names(dataset: str) -> list[str]:
-    """Return the names of a data set's members; of one's own data the file's name, as the path is nobody's business."""
+def data_names(origin: Mapping[str, Any]) -> list[str]:
+    """Return the names of a data set's members; of one's own data the file's name, as the path is nobody's business.
+
+    Between sites it is the federation's name.
+    """
+    dataset = origin["settings"]["dataset"]
+    if agreement := origin.get("agreement"):
+        return [f"sites-{agreement['name']}"]
     return [Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in members(dataset)]
 
 
-def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that can change numbers, without the paths of a machine."""
+    settings = origin["settings"]
     kept = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
     file = Path(settings.get("partition-file", "")).name
-    return {**kept, "dataset": ", ".join(data_names(settings["dataset"])), "partition-file": file}
+    return {**kept, "dataset": ", ".join(data_names(origin)), "partition-file": file}
 
 
 def front_matter(

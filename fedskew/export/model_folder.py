@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from client_app import tensor_files
+from client_app.memory import KEPT
 from client_app.models import MODELS, ModelSettings, batch_norm_names, build, is_backbone, is_own_model
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
@@ -114,7 +115,7 @@ class ModelFolder:
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         """Read the folder; given `files`, the model's first, check what is going to be written there."""
-        self.path, file = path, path / MODEL_FILE
+        self.path, file, new = path, path / MODEL_FILE, files is not None
         if files is None:
             if not file.is_file():
                 raise DataError(f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}")
@@ -139,9 +140,12 @@ class ModelFolder:
                 raise DataError(f"{other}: metadata: samples = {count!r:.100}: must be a number")
             name = other.stem.removeprefix("site-")
             self.sites[name], self.samples[name] = tensors, int(count)
-        if self.private and not self.sites:
-            rule = f"{min(self.private)} is missing, and there is no site-NAME.safetensors that could hold it"
-            raise DataError(f"{file}: {rule}")
+        self.at_sites = bool(self.private) and not self.sites and KEPT in files[file][1]
+        """Whether each site keeps its part where it is: this is then no model of its own."""
+        if self.private and not self.sites and not (self.at_sites and new):
+            where = "there is no site-NAME.safetensors that could hold it"
+            where = "every site keeps its own: `fedskew-site export` joins both there" if self.at_sites else where
+            raise DataError(f"{file}: {min(self.private)} is missing, and {where}")
 
     @property
     def only_batch_norm_is_private(self) -> bool:

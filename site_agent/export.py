@@ -1,0 +1,49 @@
+"""`fedskew-site export`: a run's model as it is whole at this site alone, for its own use."""
+
+import json
+from pathlib import Path
+
+from client_app.memory import KEPT, MemoryLost, folder_of, recall
+from client_app.site import Site
+from client_app.tensor_files import KIND, Damaged, read, write_atomically
+from data import DataError
+
+MODEL_FILE = "model.safetensors"
+
+
+def export(site: Site, shared: Path, output: Path) -> Path:
+    """Join what all sites share, a file of `fedskew export` or its folder, with what this site keeps; return the file.
+
+    It is one of the same kind, which `fedskew predict` takes; nothing of it leaves. Raises DataError for a file that is
+    no exported model, for one that is whole already, and where this site has no part in it, or has lost that.
+    """
+    source, target = shared / MODEL_FILE if shared.is_dir() else shared, output / MODEL_FILE
+    try:
+        tensors, text = read(source, {KIND: "model"})
+    except Damaged as error:
+        raise DataError(str(error)) from None
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
+    if "run" not in text:
+        raise DataError(f"{source}: is not one of `fedskew export`")
+    if KEPT not in text:
+        raise DataError(f"{source}: is whole as it is: no site keeps a part of it")
+    if target.resolve() == source.resolve():
+        raise DataError(f"{output}: must be another folder than that of {source}")
+    folder = folder_of(site.run_folder(text["run"]), site.number)
+    try:
+        known = {name: (int(round), str(code)) for name, (round, code) in json.loads(text[KEPT]).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise DataError(f"{source}: its metadata {KEPT} names no memory of a site") from None
+    if site.name not in known:
+        raise DataError(f"{source}: {site.name} has trained in no round of {text['run']} that counts")
+    round, code = known[site.name]
+    try:
+        private = recall(folder, round, known=code).get("private", {})
+    except (Damaged, MemoryLost) as error:
+        raise DataError(str(error)) from None
+    if both := tensors.keys() & private.keys():
+        raise DataError(f"{source}: holds {min(both)}, which this site keeps for itself")
+    about = {key: value for key, value in text.items() if key != KEPT}
+    write_atomically(target, {**tensors, **private}, {**about, "site": site.name})
+    return target

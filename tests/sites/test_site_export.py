@@ -1,0 +1,124 @@
+"""`fedskew-site export`: what all share and what a site keeps are the model that the site was measured with."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from client_app.memory import KEPT, folder_of
+from client_app.site_file import read_site
+from client_app.state import digest
+from client_app.tensor_files import KIND, read, write_atomically
+from data import DataError, DataSettings, SettingError
+from fedskew.engines import execute
+from fedskew.export.from_run import TrainedRun, export
+from fedskew.export.inputs import read_inputs
+from fedskew.export.model_folder import ModelFolder
+from fedskew.export.predict import predict
+from server_app.record import ModelNumbers
+from server_app.results import RunFolder
+from server_app.settings import parse
+from site_agent.export import export as join
+from site_agent.main import main
+from tests.site_files import site_folders
+
+Trained = tuple[Path, RunFolder, Path]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Return the sites' folders, the finished run of FedBN, and what the coordinator exports of it."""
+    root = tmp_path_factory.mktemp("federation")
+    folder = site_folders(root / "sites")
+    settings = parse({"dataset": f"sites:{folder}/federation.toml", "results": str(root), "method": "fedshift+fedbn",
+                      "model": "mlp-bn", "rounds": 1, "batch-size": 8, "device": "cpu"})  # fmt: skip
+    execute(settings, "inprocess", lambda line: None, sites=str(folder))
+    run = RunFolder(settings.folder)
+    export(TrainedRun(run), root / "shared")
+    return folder, run, root / "shared"
+
+
+def at(model: Path, data: Path) -> ModelNumbers | None:
+    """Return what a model's folder says of a site's test set."""
+    folder = ModelFolder(model)
+    return predict(folder, read_inputs(data, folder.description, "cpu", DataSettings()))[1]
+
+
+def test_a_site_joins_the_model_that_it_was_measured_with(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites, run, shared = trained
+    accuracies = run.rounds()[-1].models["average"].spreads["client-accuracy"].values
+    for number, name in enumerate(("north", "east")):
+        monkeypatch.chdir(sites / name)
+        monkeypatch.setattr(sys, "argv", ["fedskew-site", "export", str(shared), str(tmp_path / name)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0
+        numbers = at(tmp_path / name, sites / name / "data.npz")
+        assert numbers is not None and numbers["accuracy"] == accuracies[number]
+    north, east = (load_file(tmp_path / name / "model.safetensors") for name in ("north", "east"))
+    assert north.keys() > load_file(shared / "model.safetensors").keys() and digest([north]) != digest([east])
+
+
+def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(trained: Trained, tmp_path: Path) -> None:
+    sites, run, shared = trained
+    with pytest.raises(DataError, match="is missing, and every site keeps its own: `fedskew-site export`"):
+        ModelFolder(shared)
+    card = (shared / "README.md").read_text()
+    assert "`fedskew-site export model.safetensors OUT`" in card and "sites-chest" in card and str(sites) not in card
+    with pytest.raises(SettingError, match="--onnx = True: is not for a model that is whole at its sites alone"):
+        export(TrainedRun(run), tmp_path / "onnx", onnx=True)
+
+
+def changed(shared: Path, folder: Path, **text: str | None) -> Path:
+    """Return a copy of the coordinator's file that says something else."""
+    tensors, said = read(shared / "model.safetensors")
+    said = {**said, **text}  # type: ignore[dict-item]
+    write_atomically(folder / "model.safetensors", tensors, {key: value for key, value in said.items() if value})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ({KEPT: None}, "is whole as it is: no site keeps a part of it"),
+        ({KEPT: json.dumps({"east": [1, ""]})}, "north has trained in no round of sites-chest-"),
+        ({KEPT: json.dumps({"north": [1, "0" * 64]})}, "is whole, and not the memory that the server knows of"),
+        ({KEPT: json.dumps({"north": [7, ""]})}, "the memory of round 7 is not at "),
+        ({KEPT: json.dumps({"north": 7})}, "its metadata memory names no memory of a site"),
+        ({KEPT: "["}, "its metadata memory names no memory of a site"),
+        ({"run": "another"}, "the memory of round 1 is not at "),
+        ({"run": None}, "is not one of `fedskew export`"),
+        ({KIND: "site"}, "its kind is 'site', not 'model'"),
+    ],
+)
+def test_what_a_site_has_no_part_in_is_refused(
+    trained: Trained, tmp_path: Path, text: dict[str, str | None], sentence: str
+) -> None:
+    sites, _, shared = trained
+    with pytest.raises(DataError) as error:
+        join(read_site(sites / "north/site.toml"), changed(shared, tmp_path / "shared", **text), tmp_path / "out")
+    assert sentence in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_none_or_its_own_folder_or_a_lost_memory_is_refused(trained: Trained, tmp_path: Path) -> None:
+    sites, run, shared = trained
+    site = read_site(sites / "north/site.toml")
+    for source, output, sentence in (
+        (tmp_path / "nothing", tmp_path / "out", "cannot be read: No such file or directory"),
+        (sites / "north/data.npz", tmp_path / "out", "is damaged"),
+        (shared, shared, "must be another folder"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            join(site, source, output)
+    memory = folder_of(site.run_folder(run.run), 0)
+    shutil.move(memory, tmp_path / "elsewhere")
+    try:
+        with pytest.raises(DataError, match="the memory of round 1 is not at"):
+            join(site, shared, tmp_path / "out")
+    finally:
+        shutil.move(tmp_path / "elsewhere", memory)
