@@ -142,7 +142,7 @@ def view(site: Site, assignment: Assignment) -> SiteView:
     if stated or file or ":" in assignment.model:  # neither a module nor a file, nor what another package would bring
         raise NotAgreed(f"{', '.join(stated) or file or assignment.model} is the site's own affair")
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return SiteView(data, agreement, site.number, site.data, site.cache)
+    return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
 
 
 def check_same(folder: Path, content: str) -> None:

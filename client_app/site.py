@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.settings import USUAL, DataSettings
 from data.sources.agreement import Agreement
 from data.text import sentence
 
@@ -61,6 +62,8 @@ class Site:
     """Test samples below which no scores leave."""
     max_norm: float = 0.0
     """Largest norm of an update that leaves; 0 is no limit."""
+    reading: DataSettings = USUAL
+    """How its data are read: of these, the settings of OF_OWN count."""
 
     @property
     def cache(self) -> Path:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from client_app.site import DEFAULT_PERMISSIONS, PERMISSIONS, Site
-from data import DataError
+from data import DataError, DataSettings, SettingError
+from data.settings import OF_OWN, USUAL
 from data.sources.agreement import read_agreement
 from data.sources.catalog import KNOWN
 from data.sources.sites import abide_name
 from data.toml_file import Table, read_toml
 
-KEYS = ("federation", "name", "data", "state", "device", "threads", "policy", "link")
+KEYS = ("federation", "name", "data", "state", "device", "threads", "read", "policy", "link")
 POLICY_KEYS = ("allow", "min-class-samples", "min-test-samples", "max-norm")
 LINK_KEYS = ("address", "key", "ca")
 DATA = ("folder", "npz", "csv", "abide")
@@ -58,6 +59,7 @@ def read_site(path: Path) -> Site:
     return Site(
         name, number, agreement, data, state, device, threads, frozenset(allow),
         at_least_one(policy, "min-class-samples"), at_least_one(policy, "min-test-samples"), most,
+        reading_of(table, path, data),
     )  # fmt: skip
 
 
@@ -125,6 +127,18 @@ def data_of(table: Table, path: Path) -> str:
     table.require(there(), "data", f"there is no {whole.parent if kind == 'abide' else whole}")
     table.require(kind != "abide" or abide_name(whole.name) in KNOWN, "data", f"{whole.name} is no site of ABIDE")
     return f"{kind}:{whole}"
+
+
+def reading_of(table: Table, path: Path, data: str) -> DataSettings:
+    """Return how the data are read, settings of OF_OWN. Raises DataError for what they do not allow."""
+    keys = {DataSettings.key(field): field for field in OF_OWN}
+    read = Table(table.take("read", dict, {}), f"{path}: read", tuple(keys))
+    stated = {field: read.take(key, type(getattr(USUAL, field))) for key, field in keys.items() if key in read.entries}
+    table.require(not (stated and data.startswith("abide:")), "data", "is read in one way: [read] has no effect")
+    try:
+        return DataSettings(**stated)
+    except SettingError as error:
+        raise DataError(f"{path}: read: {error}") from None
 
 
 def at_least_one(policy: Table, key: str) -> int:

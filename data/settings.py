@@ -237,6 +237,10 @@ class DataSettings(Settings):
         return known is not None and known.image_folder != ""
 
 
+USUAL = DataSettings()
+"""All defaults."""
+
+
 def numbers(key: str, text: str) -> tuple[float, ...]:
     """A comma-separated list of finite numbers.
 

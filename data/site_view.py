@@ -1,5 +1,6 @@
 """A site's own view of a federation: one client, with the number that the agreement gives it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,29 +9,43 @@ import torch
 from data.datasets import Dataset
 from data.federation import Federation, federate
 from data.samples import Samples
-from data.settings import DataError, DataSettings
+from data.settings import OF_OWN, USUAL, DataError, DataSettings
 from data.sources.agreement import Agreement
 from data.sources.npz import read_arrays
 from data.sources.own import path_of
 from data.sources.sites import settings_at_site
 from data.text import printable
 
+REMEDY = re.compile(rf"--set '?({'|'.join(map(DataSettings.key, OF_OWN))})=([^' ]*)'?")
+"""What an error advises a run to set; a site says it in its own file."""
+
 
 class SiteView:
     """What one site holds, read from its own files and normalized as the agreement says."""
 
-    def __init__(self, settings: DataSettings, agreement: Agreement, number: int, spec: str, cache: Path) -> None:
-        """`settings` are the run's; `spec` says where the site's data are.
+    def __init__(
+        self,
+        settings: DataSettings,
+        agreement: Agreement,
+        number: int,
+        spec: str,
+        cache: Path,
+        reading: DataSettings = USUAL,
+    ) -> None:
+        """`settings` are the run's; `spec` says where the site's data are, `reading` by which settings they are read.
 
         Raises:
             SettingError: settings that the data cannot be read with.
             DataError: data that are missing, damaged, of other classes or another shape, or no test set.
         """
         self.number, self.clients = number, len(agreement.sites)
-        here = settings_at_site(settings, agreement, spec, cache)
-        if spec.startswith("npz:"):
-            check_names(path_of(spec, here), here)
-        self.federation: Federation = federate(here, 0)
+        here = settings_at_site(settings, agreement, spec, cache, reading)
+        try:
+            if spec.startswith("npz:"):
+                check_names(path_of(spec, here), here)
+            self.federation: Federation = federate(here, 0)
+        except DataError as error:
+            raise DataError(REMEDY.sub(in_site_toml, str(error))) from error
         if not len(self.dataset.test_labels):
             raise DataError(f"{spec.partition(':')[2]}: the test set is empty")
 
@@ -66,6 +81,13 @@ class SiteView:
         """Raise LookupError for another client than this site."""
         if client != self.number:
             raise LookupError(f"this is site {self.number}, not {client}")
+
+
+def in_site_toml(remedy: re.Match[str]) -> str:
+    """Return how site.toml states what `--set KEY=VALUE` would."""
+    key, value = remedy.groups()
+    text = isinstance(getattr(DataSettings, key.replace("-", "_")), str)
+    return f"under [read] of site.toml, {key} = " + (f'"{value}"' if text else value)
 
 
 def check_names(path: Path, settings: DataSettings) -> None:

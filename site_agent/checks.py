@@ -106,7 +106,7 @@ def room(site: Site) -> Row:
 def data_of(site: Site) -> Iterator[Row]:
     """The data as a run reads them; the numbers of samples are shown here and leave nowhere by this."""
     try:
-        view = SiteView(DataSettings(), site.agreement, site.number, site.data, site.cache)
+        view = SiteView(DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading)
     except (DataError, SettingError) as error:
         yield Row("data", False, str(error))
         return

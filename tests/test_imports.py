@@ -111,7 +111,7 @@ def lines(*patterns: str) -> int:
 
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
-    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6040
+    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6080
     assert lines("server_app/*") <= 2930
     assert lines("site_agent/*") <= 1410
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9450

@@ -96,13 +96,17 @@ def in_channels(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
     return ",".join(map(str, values * channels if len(values) == 1 else values))
 
 
-def settings_at_site(settings: DataSettings, agreement: Agreement, spec: str, cache: Path) -> DataSettings:
+def settings_at_site(
+    settings: DataSettings, agreement: Agreement, spec: str, cache: Path, reading: DataSettings
+) -> DataSettings:
     """Return the settings by which a site reads `spec`; of the run's, only what no site decides for itself counts.
+    `reading` is how this one reads: of it the settings of OF_OWN count.
 
     Raises DataError where the classes of a known data set are not the agreement's.
     """
     kind, _, place = spec.partition(":")
     run: dict[str, Any] = {"augmentation": settings.augmentation}
+    run |= {field: getattr(reading, field) for field in OF_OWN}
     if kind == "abide":
         path = Path(place)
         spec = abide_name(path.name)

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +16,14 @@ from data import DataSettings, SettingError
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.export import from_run
 from fedskew.export.inputs import read_inputs
-from fedskew.export.model_folder import ModelFolder
+from fedskew.export.model_folder import ModelFolder, reading
 from fedskew.export.predict import Prediction
 from fedskew.export.predict import predict as predict_inputs
 from fedskew.numbers import percent
 from fedskew.terminal_table import numeric, terminal_table
 from server_app.record import ModelNumbers, to_json
 from server_app.results import RunFolder
+from server_app.settings import parse_texts
 
 out = console()
 SHOWN_CLASSES = 10
@@ -57,12 +58,18 @@ def predict(
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")] = None,
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="How the inputs are read, as of run.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Use an exported model on images; where their classes are known, say how well it does."""
     folder = ModelFolder(model)
-    limits = DataSettings(max_image_pixels=max_image_pixels, max_unpacked_mib=max_unpacked_mib)
-    inputs = read_inputs(data, folder.description, choose_device("auto"), limits)
+    stated = reading(parse_texts(settings or []))
+    read_by = replace(
+        folder.description.data, **stated, max_image_pixels=max_image_pixels, max_unpacked_mib=max_unpacked_mib
+    )
+    inputs = read_inputs(data, folder.description, choose_device("auto"), read_by)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)

@@ -11,10 +11,10 @@ from client_app.models import build
 from client_app.models.backbone import sha256_of
 from client_app.state import State, copy
 from client_app.tensor_files import KIND, Damaged, write_atomically, writing
-from data import DataError, SettingError, require
+from data import DataError, DataSettings, SettingError, require
 from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
-from fedskew.export.model_folder import MODEL_FILE, Description, Metadata, ModelFolder, read, site_file
+from fedskew.export.model_folder import MODEL_FILE, READ_BY, Description, Metadata, ModelFolder, read, site_file
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.sites import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
@@ -93,6 +93,7 @@ class TrainedRun:
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
             crop="center" if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central else "none",
+            **{field: str(settings[key]) for field in READ_BY if (key := DataSettings.key(field)) in settings},
         )
 
     @property

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from data import DataError, DataSettings, Samples
+from data.sources.conversions import check_convertible, converted
 from data.sources.files import ImageFiles
 from data.sources.folders import read_split, visible
 from data.sources.npz import Arrays, read_arrays
 from data.sources.own import kind_of_path, read_own
-from data.sources.splits import Split, check_form, checked
+from data.sources.splits import Split, checked
 from fedskew.export.model_folder import Description
 
 Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
@@ -33,15 +34,15 @@ class Inputs:
     """Whether the samples' labels mean anything."""
 
 
-def read_inputs(path: Path, about: Description, device: str = "cpu", limits: DataSettings | None = None) -> Inputs:
+def read_inputs(path: Path, about: Description, device: str = "cpu", settings: DataSettings | None = None) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels) or of a folder (images, or class folders of them).
 
     Of what training takes (an npz file of train and test, a folder with both, a table) they are the test samples.
 
-    Of `limits` max-image-pixels and max-unpacked-mib count. Raises DataError, naming file or folder, when there are
+    `settings` say how they are read, left out the model's own. Raises DataError, naming file or folder, when there are
     none or the model cannot take them.
     """
-    images, labels_N, names, labeled = reader_of(path)(path, about, limits or about.data)
+    images, labels_N, names, labeled = reader_of(path)(path, about, settings or about.data)
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
         images if isinstance(images, ImageFiles) else torch.from_numpy(np.ascontiguousarray(images)).to(device),
@@ -66,14 +67,9 @@ def reader_of(path: Path) -> Reader:
     return training_data if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names else npz
 
 
-def training_data(path: Path, about: Description, limits: DataSettings) -> Read:
+def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
-    settings = replace(
-        about.data,
-        dataset=f"{kind_of_path(path)}:{path.absolute()}",
-        max_image_pixels=limits.max_image_pixels,
-        max_unpacked_mib=limits.max_unpacked_mib,
-    )
+    settings = replace(settings, dataset=f"{kind_of_path(path)}:{path.absolute()}")
     split = read_own(settings.dataset, about.class_names, about.shape, settings).test
     if isinstance(split.images, ImageFiles):
         return (
@@ -91,19 +87,20 @@ def numbers(split: Split) -> list[str]:
     return [f"test {index}" for index in range(len(split.labels))]
 
 
-def npz(path: Path, about: Description, limits: DataSettings) -> Read:
+def npz(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read images and, if there, labels."""
 
     def split(arrays: Arrays) -> Split:
         labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
         return Split(arrays["images"], labels_N, str(path), "")
 
-    arrays = read_arrays(path, ("images",), (("labels",),), limits, lambda heads: check_form(split(heads)))
-    images, labels = checked(split(arrays), about.shape, len(about.class_names))
+    arrays = read_arrays(path, ("images",), (("labels",),), settings, lambda heads: check_convertible(split(heads)))
+    known = settings if "labels" in arrays else replace(settings, first_label=0)
+    images, labels = checked(converted({"": split(arrays)}, known)[0][""], about.shape, len(about.class_names))
     return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
 
 
-def folder(path: Path, about: Description, limits: DataSettings) -> Read:
+def folder(path: Path, about: Description, settings: DataSettings) -> Read:
     """List the images, which are decoded as they are asked for."""
     if len(about.shape) == 1:
         rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
@@ -113,13 +110,13 @@ def folder(path: Path, about: Description, limits: DataSettings) -> Read:
         raise DataError(f"{path}: holds no image")
     labeled = all(entry.is_dir() for entry in entries)
     if labeled:
-        split = read_split(path, "", about.class_names, about.shape, limits)
+        split = read_split(path, "", about.class_names, about.shape, settings)
         assert isinstance(split.images, ImageFiles)
         files, labels_N = split.images, split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
         raise DataError(f"{path}: holds folders and files: must hold images alone, or a folder of them for each class")
     else:
-        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, limits)
+        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, settings)
         labels_N = np.zeros(len(entries), np.int64)
     names = [str(files.path(index).relative_to(path)) for index in range(len(files))]
     return replace(files, central=about.crop == "center"), labels_N, names, labeled

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -11,13 +12,17 @@ from client_app.memory import KEPT
 from client_app.models import MODELS, ModelSettings, batch_norm_names, build, is_backbone, is_own_model
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
-from data import DataError, DataSettings, SettingError
+from data import DataError, DataSettings, SettingError, require
 from data.text import printable
+from server_app.run_settings import Scalar
+from server_app.settings import parse_texts, typed
 from strategies.checks import differences, expected_of, not_finite
 
 FORMAT = "1"
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
+READ_BY = ("first_label", "pixel_range", "frame", "columns", "split_seed", "test_fold")
+"""Settings by which one's own data were read in training, and who tested was drawn."""
 Files = Mapping[Path, tuple[State, Metadata]]
 """Tensors and metadata of a model's files."""
 
@@ -45,13 +50,19 @@ class Description:
     """center where images were resized to 8/7 of the shape and their center cut out, none elsewhere."""
     norm: str = "batch"
     image_side: str = "0"
+    first_label: str = "0"
+    pixel_range: str = ""
+    frame: str = ""
+    columns: str = ""
+    split_seed: str = "0"
+    test_fold: str = "0"
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
         stated = {
             field.name.replace("_", "-"): str(value)
             for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default  # earlier versions knew of no norm or image-side
+            if (value := getattr(self, field.name)) != field.default  # which earlier versions did not know of
         }
         return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **stated}
 
@@ -63,7 +74,8 @@ class Description:
                 f"{path}: fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it"
             )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
-        metadata = {"norm": "batch", "image-side": "0", **metadata}
+        usual = {keys[field.name]: field.default for field in fields(Description) if isinstance(field.default, str)}
+        metadata = {**usual, **metadata}
         if missing := keys.values() - metadata.keys():
             raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
         about = Description(**{name: metadata[key] for name, key in keys.items()})
@@ -84,7 +96,9 @@ class Description:
     @property
     def data(self) -> DataSettings:
         """The settings that inputs are read by."""
-        return DataSettings(classes=self.classes, input_shape=self.input_shape, mean=self.mean, std=self.std)
+        read = parse_texts(f"{DataSettings.key(field)}={getattr(self, field)}" for field in READ_BY)
+        stated = {"classes": self.classes, "input_shape": self.input_shape, "mean": self.mean, "std": self.std}
+        return DataSettings(**{**stated, **reading(read)})
 
     @property
     def model_settings(self) -> ModelSettings:
@@ -108,6 +122,14 @@ class Description:
     @property
     def stds(self) -> tuple[float, ...]:
         return self.data.stds
+
+
+def reading(stated: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Return settings of how inputs are read, by field. Raises SettingError for any other, or one of another type."""
+    known = {DataSettings.key(field): field for field in (*READ_BY, "outside_folder")}
+    for key, value in stated.items():
+        require(key in known, key, value, f"says nothing of how inputs are read, as do {', '.join(known)}")
+    return {known[key]: typed(key, value, type(getattr(DataSettings, known[key]))) for key, value in stated.items()}
 
 
 class ModelFolder:

@@ -18,6 +18,7 @@ from client_app import tensor_files
 from client_app.models import batch_norm_names
 from client_app.tensor_files import write_atomically
 from data import DataSettings, Samples, load
+from fedskew.export.from_run import TrainedRun
 from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import state_at
@@ -254,7 +255,7 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
     images = np.zeros((4, 8, 8), np.uint8)
     arrays = {
         "channels": {"images": np.zeros((4, 8, 8, 4), np.uint8)},
-        "float64": {"images": images.astype(float)},
+        "words": {"images": images.astype("U1")},
         "scalar": {"images": np.uint8(3)},
         "labels": {"images": images, "labels": np.array([0, 1, 2, 10])},
         "lengths": {"images": images, "labels": np.zeros(3, int)},
@@ -269,7 +270,7 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         (tmp_path / name).write_text("no image")
     for name, words in {
         "channels.npz": "4 channels cannot become 1",
-        "float64.npz": "images: dtype float64",
+        "words.npz": "images: dtype <U1",
         "scalar.npz": "images: ",
         "labels.npz": "label 10 of 10 classes at index 3",
         "lengths.npz": "images and labels must be equally long",
@@ -320,3 +321,58 @@ def test_what_training_takes_is_taken_with_all_probabilities(digits: Path, fedsk
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
     assert len(rows) == 40 and all(row[f"p {row['prediction']}"] == row["probability"] for row in rows)
     assert all(sum(float(row[f"p {k}"]) for k in range(10)) == pytest.approx(1) for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv", "wide"])
+def test_images_are_taken_as_training_takes_them(digits: Path, fedskew: FedSkew, tmp_path: Path, kind: str) -> None:
+    """train/CLASS and test/CLASS, a table of paths, and 16 bits of which pixel-range says which is white."""
+    with np.load(digits / "test.npz") as arrays:
+        images, labels = arrays["images"][:30], arrays["labels"][:30]
+    np.savez(tmp_path / "plain.npz", images=images, labels=labels)
+    options = []
+    if kind == "wide":
+        path = tmp_path / "wide.npz"
+        np.savez(path, images=images.astype(np.int16) * 16, labels=labels)
+        refused = fedskew("predict", digits / "average", path)
+        assert refused[0] == 2 and f"--set pixel-range=0,{int(images.max()) * 16}" in refused[2]
+        options = ["--set", "pixel-range=0,4080"]
+    else:
+        path = tmp_path / "scans"
+        for side in ("train", "test"):
+            for number, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+                (path / side / str(label)).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image).save(path / side / str(label) / f"{number:02}.png")
+    if kind == "csv":
+        rows = [f"{side}/{label}/{number:02}.png,{label},{side}" for side in ("train", "test")
+                for number, label in enumerate(labels.tolist())]  # fmt: skip
+        path = path / "table.csv"
+        path.write_text("path,finding,split\n" + "\n".join(rows))
+        options = ["--set", "columns=label=finding"]
+    answers = [json.loads(fedskew("predict", digits / "average", *words, "--json")[1])["metrics"]
+               for words in ([path, *options], [tmp_path / "plain.npz"])]  # fmt: skip
+    assert answers[0]["accuracy"] == answers[1]["accuracy"] > 0.1
+    assert answers[0]["auroc"] == pytest.approx(answers[1]["auroc"], abs=1e-9)
+
+
+def test_a_model_says_how_its_inputs_were_read(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    run = TrainedRun(RunFolder(Path((digits / "run.txt").read_text()), moved=True), "average")
+    assert "pixel-range" not in run.description.metadata()
+    run.settings = {**run.settings, "pixel-range": "0,4080", "first-label": 1}
+    metadata = run.description.metadata()
+    assert (metadata["pixel-range"], metadata["first-label"]) == ("0,4080", "1")
+    model = rewritten(digits / "average", tmp_path / "model", lambda state, known: known.update(metadata))
+    with np.load(digits / "test.npz") as arrays:
+        np.savez(
+            tmp_path / "wide.npz", images=arrays["images"][:9].astype(np.int16) * 16, labels=arrays["labels"][:9] + 1
+        )
+    assert fedskew("predict", model, tmp_path / "wide.npz")[0] == 0
+    for key, value, words in (
+        ("pixel-range", "9,1", "metadata: pixel-range = '9,1': must be LOW,HIGH"),
+        ("first-label", "x", "metadata: first-label = 'x': must be an integer"),
+    ):
+        broken = rewritten(model, tmp_path / key, lambda state, known, at=(key, value): known.update([at]))
+        status, _, errors = fedskew("predict", broken, tmp_path / "wide.npz")
+        assert (status, errors.count("\n")) == (2, 1) and words in errors
+    for words in (["alpha=1"], ["frame=1", "frame=2"], ["pixel-range=1"]):
+        status, _, errors = fedskew("predict", model, tmp_path / "wide.npz", *(w for k in words for w in ("--set", k)))
+        assert (status, errors.count("\n")) == (2, 1)

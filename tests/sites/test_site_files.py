@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from client_app.site import Site
 from client_app.site_file import read_link, read_site, read_sites
-from data import DataError
+from data import DataError, DataSettings
+from data.site_view import SiteView
 from data.sources.agreement import read_agreement
 from tests.site_files import CLASSES, NAMES, agreed, public_key, site_entries, site_folders, write
 
@@ -102,6 +105,12 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
         ({"policy": {"allow": ["model", "images"]}}, "policy: allow = 'images': must be some of model, scores"),
         ({"policy": {"alow": []}}, "policy: alow = []: there is no such key; did you mean allow?"),
         ({"policy": {"max-norm": -1}}, "policy: max-norm = -1: must be 0 (no limit) or more"),
+        ({"read": {"pixel-rang": "0,1"}}, "read: pixel-rang = '0,1': there is no such key; did you mean pixel-range?"),
+        ({"read": {"pixel-range": [0, 1]}}, "read: pixel-range = [0, 1]: must be text"),
+        ({"read": {"pixel-range": "9,1"}}, "site.toml: read: pixel-range = '9,1': must be LOW,HIGH with LOW"),
+        ({"read": {"columns": "labels=y"}}, "read: columns = 'labels=y': must be ROLE=NAME,... with path, label, site"),
+        ({"read": {"outside-folder": 1}}, "read: outside-folder = 1: must be true or false"),
+        ({"read": {"first-label": 1}, "data": "abide:NYU"}, "data = 'abide:NYU': is read in one way: [read] has no"),
         ({"policy": {"min-test-samples": 0}}, "policy: min-test-samples = 0: must be at least 1"),
     ],
 )
@@ -111,6 +120,34 @@ def test_what_no_site_can_run_with_is_refused(tmp_path: Path, changes: dict[str,
     with pytest.raises(DataError) as error:
         read_site(path)
     assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
+    """Pixels of 12 bits, which nothing else says, and a table whose columns have names of their own."""
+    folder = site_folders(tmp_path) / "north"
+    images, labels = np.arange(4 * 64, dtype=np.int16).reshape(4, 8, 8) * 16, np.arange(4) % 3
+    np.savez(folder / "ct.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    ct = write(folder / "site.toml", site_entries(data="npz:ct.npz"))
+    with pytest.raises(DataError, match=r'under \[read\] of site.toml, pixel-range = "0,4080" takes these two'):
+        view_of(read_site(ct))
+    from_1 = {"train_labels": labels + 1, "test_labels": labels + 1}
+    np.savez(folder / "from1.npz", train_images=images // 64, test_images=images // 64, **from_1)
+    with pytest.raises(DataError, match=r"under \[read\] of site.toml, first-label = 1$"):
+        view_of(read_site(write(folder / "site.toml", site_entries(data="npz:from1.npz"))))
+    ct = write(folder / "site.toml", site_entries(data="npz:ct.npz", read={"pixel-range": "0,4080"}))
+    view = view_of(read_site(ct))
+    assert hash(read_site(ct))  # as players are kept by it
+    assert view.dataset.train_inputs.max() == 1.0 and view.dataset.train_inputs.dtype == np.float32
+    rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'},p{k // 4}" for k in range(24)]
+    (folder / "t.csv").write_text("age,finding,who\n" + "\n".join(rows))
+    write(folder / "federation.toml", agreed(input_shape="1"))
+    read = {"columns": "label=finding,subject=who"}
+    site = read_site(write(folder / "site.toml", site_entries(data="csv:t.csv", read=read)))
+    assert view_of(site).counts_C[:2].sum() + len(view_of(site).dataset.test_labels) == 24
+
+
+def view_of(site: Site) -> SiteView:
+    return SiteView(DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading)
 
 
 def test_a_link_names_files_that_are_there(tmp_path: Path) -> None:
