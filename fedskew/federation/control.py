@@ -77,9 +77,9 @@ class Control:
 
     def absent_since(self, agreement: Agreement) -> dict[str, str]:
         """Return since when each site is away, in words; of one that is online since when it was before that."""
-        times = {key: node.last_deactivated_at for key, node in self.nodes().items()}
+        times = {key: node.last_deactivated_at[:19].replace("T", " ") for key, node in self.nodes().items()}
         seen = {site.name: times.get(as_flower_has_it(site.key), "") for site in agreement.sites}
-        return {name: f"since {time[:19]}" if time else "since the beginning" for name, time in seen.items()}
+        return {name: f"since {time} UTC" if time else "since the beginning" for name, time in seen.items()}
 
     def going(self) -> list[dict[str, Any]]:
         """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
