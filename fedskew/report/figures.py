@@ -164,9 +164,7 @@ def recall_curve(
             axes.plot(
                 np.arange(len(smooth)) + 2, smooth, color=looks[row].color, linestyle=looks[row].line, linewidth=1.4
             )
-        axes.set(
-            xlabel="classes, from most training samples to fewest (mean of five)", ylabel="recall, %", ylim=(0, 100)
-        )
+        axes.set(xlabel="classes, most training samples first (mean of 5)", ylabel="recall, %", ylim=(0, 100))
         axes.grid(axis="y")
 
     third = max(1, len(order) // 3)
