@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from faults.outcome import Outcome, same
-from faults.stage import BASE, Stage, seed_of
+from faults.stage import Stage, stated
 from strategies.movement import FAR
 
 
@@ -52,8 +52,9 @@ def tenfold(stage: Stage, name: str) -> Outcome:
 
     It is the site with the longest way: ten times the step of a small site is no longer than what honest ones send.
     """
-    words, base = ["rounds=3", "method=median"], [*BASE, f"seed={seed_of(name)}"]
-    stage.play(set(), f"{name}-honest", *base, *words)
+    words = ["rounds=3", "method=median"]
+    whole = stated(name, *words)
+    stage.play(set(), f"{name}-honest", *whole)
     honest = stage.records(f"{name}-honest")[0]["updates"]
     liar = max(honest, key=lambda update: float(update["norm"]))["client"]
     with hostile(stage, stage.names[liar], "tenfold"):
@@ -68,8 +69,8 @@ def tenfold(stage: Stage, name: str) -> Outcome:
     outcome.expect(min(ratios) > FAR, "its norm does not stand out")
     without = {(record["round"], liar) for record in records}
     fewer = {(record["round"], (liar + 1) % len(stage.names)) for record in records}
-    stage.play(without, f"{name}-without", *base, *words)
-    stage.play(without | fewer, f"{name}-fewer", *base, *words)
+    stage.play(without, f"{name}-without", *whole)
+    stage.play(without | fewer, f"{name}-fewer", *whole)
     far, near = (stage.distance(other, f"{name}-without") for other in (name, f"{name}-fewer"))
     outcome.seen += f"; {far / near:.2f} times as far as leaving one honest site out"
     outcome.expect(far <= 2 * near, f"distance {far:.3g}, leaving one honest site out {near:.3g}")

@@ -150,21 +150,21 @@ class Stage:
 
     def begin(self, name: str, *words: str) -> Job:
         """Start a run, whose name is its results' folder; every name has a seed of its own."""
-        return self.federation.begin([*BASE, f"seed={seed_of(name)}", *words], name)
+        return self.federation.begin(stated(name, *words), name)
 
     def twin(self, job: Job, name: str, *words: str) -> dict[str, Any]:
         """Return the summary of the run in this process in which the same sites miss the same rounds."""
         missing = {(record["round"], client) for record in job.records() for client in range(len(self.names))
                    if client not in record["clients"]}  # fmt: skip
-        return self.play(missing, f"{name}-twin", *BASE, f"seed={seed_of(name)}", *words)
+        return self.play(missing, f"{name}-twin", *stated(name, *words))
 
     def play(self, missing: set[tuple[int, int]], results: str, *words: str) -> dict[str, Any]:
         """Play all sites in this process but for the missing, by round and client; return the summary."""
         sites = read_sites(self.federation.sites)
         agreement = next(iter(sites.values())).agreement
         place = self.federation.work / results
-        stated = dict(parse_text(word) for word in words)
-        whole = {**stated, "dataset": f"sites:{self.federation.folder / 'federation.toml'}", "results": str(place)}
+        chosen = dict(parse_text(word) for word in words)
+        whole = {**chosen, "dataset": f"sites:{self.federation.folder / 'federation.toml'}", "results": str(place)}
         with one_interrupt(), Absences(sites, agreement) as grid:
             grid.missing = frozenset(missing)
             return run_app(grid, parse(whole), lambda line: None)
@@ -260,6 +260,12 @@ def until(look: Callable[[], Result | None], problem: str, seconds: float = 240.
             raise RuntimeError(f"{problem} after {seconds:g} s")
         time.sleep(0.05)
     return seen
+
+
+def stated(name: str, *words: str) -> list[str]:
+    """Return the settings of a run: those of all rows, unless `words` have others, and a seed of its own."""
+    by_key = {word.partition("=")[0]: word for word in (*BASE, f"seed={seed_of(name)}", *words)}
+    return list(by_key.values())
 
 
 def seed_of(name: str) -> int:
