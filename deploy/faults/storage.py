@@ -68,9 +68,9 @@ def site_disk_full(stage: Stage, name: str) -> Outcome:
         until(lambda: job.check() or NUMBER in job.records()[-1]["clients"] or None, f"{VICTIM} is not back")
         outcome = Outcome(time.monotonic() - began, f"left out: {failures[-1]!r}")
         outcome.expect(all(failures), f"{VICTIM} is not left out: {failures}")
-        same(stage, outcome, job, name, *words, everybody=False)
+        job.finish()
         stage.halt(TRAIN, LINK)
-    return outcome
+    return same(stage, outcome, job, name, *words, everybody=False)  # maps what is in the state: not on that disk
 
 
 def server_disk_full(stage: Stage, name: str) -> Outcome:
