@@ -105,7 +105,8 @@ def train(federation: LocalFederation, cages: dict[str, Cage], rounds: int, shar
     for number in range(1, rounds):
         job.wait_for_round(number)
         drawn = {name for name in names if draws.random() < share}
-        federation.stop(*(f"{name}/link" for name in sorted(drawn - away)))
+        if leaving := sorted(drawn - away):  # stop() without a name ends all
+            federation.stop(*(f"{name}/link" for name in leaving))
         for name in sorted(away - drawn):
             start(name, "link")
         away = drawn
