@@ -114,7 +114,7 @@ def train(federation: LocalFederation, cages: dict[str, Cage], rounds: int, shar
     records = job.records()
     seconds = [record["seconds"]["round"] for record in records[1:]]
     present = sum(len(record["clients"]) for record in records) / len(records) / len(names)
-    up, down = (statistics.median(record[f"bytes_{way}"] for record in records) / 1e6 for way in ("up", "down"))
+    up, down = (statistics.median(record[f"bytes-{way}"] for record in records) / 1e6 for way in ("up", "down"))
     return [
         f"{len(records)} of {rounds} rounds, {len(names)} sites of one core and 1 GiB, {present:.0%} of them a round",
         f"a round: {statistics.median(seconds):.1f} s in the median, {max(seconds):.1f} s at most; "
