@@ -82,7 +82,7 @@ def server_disk_full(stage: Stage, name: str) -> Outcome:
         job.wait_for_round(2)
         filler = fill(place)
         code = job.process.wait(300)
-        sentence = job.words.strip().splitlines()[-1] if job.words.strip() else ""
+        sentence = job.words.strip().splitlines()[-1].replace(str(place), "...") if job.words.strip() else ""
         filler.unlink()
         began = time.monotonic()
         again = stage.begin(name, *words)
