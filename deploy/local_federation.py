@@ -115,7 +115,7 @@ class Job:
         return [verified(line.strip(), ROUND) for line in lines if line.endswith("\n")]
 
     def rounds(self) -> int:
-        """Return how many rounds are recorded, without reading what of them."""
+        """Return how many rounds are recorded, without reading what stands in them."""
         file = self.folder / "rounds.jsonl"
         return file.read_bytes().count(b"\n") if file.exists() else 0
 

@@ -350,7 +350,7 @@ def test_weights_over_all_is_the_same_when_all_take_part(train: Train) -> None:
 
 
 def strategy_of(results: Path, **changes: Any) -> Strategy:
-    """Return the strategy of small settings, as the ServerApp builds it."""
+    """Return the strategy of small settings; it knows no client's number of examples, which tests make up."""
     settings = small(results, **changes)
     model = build(settings.general.model, (1, 8, 8), 10, 0)
     return Strategy(
