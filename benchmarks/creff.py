@@ -1,18 +1,10 @@
-"""CReFF's server step beside its matrix products alone (C = 10, d = 256, m = 100, I = 100, J = 300), interleaved.
+"""CReFF's server step beside its matrix products alone (C = 10, d = 256, m = 100, I = 100, J = 300), interleaved."""
 
-python benchmarks/creff.py [--repeats 5]
-"""
-
-import argparse
-import json
-import os
-import statistics
-import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from collections.abc import Iterator
 
 import torch
 
+from benchmarks.figures import Row, alternate, figure, seconds
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from strategies.creff import CReFF
@@ -41,11 +33,8 @@ def products(method: CReFF, features_CMD: torch.Tensor, weight_CD: torch.Tensor)
         errors_NC.T @ inputs_ND
 
 
-def main() -> None:
-    """Print the rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+def rows() -> Iterator[Row]:
+    """Yield the figures."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     method = CReFF()
@@ -53,24 +42,11 @@ def main() -> None:
     shared = model.state_dict()
     server = Server(model, shared, clients=10, round=1, seed=0, training=TrainingSettings())
     state = method.initial_state(server)
-    gradients = torch.randn(CLASSES, CLASSES, WIDTH)
-    upload = {"classes": torch.arange(CLASSES), "gradients": gradients}
+    upload = {"classes": torch.arange(CLASSES), "gradients": torch.randn(CLASSES, CLASSES, WIDTH)}
     updates = [Update(0, shared, 100, {method.consumes: upload})]
-    whole, alone = [], []
-    for _ in range(repeats + 1):
-        began = time.perf_counter()
-        method.deploy(server, state, shared, updates)
-        middle = time.perf_counter()
-        products(method, state["features"], state["weight"])
-        whole.append(middle - began)
-        alone.append(time.perf_counter() - middle)
-    step, floor = statistics.median(whole[1:]), statistics.median(alone[1:])
-    print(
-        json.dumps({"name": "CReFF server step / its matrix products", "ratio": round(step / floor, 2), "goal": None})
+    step, floor = alternate(
+        lambda: method.deploy(server, state, shared, updates),
+        lambda: products(method, state["features"], state["weight"]),
     )
-    print(json.dumps({"name": "CReFF server step", "seconds": round(step, 4)}))
-    print(json.dumps({"name": "CReFF matrix products alone", "seconds": round(floor, 4)}))
-
-
-if __name__ == "__main__":
-    main()
+    yield figure("CReFF's server step / its matrix products", step, floor)
+    yield seconds("CReFF's server step", step)

@@ -1,0 +1,114 @@
+"""Ray's fixed cost, part by part, beside stock Flower with clients that do nothing, each a command of its own.
+
+The runs of FedSkew are those of benchmarks/round.py with the smallest clients; both command lines take turns.
+"""
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.figures import MEASUREMENTS, Row, row, seconds
+from benchmarks.round import CLIENTS, settings
+from fedskew.engines import execute
+from fedskew.engines.launcher import _Flower
+from server_app.run_settings import RunSettings
+
+ROUNDS, GOAL = 9, 0.7
+
+
+def on_ray(run: RunSettings) -> tuple[dict[str, float], list[float]]:
+    """Return the parts of the fixed cost of a run on Ray, and the seconds of its rounds after the first."""
+    began, started = time.time(), time.perf_counter()
+    execute(run, "ray", lambda line: None)
+    total = time.perf_counter() - started
+    records = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    laps = [record["seconds"]["round"] for record in records]
+    main = (run.folder / "settings.json").stat().st_mtime - began
+    finished = (run.folder / "summary.json").stat().st_mtime - began
+    parts = {"until main()": main, "round 1": laps[0], "after the last round": total - finished, "total": total}
+    return parts, laps[1:]
+
+
+STOCK = """
+import time
+from pathlib import Path
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+client_app = ClientApp()
+server_app = ServerApp()
+
+@client_app.train()
+def train(message, context):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 8)
+    torch.optim.SGD(model.parameters(), lr=0.1)
+    content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)
+
+@server_app.main()
+def main(grid, context):
+    stamps = [time.time()]
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0)
+    arrays = ArrayRecord(torch.nn.Linear(8, 8).state_dict())
+    strategy.start(grid, arrays, num_rounds=int(context.run_config["rounds"]),
+                   evaluate_fn=lambda round, arrays: stamps.append(time.time()))
+    Path(context.run_config["stamps"]).write_text(" ".join(map(str, stamps)))
+"""
+
+
+def stock_flower(folder: Path, rounds: int, nodes: int) -> tuple[dict[str, float], list[float]]:
+    """Return the same parts of stock Flower: its FedAvg, clients that do nothing, `flwr run --stream` to its end."""
+    app, home, stamps = folder / "stock", folder / "home", folder / "stamps"
+    app.mkdir()
+    home.mkdir()
+    (app / "stock.py").write_text(STOCK)
+    (app / "pyproject.toml").write_text(
+        '[project]\nname = "stock"\nversion = "1.0.0"\ndescription = "stock"\nlicense = "Apache-2.0"\n'
+        '[tool.flwr.app]\npublisher = "fedskew"\n[tool.flwr.app.components]\nserverapp = "stock:server_app"\n'
+        f'clientapp = "stock:client_app"\n[tool.flwr.app.config]\nrounds = {rounds}\nstamps = "{stamps}"\n'
+    )
+    flower, began = _Flower(home, folder / "run"), time.time()
+    try:
+        flower.superlink()
+        words = ["run", str(app), "own", "--stream", "--federation-config"]
+        federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
+        flower.start("flwr", *words, federation, output=folder / "stock.log").wait()
+        total = time.time() - began
+    finally:
+        flower.end()
+    main, _, *after = map(float, stamps.read_text().split())
+    parts = {
+        "until main()": main - began,
+        "round 1": after[0] - main,
+        "after the last round": total + began - after[-1],
+    }
+    return {**parts, "total": total}, [later - sooner for sooner, later in pairwise(after)]
+
+
+def rows() -> Iterator[Row]:
+    """Yield the figures."""
+    parts: dict[str, list[dict[str, float]]] = {"FedSkew on Ray": [], "stock Flower": []}
+    steady: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(MEASUREMENTS):
+        with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
+            folder = Path(temporary)
+            ours = on_ray(settings(folder, 32, ROUNDS))
+            theirs = stock_flower(folder, ROUNDS, min(os.cpu_count() or 1, CLIENTS))
+        for name, (fixed, laps) in zip(parts, (ours, theirs), strict=True):
+            parts[name].append({**fixed, "fixed": fixed["total"] - (ROUNDS - 1) * statistics.median(laps)})
+            steady[name] += laps
+    for what, goal in (("fixed", GOAL), ("total", None)):
+        ratios = [ours[what] / theirs[what] for ours, theirs in zip(*parts.values(), strict=True)]
+        yield row(f"FedSkew on Ray / stock Flower, {ROUNDS} rounds, {what}", ratios, goal)
+    for name, measured in parts.items():
+        for part in measured[0]:
+            yield seconds(f"{name}, {part}", [fixed[part] for fixed in measured])
+        yield seconds(f"{name}, a later round", steady[name])
