@@ -12,7 +12,7 @@ LONGER = 5.0
 
 def away(stage: Stage, name: str) -> Outcome:
     """SuperNode away for three rounds, then back; scaffold, so that there are controls beside batch norm."""
-    words = "rounds=16", "method=scaffold+fedbn", SLOW
+    words = "rounds=12", "method=scaffold+fedbn", SLOW
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     stage.halt(LINK)
@@ -43,7 +43,7 @@ def line_cut(seconds: float) -> Callable[[Stage, str], Outcome]:
     """Return the row in which the victim's line is down for a while."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words = "rounds=6", SLOW
+        words = "rounds=6", "node-wait=60", SLOW  # the default: flwr calls a node lost after 60 s, then it is waited for
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         with stage.line.cut():

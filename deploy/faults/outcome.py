@@ -6,7 +6,7 @@ from local_federation import Job
 
 from faults.stage import Stage
 
-SLOW = "local-epochs=60"
+SLOW = "local-epochs=20"
 """A training that can be met: some seconds."""
 
 

@@ -54,7 +54,7 @@ def fill(place: Path) -> Path:
 
 def site_disk_full(stage: Stage, name: str) -> Outcome:
     """The disk of a site's state full."""
-    words = "rounds=14", SLOW
+    words = "rounds=10", SLOW
     stage.halt(TRAIN, LINK)
     with small_disk(stage.place / "state", "16m"):
         stage.revive()
