@@ -1,10 +1,11 @@
 """What goes wrong between hospitals, done on this machine: the table of docs/reliability.md. Wants root and minutes.
 
-    python deploy/try_faults.py [--row 1 2 ...] [--times 3] [--write docs/reliability.md] [--keep FOLDER]
+    python deploy/try_faults.py [--row 1 2 ...] [--times 3] [--jobs 2] [--write docs/reliability.md] [--keep FOLDER]
 
 Every row is done to a run of four sites on digits, one of them behind a line of its own (a network namespace). Right is
 what the row says, the hash of everything of the run in one process in which the same sites miss the same rounds, no
-process left and no half-written file. Exit status 1 on a miss.
+process left and no half-written file. Exit status 1 on a miss. A row waits more than it computes, so two federations
+stand beside each other.
 """
 
 import argparse
@@ -14,6 +15,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from faults.outcome import Outcome
@@ -23,6 +27,10 @@ from local_federation import write_between
 
 MARKS = "<!-- make faults -->", "<!-- end of make faults -->"
 HEAD = ["| # | what is done | what became of it | seconds to recover | right |", "|---:|---|---|---:|---:|"]
+
+
+STAGE: Stage
+"""In a process that does rows, the federation that they are done to."""
 
 
 def line(row: int, what: str, outcomes: Sequence[Outcome]) -> str:
@@ -43,44 +51,62 @@ def write(file: Path, rows: dict[str, str]) -> None:
     write_between(file, MARKS, [*HEAD, *filter(None, lines)])
 
 
+def begin(work: Path) -> None:
+    """In a process that does rows: found a federation of its own, and end it with the process."""
+    global STAGE
+    cable = Line()
+    cable.__enter__()
+    STAGE = Stage(work / str(os.getpid()), cable)
+    STAGE.work.mkdir()
+    Finalize(STAGE, end, exitpriority=10)
+    STAGE.found()
+
+
+def end() -> None:
+    """End this process's federation."""
+    STAGE.federation.down()
+    STAGE.line.__exit__()
+
+
+def attempt(row: int, place: int, trial: int) -> Outcome:
+    """Do a case of a row once."""
+    what, do = ROWS[row][place]
+    began = time.monotonic()
+    try:
+        STAGE.revive()
+        outcome = do(STAGE, f"{row}-{100 * place + trial}")
+    except Exception as error:
+        traceback.print_exc()
+        outcome = Outcome(float("nan"), "", [f"{type(error).__name__}: {error}"])
+    took = time.monotonic() - began
+    problems = "".join(f"\n    MISS: {problem}" for problem in outcome.problems)
+    print(f"row {row}, {what}: {outcome.seconds:.1f} s; {outcome.seen} [{took:.0f} s]{problems}", flush=True)
+    return outcome
+
+
 def main() -> int:
     """Do the rows, and say what became of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--row", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="Federations at a time, each with rows of its own.")
     parser.add_argument("--write", type=Path, help="The text whose table gets the rows.")
     parser.add_argument("--keep", type=Path, help="An empty folder to work in and to leave as it is then.")
     stated = parser.parse_args()
     if os.geteuid():
         sys.exit("a network namespace, and a disk of a few MB, want root")
-    missed = 0
-    with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary, Line() as cable:
-        stage = Stage((stated.keep or Path(temporary)).resolve(), cable)
-        stage.found()
-        try:
-            for row in stated.row:
-                for place, (what, do) in enumerate(ROWS[row]):
-                    outcomes = []
-                    for time_ in range(stated.times):
-                        began = time.monotonic()
-                        try:
-                            stage.revive()
-                            outcome = do(stage, f"{row}-{100 * place + time_}")
-                        except Exception as error:
-                            traceback.print_exc()
-                            outcome = Outcome(float("nan"), "", [f"{type(error).__name__}: {error}"])
-                        outcomes.append(outcome)
-                        missed += bool(outcome.problems)
-                        took = time.monotonic() - began
-                        print(f"row {row}, {what}: {outcome.seconds:.1f} s; {outcome.seen} [{took:.0f} s]", flush=True)
-                        for problem in outcome.problems:
-                            print(f"    MISS: {problem}", flush=True)
-                    entry = line(row, what, outcomes)
-                    print(entry, flush=True)
-                    if stated.write:
-                        write(stated.write, {" | ".join(entry.split(" | ")[:2]): entry})
-        finally:
-            stage.federation.down()
+    missed, cases = 0, [(row, place) for row in stated.row for place in range(len(ROWS[row]))]
+    with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
+        work = (stated.keep or Path(temporary)).resolve()
+        with ProcessPoolExecutor(stated.jobs, get_context("spawn"), begin, (work,)) as pool:
+            doing = {case: [pool.submit(attempt, *case, trial) for trial in range(stated.times)] for case in cases}
+            for (row, place), futures in doing.items():
+                outcomes = [future.result() for future in futures]
+                missed += sum(bool(outcome.problems) for outcome in outcomes)
+                entry = line(row, ROWS[row][place][0], outcomes)
+                print(entry, flush=True)
+                if stated.write:
+                    write(stated.write, {" | ".join(entry.split(" | ")[:2]): entry})
     print(f"{missed} missed")
     return 1 if missed else 0
 

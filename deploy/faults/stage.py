@@ -100,7 +100,7 @@ class Stage:
     """The federation, its processes and its runs."""
 
     def __init__(self, work: Path, line: Line) -> None:
-        self.line, self.federation = line, LocalFederation(work)
+        self.work, self.line, self.federation = work, line, LocalFederation(work)
         self.port, self.secret = free_port(), work / "secret"
         self.names: list[str] = []
 
