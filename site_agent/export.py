@@ -6,7 +6,8 @@ from pathlib import Path
 from client_app.memory import KEPT, MemoryLost, folder_of, recall
 from client_app.site import Site
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
-from data import DataError
+from data import DataError, DataSettings
+from data.settings import OF_OWN
 
 MODEL_FILE = "model.safetensors"
 
@@ -45,5 +46,11 @@ def export(site: Site, shared: Path, output: Path) -> Path:
     if both := tensors.keys() & private.keys():
         raise DataError(f"{source}: holds {min(both)}, which this site keeps for itself")
     about = {key: value for key, value in text.items() if key != KEPT}
-    write_atomically(target, {**tensors, **private}, {**about, "site": site.name})
+    write_atomically(target, {**tensors, **private}, {**about, **reading_of(site), "site": site.name})
     return target
+
+
+def reading_of(site: Site) -> dict[str, str]:
+    """Return how the site's data are read, [read] of its site.toml, as metadata of a model that is to read the same."""
+    stated = [field for field in OF_OWN if not site.reading.is_default(field)]
+    return {DataSettings.key(field): str(getattr(site.reading, field)) for field in stated}

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,14 @@ def test_a_site_joins_the_model_that_it_was_measured_with(
         assert numbers is not None and numbers["accuracy"] == accuracies[number]
     north, east = (load_file(tmp_path / name / "model.safetensors") for name in ("north", "east"))
     assert north.keys() > load_file(shared / "model.safetensors").keys() and digest([north]) != digest([east])
+
+
+def test_the_joined_model_reads_as_the_site_does(trained: Trained, tmp_path: Path) -> None:
+    sites, _, shared = trained
+    site = replace(read_site(sites / "north/site.toml"), reading=DataSettings(pixel_range="0,255", first_label=1))
+    join(site, shared, tmp_path)
+    read_by = ModelFolder(tmp_path).description.data
+    assert (read_by.pixel_range, read_by.first_label, read_by.frame) == ("0,255", 1, "")
 
 
 def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(trained: Trained, tmp_path: Path) -> None:
