@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 from flwr.app import Context, Error, Message
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, SendTaskHeartbeatRequest
 from flwr.proto.task_pb2 import Task
@@ -17,6 +18,7 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.retry.retry_invoker import RetryInvoker, constant
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -36,6 +38,10 @@ UNLOGGED = "the site cannot write its audit log"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
 """Seconds between two questions for a task at least and at most, and as a share of the time since the last task; each
 costs site and SuperNode 10 ms together."""
+TRIES, PAUSE = 3, 0.5
+"""How often a request is sent that the SuperNode does not answer, and the seconds between, at most. Its server closes a
+connection that was idle for 5 seconds, and what is sent at that moment is lost; with an object of a reply lost, a
+SuperNode would wait for it for ever."""
 HEARTBEAT = 10.0
 """Seconds between signs of life for a task; flwr gives one up after 60 without."""
 
@@ -49,6 +55,7 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
         insecure=True,
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
+        retry_invoker=RetryInvoker(lambda: constant(PAUSE), httpx.TransportError, TRIES, None),
     )
 
 

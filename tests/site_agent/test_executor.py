@@ -4,7 +4,10 @@ import io
 import json
 import os
 import signal
+import socket
+import threading
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app_files import app_hash, packed_files
 from client_app.messages import pack, unpack
 from site_agent import executor as module
 from site_agent.audit import Audit
-from site_agent.executor import PLAYED, TASKS, Executor
+from site_agent.executor import PLAYED, TASKS, Executor, connect
 from site_agent.incoming import Incoming
 from site_agent.worker import MOST_MESSAGES, Lost, Pool
 
@@ -297,3 +301,25 @@ def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPa
     incoming.close()
     with pytest.raises(TimeoutError, match="nobody waits"):
         incoming.PullObject("a third")
+
+
+def test_a_request_on_a_connection_that_is_just_closed_is_sent_again() -> None:
+    """uvicorn closes what was idle for 5 seconds: an update that took so long would be lost, and its round with it."""
+    heard: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        for _ in range(2):
+            connection = listening.accept()[0]
+            with connection:
+                heard.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                connection.recv(65536)  # and nothing is said to that
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=(listening,), daemon=True)
+        serving.start()
+        with closing(connect(f"127.0.0.1:{listening.getsockname()[1]}")) as client:
+            for _ in range(2):
+                assert not client.AcquireTask(AcquireTaskRequest()).HasField("task")
+        serving.join(10)
+    assert len(heard) == 2 and not serving.is_alive()
