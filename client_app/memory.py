@@ -1,8 +1,8 @@
 """What a client keeps between rounds: one file a round, in the client's own folder.
 
-The server decides which file counts: it names the round of the client's last update that it used and checkpointed, and
-the digest that came with it. So a reply that was lost or refused, or a run that was killed, leaves no trace in what the
-client goes on from, and nor does a file that somebody has put in its place.
+The server decides which file counts: it names the round of the client's last update that it used, and the digest that
+came with it. So a reply that was lost or refused, or a run that was killed, leaves no trace in what the client goes on
+from, and nor does a file that somebody has put in its place.
 """
 
 from collections.abc import Mapping
@@ -55,13 +55,14 @@ def recall(folder: Path, round: int, run: str = "", known: str = "") -> dict[str
 
 
 def forget_all_but(folder: Path, round: int) -> None:
-    """Delete all files but that of `round` and the one before it; call it only once the server has named `round`.
+    """Delete all files but that of `round` and the two before it; call it only once the server has named `round`.
 
-    The one before belongs to the server's previous checkpoint, which counts where the last one is damaged. Files after
-    `round` are of replies that the server did not use.
+    The checkpoint that names `round` may still be on its way to the disk. The two before belong to the server's last
+    checkpoint there, and to its previous one, which counts where the last is damaged. Files after `round` are of
+    replies that the server did not use.
     """
     files = sorted(folder.glob("round-*.safetensors"))
-    kept = [path for path in files if path <= file_of(folder, round)][-2:]
+    kept = [path for path in files if path <= file_of(folder, round)][-3:]
     for path in (*files, *folder.glob(".round-*")):  # the latter: a kill while writing
         if path not in kept:
             path.unlink(missing_ok=True)

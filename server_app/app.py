@@ -2,10 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from server_app.parts import row_name
 from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.results import RunFolder
+from server_app.round_line import line_of
 from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 from server_app.settings import parse
@@ -36,14 +37,14 @@ from server_app.strategy import model_of, strategy_of
 from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
 from server_app.unseen_site import study
+from server_app.writer import Writer
+from strategies.movement import Movement
 from strategies.outcome import AVERAGE, Diverged
 from strategies.questions import ask_class_prior, ask_question
 from strategies.scoring import evaluate_on_clients
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
-NAMED = 10
-"""Clients that a round's line names as left out."""
 Tell = Callable[[str], None]
 
 
@@ -98,6 +99,7 @@ class Run:
         self.model = self.build()
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
+        self.writer = Writer()
         self.device = choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
         self.strategy = strategy_of(settings, federation, self.model, self.device)
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
@@ -115,12 +117,15 @@ class Run:
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.settings.agreement is not None:
             ask_sites(self.strategy, self.grid, self.settings.agreement, self.settings.general.method, self.tell)
-        if ask_class_prior(self.strategy, self.grid):
-            self.save()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
-        self.strategy.start(self.grid, to_flower(self.strategy.shared), rounds, timeout, evaluate_fn=self.after_round)
-        if rounds in self.folder.lost(rounds):  # trained earlier, and there is no checkpoint before it
-            self.after_round(rounds, ArrayRecord())
+        with self.writer:
+            if ask_class_prior(self.strategy, self.grid):
+                self.writer.begin(partial(self.save, self.checkpoint()))
+            arrays = to_flower(self.strategy.shared)
+            self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
+            self.writer.wait()
+            if rounds in self.folder.lost(rounds):  # trained earlier, and there is no checkpoint before it
+                self.after_round(rounds, ArrayRecord())
         records = self.folder.rounds()
         unseen = records[-1].unseen
         summary = {
@@ -154,11 +159,26 @@ class Run:
         self.folder.tell_lost(checkpoint.round, self.tell)
         self.tell(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
 
-    def save(self) -> None:
-        """Write the checkpoint of the round that has just finished."""
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint of the round that has just finished: tensors that no later round changes in place."""
         strategy = self.strategy
-        kept = (strategy.round, strategy.shared, strategy.states, strategy.deployed)
-        checkpoint = Checkpoint(*kept, strategy.memory_rounds, strategy.digests)
+        return Checkpoint(
+            strategy.round,
+            strategy.shared,
+            dict(strategy.states),
+            dict(strategy.deployed),
+            dict(strategy.memory_rounds),
+            {kind: dict(codes) for kind, codes in strategy.digests.items()},
+        )
+
+    def save(
+        self, checkpoint: Checkpoint, record: RoundRecord | None = None, moved: Callable[[], Sequence[Movement]] = tuple
+    ) -> None:
+        """Write a round's record, then its checkpoint: a record without checkpoint is cut on resume."""
+        if record is not None:
+            record = replace(record, updates=moved()).shortened()
+            self.folder.add_round(record)
+            self.tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
 
     def lap(self) -> float:
@@ -167,7 +187,7 @@ class Run:
         return self.lap_began - before
 
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
-        """Evaluate when it is due, record the round, then checkpoint: a record without checkpoint is cut on resume."""
+        """Evaluate when it is due, and let record and checkpoint be written while the next round trains."""
         every, began = self.settings.general.evaluate_every, time.perf_counter()
         self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
@@ -193,15 +213,13 @@ class Run:
             seconds=Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap()),
             workers=[dict(worker) for worker in last.workers],
             strays=last.strays,
-            updates=last.movements,
             unseen=unseen,
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record = replace(record.shortened(), line=self.line(record) + hint)
-        self.folder.add_round(record)
-        self.tracker.round(record)
-        self.save()
+        record = replace(record, line=line_of(record, self.settings) + hint)
+        self.writer.begin(partial(self.save, self.checkpoint(), record, last.movements))
+        self.strategy.last = replace(last, movements=tuple)  # the updates go once they are recorded
         self.tell(record.line)
 
     @property
@@ -244,17 +262,6 @@ class Run:
             kinds.append("validation")
         clients = clients if self.settings.agreement is None else range(0)
         return {kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients} for kind in kinds}
-
-    def line(self, record: RoundRecord) -> str:
-        """Return one line about a round."""
-        words = [f"round {record.round:>3}/{self.settings.general.rounds}  loss {record.loss:.3f}"]
-        for name, numbers in record.models.items():
-            words.append(f"{row_name(self.settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
-        if record.failures:
-            more = len(record.failures) - NAMED
-            names = [f"client {client}" for client in islice(record.failures, NAMED)] + [f"{more} more"] * (more > 0)
-            words.append(f"left out: {', '.join(names)}")
-        return "  ".join(words)
 
     def hashes(self) -> dict[str, str | None]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each.

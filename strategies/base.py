@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -158,7 +159,7 @@ class Rounds:
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
             strays=exchange.strays,
-            movements=movements(self.server, updates),
+            movements=partial(movements, self.server, updates),
             loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
             bytes_down=down * len(exchange.asked),
             bytes_up=sum(size(u.shared) + sum(size(state) for state in u.uploads.values()) for u in updates),

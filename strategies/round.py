@@ -1,7 +1,7 @@
 """What is worth recording about a round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strategies.exchange import Exchange
@@ -19,8 +19,8 @@ class Round:
     failures: Mapping[int, str] = field(default_factory=dict)
     strays: Sequence[str] = ()
     """What nodes sent that they were not asked for."""
-    movements: Sequence[Movement] = ()
-    """How every client whose update was used moved the model."""
+    movements: Callable[[], Sequence[Movement]] = tuple
+    """Works out how every client whose update was used moved the model, which no round need wait for; it holds them."""
     loss: float = math.nan
     """Mean training loss, weighted by samples."""
     bytes_down: int = 0

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +12,16 @@ from typing import Any
 from flwr.app import Message, RecordDict
 
 import client_app.app
+import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
 from client_app.messages import pack, unpack
+from client_app.state import State
 from fedskew.engines.local import LocalGrid
 from fedskew.experiments.plan import Cell, plan
 from fedskew.jobs import Job
-from server_app.app import Run, run
+from server_app.app import run
+from server_app.checkpoint import Checkpoint
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
@@ -181,52 +186,75 @@ def losses(plan: Mapping[int, tuple[str, int]]) -> Tamper:
     return tamper
 
 
-PLACES = ("during training", "before the checkpoint", "after the checkpoint")
+PLACES = (
+    "during training", "before the record", "before the checkpoint", "in the checkpoint", "between its names",
+    "after the checkpoint",
+)  # fmt: skip
+"""Where a run kills itself in a round; from the record on while the next round trains, if there is one."""
 
 
 def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, int]], changes: dict[str, Any]) -> None:
     """Run an experiment that kills its own process (kill -9) in a place of a round."""
+    settings, written, busy = small(Path(results), **changes), threading.Event(), list[int]()
+    trained: Counter[int] = Counter()
+    next_round = threading.Event()
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if place == "during training":
-        original = client_app.app.train_round
+    def come_to(here: str, number: int) -> None:
+        """In the thread that writes: die here, once clients of the next round have deleted and written memory."""
+        if (here, number) == (place, round):
+            assert number == settings.general.rounds or next_round.wait(60)
+            die()
 
-        def train_round(client: Client, *arguments: Any) -> Report:
-            if client.round == round and client.id == 2:
-                die()
-            return original(client, *arguments)
+    def train_round(client: Client, *arguments: Any) -> Report:
+        trained[client.round] += 1
+        if trained[round + 1] == 2:
+            next_round.set()
+        if (place, client.round, client.id) == ("during training", round, 2):
+            assert round == 1 or written.wait(60)
+            die()
+        return original(client, *arguments)
 
-        client_app.app.train_round = train_round
-    elif place == "during the final question":
-        ask = Rounds.ask
+    def ask(rounds: Rounds, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
+        exchange = asked(rounds, grid, clients, request)
+        if (place, request.kind, rounds.round) == ("during the final question", QUERY, round):
+            die()
+        return exchange
 
-        def ask_and_die(rounds: Rounds, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
-            exchange = ask(rounds, grid, clients, request)
-            if request.kind == QUERY and rounds.round == round:
-                die()
-            return exchange
+    def add_round(folder: RunFolder, record: RoundRecord) -> None:
+        come_to("before the record", record.round)
+        added(folder, record)
+        if (place, record.round) == ("before the checkpoint", round):
+            with folder.rounds_file.open("a") as file:
+                file.write('{"round": 4, "models"')  # a line cut short
+        come_to("before the checkpoint", record.round)
 
-        Rounds.ask = ask_and_die  # type: ignore[method-assign]
-    elif place == "before the checkpoint":
-        add_round = RunFolder.add_round
+    def save(checkpoint: Checkpoint, path: Path, previous: Path | None = None) -> None:
+        busy.append(checkpoint.round)
+        saved(checkpoint, path, previous)
+        come_to("after the checkpoint", busy.pop())
+        if checkpoint.round == round - 1:
+            written.set()
 
-        def add_and_die(folder: RunFolder, record: RoundRecord) -> None:
-            add_round(folder, record)
-            if record.round == round:
-                with folder.rounds_file.open("a") as file:
-                    file.write('{"round": 4, "models"')  # a line cut short
-                die()
+    def save_file(tensors: State, path: Path, text: dict[str, str]) -> None:
+        filed(tensors, path, text)
+        if busy:
+            come_to("in the checkpoint", busy[-1])
 
-        RunFolder.add_round = add_and_die  # type: ignore[method-assign]
-    else:
-        save = Run.save
+    def replace(path: Path, target: Path) -> Path:
+        result = replaced(path, target)
+        if Path(target).name == "previous.safetensors":
+            come_to("between its names", busy[-1])
+        return result
 
-        def save_and_die(run: Run) -> None:
-            save(run)
-            if run.strategy.round == round:
-                die()
-
-        Run.save = save_and_die  # type: ignore[method-assign]
+    original, client_app.app.train_round = client_app.app.train_round, train_round
+    asked, added, saved, replaced = Rounds.ask, RunFolder.add_round, Checkpoint.save, Path.replace
+    filed = client_app.tensor_files.save_file
+    Rounds.ask = ask  # type: ignore[method-assign]
+    RunFolder.add_round = add_round  # type: ignore[method-assign]
+    Checkpoint.save = save  # type: ignore[method-assign]
+    client_app.tensor_files.save_file = save_file
+    Path.replace = replace  # type: ignore[method-assign, assignment]
     experiment(Path(results), TamperingGrid(losses(plan)), **changes)

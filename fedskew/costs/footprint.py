@@ -25,8 +25,8 @@ MODELS = 8
 """Copies of the model that server and client hold at a time: shared, start, scratchpad, gradients, momentum, ..."""
 ALIVE = 3
 """Layers' outputs that are there at a time in evaluation; in training all are."""
-FILES = 3
-"""Files that a client keeps: of the last round, of the one before, and the one being written."""
+FILES = 4
+"""Files that a client keeps: of the last round, of the two before, and the one being written."""
 RECORD, SUMMARY = 5000, 10_000
 """Bytes of a round's record, and of what the summary says of a deployed model."""
 

@@ -41,8 +41,9 @@ def test_a_reply_that_was_lost_leaves_no_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file_of(tmp_path, 1).name]
     remember(tmp_path, 3, kept(3.0))
     assert equal(recall(tmp_path, 1), kept(1.0)) and equal(recall(tmp_path, 3), kept(3.0))
-    remember(tmp_path, 4, kept(4.0))
-    forget_all_but(tmp_path, 4)
+    for round in (4, 5):
+        remember(tmp_path, round, kept(float(round)))
+    forget_all_but(tmp_path, 5)
     with pytest.raises(MemoryLost):
         recall(tmp_path, 1)
 
@@ -118,11 +119,11 @@ def test_the_previous_file_is_kept(tmp_path: Path) -> None:
     assert [tensor_files.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
 
 
-def test_the_memory_of_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
-    for round in (1, 2, 4, 5):
+def test_the_memory_of_both_checkpoints_is_kept_while_the_next_is_being_written(tmp_path: Path) -> None:
+    for round in (1, 2, 4, 5, 6):
         remember(tmp_path, round, kept(float(round)))
-    forget_all_but(tmp_path, 4)  # round 5's reply was lost; a checkpoint before may still name round 2
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [file_of(tmp_path, round).name for round in (2, 4)]
+    forget_all_but(tmp_path, 5)  # round 6's reply was lost; checkpoints before may still name rounds 4 and 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [file_of(tmp_path, round).name for round in (2, 4, 5)]
 
 
 def test_tensors_of_a_file_are_aligned_as_all_others_are(tmp_path: Path) -> None:

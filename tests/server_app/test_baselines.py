@@ -105,10 +105,9 @@ def test_server_control_is_the_mean_of_the_clients(train: Train, monkeypatch: py
     sampled = [record["clients"] for record in train("plain", **changes).records]
     plan = {2: ("drop", sampled[1][0]), 3: ("nan", sampled[2][1])}
     errors: list[float] = []
-    save = Run.save
+    checkpoint = Run.checkpoint
 
-    def save_and_compare(run: Run) -> None:
-        save(run)
+    def checkpoint_and_compare(run: Run) -> Checkpoint:
         state, rounds = run.strategy.states["scaffold"], run.strategy.memory_rounds
         kept = [recall(folder_of(run.folder.path, client), rounds.get(client, 0)) for client in range(4)]
         total = {name: torch.zeros_like(control) for name, control in state.items()}
@@ -117,8 +116,9 @@ def test_server_control_is_the_mean_of_the_clients(train: Train, monkeypatch: py
                 total[name] += tensor / 4
         errors.append(max((total[name] - state[name]).abs().max().item() for name in state))
         assert max(control.abs().max().item() for control in state.values()) > 1e-3
+        return checkpoint(run)
 
-    monkeypatch.setattr(Run, "save", save_and_compare)
+    monkeypatch.setattr(Run, "checkpoint", checkpoint_and_compare)
     outcome = train("lossy", grid=TamperingGrid(losses(plan)), min_replies=0.5, **changes)
     assert [list(record["failures"]) for record in outcome.records] == [
         [], [str(plan[2][1])], [str(plan[3][1])], [], []
