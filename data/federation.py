@@ -23,7 +23,7 @@ from data.sources.catalog import is_sites
 from data.sources.files import ImageFiles
 from data.sources.sites import agreement_of
 from data.unseen_domain import UnseenDomain, left_out, without
-from data.validation import cut_off
+from data.validation import cut_off, in_place_of_test
 
 KEPT = 64
 """Clients' tensors that a federation keeps; together they are at most one copy of the training and of the test set."""
@@ -211,6 +211,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
 
 def _of_sites(settings: DataSettings) -> Federation:
     """What the server sees of sites: who there is, and no sample."""
+    settings.require(settings.tested_on == "test", "tested_on", "must be test between sites")
     agreement = agreement_of(settings.dataset)
     data, clients = without_samples(settings, agreement), len(agreement.sites)
     none, counts_KC = data.train_labels, np.zeros((clients, data.num_classes), np.int64)
@@ -254,6 +255,9 @@ def _federation(
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
         require(data.val_labels is None, "validation-fraction", share, rule)
         parts, kept = cut_off(data.train_labels, parts, share, generator(seed, "validation"))
+    if settings.tested_on == "validation":
+        data, global_test = in_place_of_test(data, kept)
+        kept = None
     test_parts: tuple[Indices, ...] | None = None
     if data.test_domains is not None and domains is not None:
         of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))

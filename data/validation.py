@@ -1,8 +1,11 @@
-"""What clients keep of their training samples for validation: the setting validation-fraction."""
+"""What clients keep of their training samples for validation: the settings validation-fraction and tested-on."""
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.datasets import Dataset
 from data.partitions import Indices
 from data.rules import require
 
@@ -24,3 +27,21 @@ def cut_off(
     rule = f"cuts nothing off, as the clients have too few samples: {sizes}"
     require(any(map(len, kept)), "validation-fraction", share, rule)
     return [np.setdiff1d(part, held) for part, held in zip(parts, kept, strict=True)], tuple(kept)
+
+
+def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[Dataset, Indices]:
+    """Return the data with their validation samples as test set, and which of these count: `kept` of the training set,
+    else what the data bring.
+
+    Raises SettingError where there are none.
+    """
+    domains_N = data.val_domains if kept is None else data.train_domains
+    inputs, labels_N = (data.val_inputs, data.val_labels) if kept is None else (data.train_inputs, data.train_labels)
+    rule = f"needs validation-fraction, as {data.name} brings no validation data"
+    require(inputs is not None and labels_N is not None, "tested-on", "validation", rule)
+    assert inputs is not None and labels_N is not None, "just required"
+    chosen = np.arange(len(labels_N)) if kept is None else np.sort(np.concatenate(kept))
+    tests = replace(data, test_inputs=inputs, test_labels=labels_N, test_groups=None)
+    named = replace(tests, test_domains=None if data.test_domains is None else domains_N)
+    content = f"{data.content} validation"  # a cache of its test samples' features is another one
+    return replace(named, val_inputs=None, val_labels=None, val_domains=None, content=content), chosen

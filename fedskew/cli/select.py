@@ -13,6 +13,8 @@ from data import DataError, federate, load, require
 from fedskew.cli.choice import words
 from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
+from fedskew.diagnosis.planned import diagnosis_of
+from fedskew.diagnosis.rules import line, worth_trying
 from fedskew.diagnosis.table import TableError, read_counts
 from fedskew.numbers import duration
 from fedskew.selection.conduct import Runs
@@ -36,37 +38,46 @@ def select(
 ) -> None:
     """Find the method that pays on a federation: a race of methods and learning rates with equal budgets."""
     stated = {**parse_texts(settings or []), "results": results}
-    for key in ("method", "seed", "evaluate-every"):
+    for key in ("method", "seed", "evaluate-every", "tested-on"):
         require(key not in stated, key, stated.get(key, ""), "is the race's own: methods are stated by --method")
     methods = words("method", method or []) or list(METHODS)
     out = console()
     digest = "" if like is None or not like.is_file() else hashlib.sha256(like.read_bytes()).hexdigest()
     identity = json.dumps([{**stated, "results": ""}, methods, minutes, digest], sort_keys=True)
     folder = Path(results) / f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
-    stated = with_validation(dealt_like(like, stated, folder))
+    stated = dealt_like(like, stated, folder)
+    kept = validation(stated)
     if (file := folder / "plan.json").exists():
         plan = Plan.load(file)
         out.print(f"the race goes on: {file}")
     else:
         runs = possible(methods, stated)
+        if (diagnosis := diagnosis_of(runs[BASELINE])) is not None:
+            out.print(line(diagnosis), markup=False)
+            runs = {name: runs[name] for name in (BASELINE, *worth_trying(diagnosis, [*runs][1:]))}
         sizes = sizes_of(runs[BASELINE].data, 0)
         assert sizes is not None, "the data are there"
         plan = affordable(runs, sizes, minutes, jobs)
         plan.save(file)
     show_plan(plan, out)
-    racing = Runs(stated, out, jobs)
+    racing = Runs(stated, kept, out, jobs)
     standings, winner = race(plan.candidates, plan.ladder, racing.on_validation)
     for standing in standings:
         show(standing, out)
     baseline = next((c for c in standings[-1].means if c.method == BASELINE), None)
     gain = None if baseline is None else racing.gain(winner, baseline, plan.last)
     lines = conclusion(winner, gain)
-    outcome = {"winner": winner.method, "learning-rate": winner.learning_rate, "lines": lines,
-               "gain-by-seed": None if gain is None else gain.differences,
-               "interval": None if gain is None else gain.interval}  # fmt: skip
+    take = baseline if gain is not None and not gain.positive else winner
+    outcome = {
+        "winner": vars(winner),
+        "take": None if take is None else vars(take),
+        "lines": lines,
+        "gain-by-seed": None if gain is None else gain.differences,
+        "interval": None if gain is None else gain.interval,
+        "standings": [{str(candidate): mean for candidate, mean in s.means.items()} for s in standings],
+    }
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
-    for line in lines:
-        out.print(line)
+    out.print("\n".join(lines))
 
 
 def dealt_like(like: Path | None, stated: Mapping[str, Scalar], folder: Path) -> dict[str, Scalar]:
@@ -85,13 +96,14 @@ def dealt_like(like: Path | None, stated: Mapping[str, Scalar], folder: Path) ->
     return {**stated, "partition-file": str(file.resolve())}
 
 
-def with_validation(stated: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the settings with validation data: the data's own, or a share of every client's samples."""
+def validation(stated: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings by which clients have validation data: none where the data bring them, or they are stated,
+    else a share of every client's samples."""
     run = parse({**stated, "method": BASELINE})
     if federate(run.data, 0).validated:
-        return dict(stated)
-    cut: dict[str, Scalar] = {**stated, "validation-fraction": SHARE}
-    federate(parse({**cut, "method": BASELINE}).data, 0)
+        return {}
+    cut: dict[str, Scalar] = {"validation-fraction": SHARE}
+    federate(parse({**stated, **cut, "method": BASELINE}).data, 0)
     return cut
 
 

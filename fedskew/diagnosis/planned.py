@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from data import DataError, Federation, federate
-from fedskew.diagnosis.rules import Plan, Sources, diagnose, line, plan_of
-from fedskew.diagnosis.table import SiteTable, TableError, read_counts, site_table, table_of_samples
+from fedskew.diagnosis.rules import Diagnosis, Plan, Sources, diagnose, line, plan_of
+from fedskew.diagnosis.table import Moments, SiteTable, TableError, read_counts, site_table, table_of_samples
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from server_app.results import RunFolder
@@ -60,3 +62,22 @@ def line_of(federation: Federation) -> str:
         return line(diagnose(table_of_federation(federation)))
     except TableError:
         return ""
+
+
+def diagnosis_of(run: RunSettings) -> Diagnosis | None:
+    """Return the diagnosis of what settings deal out, by counts and by pixels; of a single client there is none."""
+    federation = federate(run.data, run.general.seed)
+    try:
+        return diagnose(table_of_federation(federation), moments_of(federation), plan_of(run))
+    except TableError:
+        return None
+
+
+def moments_of(federation: Federation) -> Moments | None:
+    """Return mean and standard deviation of each client's pixels; None where the images are not in memory."""
+    inputs = federation.dataset.train_inputs
+    if not isinstance(inputs, np.ndarray) or len(federation.dataset.shape) < 3:
+        return None
+    moments = [[(inputs[part].mean(), inputs[part].std())] for part in federation.train_indices]
+    means_K1, deviations_K1 = np.moveaxis(np.array(moments, np.float64), 2, 0)
+    return Moments(("pixels",), means_K1, np.maximum(deviations_K1, 1e-9))

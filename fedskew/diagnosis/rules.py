@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fedskew.diagnosis.skews import GLOBAL_TAIL, RESOLVED, SCANNER, TELLS, Skew, skews
+from fedskew.diagnosis.skews import GLOBAL_TAIL, LABEL, LOCAL_TAILS, RESOLVED, SCANNER, TELLS, Skew, skews
 from fedskew.diagnosis.statistics import Shift, Statistics, shift_of, statistics
 from fedskew.diagnosis.table import Moments, SiteTable
 
@@ -130,6 +130,25 @@ RULES: Sequence[Rule] = (
 def failing(diagnosis: Diagnosis) -> list[Rule]:
     """Return what is known to fail where the table is as it is."""
     return [rule for rule in RULES if rule.applies(diagnosis)]
+
+
+ANSWERS: Mapping[str, Sequence[str]] = {
+    SCANNER: ("fedbn",),
+    GLOBAL_TAIL: ("ccvr", "creff"),
+    LOCAL_TAILS: ("iwds",),
+    LABEL: ("fedshift", "fedlc"),
+}
+"""What a skew is to be answered with, by its paper and docs/choosing.md, the most particular skew first."""
+
+
+def worth_trying(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
+    """Return the methods in the order in which they are worth trying: first what answers the table's skews, last what
+    is known to fail there and answers none of them."""
+    named = {skew.name for skew in diagnosis.skews if skew.sure != "perhaps"}
+    answers = [method for skew, answer in ANSWERS.items() if skew in named for method in answer]
+    failing_there = {rule.method for rule in failing(diagnosis)} - {*answers}
+    places = {method: place for place, method in enumerate([*answers, *methods][::-1])}
+    return sorted(methods, key=lambda method: (method in failing_there, -places[method]))
 
 
 def line(diagnosis: Diagnosis) -> str:

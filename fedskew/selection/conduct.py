@@ -16,47 +16,54 @@ Numbers = dict[Candidate, dict[int, float]]
 
 
 class Runs:
-    """What scores candidates by training them, on settings that they have in common."""
+    """What scores candidates by training them, on settings that they have in common.
 
-    def __init__(self, settings: Mapping[str, Scalar], console: Console, jobs: int = 0) -> None:
+    `kept` are the settings by which the clients have validation data, on which alone the race's runs are measured.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Scalar], kept: Mapping[str, Scalar], console: Console, jobs: int = 0
+    ) -> None:
         self.settings, self.console, self.jobs = dict(settings), console, jobs
+        self.kept = {**kept, "tested-on": "validation"}
 
     def on_validation(self, candidates: Sequence[Candidate], rung: Rung) -> Numbers:
         """Return each candidate's balanced accuracy on the clients' validation data, in percent, by seed."""
-        return self.numbers(candidates, rung, validation=True)
+        return self.numbers(candidates, rung, self.kept)
 
     def gain(self, winner: Candidate, baseline: Candidate, rung: Rung) -> Gain | None:
         """Return what the winner has over FedAvg on the test set: the one time that it is looked at.
 
-        None where the winner is FedAvg, or a run of either has failed for all but one seed.
+        Both are trained on all samples, as what is deployed will be. None where the winner is FedAvg, or a run of
+        either has failed for all but one seed.
         """
         if winner.method == BASELINE:
             return None
-        numbers = self.numbers([winner, baseline], rung, validation=False)
+        numbers = self.numbers([winner, baseline], rung, {})
         both = numbers[winner].keys() & numbers[baseline].keys()
         if len(both) < 2:
             return None
         return Gain(*({seed: numbers[candidate][seed] for seed in both} for candidate in (winner, baseline)))
 
-    def numbers(self, candidates: Sequence[Candidate], rung: Rung, validation: bool) -> Numbers:
+    def numbers(self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]) -> Numbers:
         """Train the candidates and return their numbers; what failed or diverged has none."""
-        cells = [cell for rate in by_rate(candidates) for cell in self.cells(candidates, rate, rung)]
-        summaries, _ = run_all(runs(cells), cells, self.console, at_once=self.jobs)
+        cells = [cell for rate in by_rate(candidates) for cell in self.cells(candidates, rate, rung, settings)]
+        summaries, _ = run_all(runs(cells), cells, self.console, at_once=self.jobs, workers=min(1, self.jobs))
         numbers: Numbers = {candidate: {} for candidate in candidates}
         for cell in cells:
             if (summary := summaries.get(cell.run.run_id)) is None:
                 continue
-            measured = selected(summary, cell.deployed)
-            chosen = measured.validation if validation else measured
-            value = math.nan if chosen is None else chosen["balanced-accuracy"]
+            value = selected(summary, cell.deployed)["balanced-accuracy"]
             if math.isfinite(value):
                 numbers[Candidate(cell.row, cell.run.training.learning_rate)][cell.seed] = 100 * value
         return numbers
 
-    def cells(self, candidates: Sequence[Candidate], rate: float, rung: Rung) -> list[Cell]:
+    def cells(
+        self, candidates: Sequence[Candidate], rate: float, rung: Rung, settings: Mapping[str, Scalar]
+    ) -> list[Cell]:
         """Return the cells of the candidates of one learning rate."""
         rows = tuple(Row(c.method, c.method) for c in candidates if c.learning_rate == rate)
-        stated = {**self.settings, "learning-rate": rate, "rounds": rung.rounds, "evaluate-every": 0}
+        stated = {**self.settings, **settings, "learning-rate": rate, "rounds": rung.rounds, "evaluate-every": 0}
         return plan(Experiment(f"learning rate {rate:g}", "", rows, stated, seeds=rung.seeds))
 
 

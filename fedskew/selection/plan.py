@@ -18,13 +18,13 @@ from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 
 METHODS = (BASELINE, "fedshift", "ccvr", "iwds", "creff", "fedbn", "fedprox", "scaffold", "fedlc", "fedavgm")
-"""Those that need nothing but what clients have, in the order in which a short race tries them."""
+"""Those that need nothing but what clients have."""
 RATES = (1.0, 1 / 3, 3.0)
 """Of the settings' learning rate."""
 RACE_SEEDS, LAST_SEEDS = (0, 1, 2), (10, 11, 12, 13, 14)
 """Of the race, and of the comparison of its winner with FedAvg."""
-FEW_ROUNDS = 5
-"""With fewer rounds than these a race has fewer candidates instead."""
+ENOUGH = 2 / 3
+"""Of the settings' rounds; with fewer a race has fewer candidates instead, as methods change places meanwhile."""
 START = 2.0
 """Seconds that a run takes beside its rounds."""
 SHARE = 0.2
@@ -81,15 +81,20 @@ def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str
 def affordable(runs: Mapping[str, RunSettings], sizes: Sizes, minutes: float, cores: int = 0) -> Plan:
     """Return the largest race that fits into the time: with as many rounds as can be, up to those of the settings.
 
-    Short of time it has one learning rate instead of three, then two methods. Raises SettingError where not even a
-    round of two methods fits.
+    Short of time it has one learning rate instead of three, then half of the methods, then two: the first of `runs`.
+    Raises SettingError where not even a round of two methods fits.
     """
     cores = cores or os.cpu_count() or 1
     costs = {method: by_round(run, sizes) for method, run in runs.items()}
     base, most = runs[BASELINE].training.learning_rate, runs[BASELINE].general.rounds
     names = list(runs)
-    levels = [(names, RATES, RACE_SEEDS, LAST_SEEDS), (names, RATES[:1], RACE_SEEDS, LAST_SEEDS),
-              (names[:2], RATES[:1], RACE_SEEDS[:2], LAST_SEEDS[:3])]  # fmt: skip
+    half = names[: max(2, math.ceil(len(names) / 2))]
+    levels = [
+        (names, RATES, RACE_SEEDS, LAST_SEEDS),
+        (names, RATES[:1], RACE_SEEDS, LAST_SEEDS),
+        (half, RATES[:1], RACE_SEEDS, LAST_SEEDS),
+        (names[:2], RATES[:1], RACE_SEEDS[:2], LAST_SEEDS[:3]),
+    ]
     best: Plan | None = None
     for methods, rates, seeds, last in levels:
         candidates = tuple(Candidate(method, float(f"{base * rate:.3g}")) for method in methods for rate in rates)
@@ -97,7 +102,7 @@ def affordable(runs: Mapping[str, RunSettings], sizes: Sizes, minutes: float, co
         fitting = next((plan for plan in plans if plan.seconds <= 60 * minutes), None)
         if fitting is not None and (best is None or fitting.last.rounds > best.last.rounds):
             best = fitting
-        if best is not None and best.last.rounds >= min(FEW_ROUNDS, most):
+        if best is not None and best.last.rounds >= ENOUGH * most:
             return best
     least = math.ceil(planned(candidates, 1, seeds, last, costs, cores).seconds / 6) / 10
     rule = f"is less than one round of two methods, {names[0]} and {names[1]}, takes: {least:g} minutes"

@@ -7,12 +7,13 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fedskew.report.statistics import student
 
 BASELINE = "fedavg"
 THIRD = 3
-"""A rung keeps one candidate of so many, and gives it so many times the rounds."""
+"""A rung keeps one candidate of so many."""
 
 
 @dataclass(frozen=True, order=True)
@@ -50,14 +51,18 @@ class Standing:
 
 
 def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
-    """Return the rungs from the first to the last, which has all the rounds and all the seeds."""
-    levels = max(1, math.ceil(math.log(max(candidates, 2) / 2, THIRD) - 1e-9))
-    result = []
-    for level in range(levels + 1):
-        enter = max(2, math.ceil(candidates / THIRD**level))
-        of_level = tuple(seeds) if level == levels else tuple(seeds[:1])
-        result.append(Rung(max(1, math.ceil(rounds / THIRD ** (levels - level))), of_level, enter))
-    return result
+    """Return the rungs: all candidates for a third of the rounds, a third of them for all, a ninth with all the seeds.
+
+    Fewer rounds than a third would favor what learns fast. A rung that would send nobody home is left out.
+    """
+    third, ninth = (max(2, math.ceil(candidates / share)) for share in (THIRD, THIRD**2))
+    first = tuple(seeds[:1])
+    ladder = [
+        Rung(math.ceil(rounds / THIRD), first, candidates),
+        Rung(rounds, first, third),
+        Rung(rounds, tuple(seeds), ninth),
+    ]
+    return [rung for rung, after in pairwise(ladder) if rung.enter > after.enter] + ladder[-1:]
 
 
 def race(candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score) -> tuple[list[Standing], Candidate]:
@@ -104,6 +109,11 @@ class Gain:
         return low, high
 
     @property
+    def positive(self) -> bool:
+        """Whether the winner is above FedAvg in the mean."""
+        return statistics.fmean(self.differences) > 0
+
+    @property
     def distinguishable(self) -> bool:
         """Whether the winner is above FedAvg beyond what seeds alone would give."""
         return self.interval[0] > 0
@@ -118,5 +128,7 @@ def conclusion(winner: Candidate, gain: Gain | None) -> list[str]:
     differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
     mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
     line = f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} ({differences})"
-    below = [f"the winner on validation data is not above FedAvg on the test set: take {BASELINE}"] * (mean <= 0)
+    below = [f"the winner on validation data is not above FedAvg on the test set: take {BASELINE}"] * (
+        not gain.positive
+    )
     return [f"winner: {winner}", line, *([] if gain.distinguishable else [nobody]), *below]

@@ -1,10 +1,12 @@
 """What clients keep for validation: a share of each class, nobody trains on it, and methods are measured on it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from in_process import experiment
 
 from data import DataSettings, SettingError, federate
@@ -36,3 +38,19 @@ def test_clients_with_too_few_samples_are_named() -> None:
     few = DataSettings(clients=10, partition="iid", train_images=10, validation_fraction=0.5)
     with pytest.raises(SettingError, match=r"^validation-fraction = 0.5: cuts nothing off.*client 0 has 1"):
         federate(few, 0)
+
+
+def test_validation_samples_take_the_test_sets_place() -> None:
+    stated = DataSettings(clients=5, alpha=0.5, validation_fraction=0.25)
+    cut, raced = federate(stated, 3), federate(replace(stated, tested_on="validation"), 3)
+    kept = cut.validation()
+    assert kept is not None and not raced.validated and raced.validation() is None
+    assert torch.equal(raced.test().inputs_N, kept.inputs_N) and torch.equal(raced.test().labels_N, kept.labels_N)
+    assert all(map(np.array_equal, raced.train_indices, cut.train_indices)) and raced.hash != cut.hash
+    domains = DataSettings(dataset="digits-scanners", validation_fraction=0.25)
+    cut, raced = federate(domains, 0), federate(replace(domains, tested_on="validation"), 0)
+    for client in range(4):
+        kept = cut.validation(client)
+        assert kept is not None and torch.equal(raced.test(client).inputs_N, kept.inputs_N)
+    with pytest.raises(SettingError, match=r"^tested-on = 'validation': needs validation-fraction"):
+        federate(DataSettings(tested_on="validation"), 0)

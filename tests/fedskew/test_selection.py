@@ -10,11 +10,15 @@ from command_line import FedSkew
 
 from data import DataError, DataSettings, SettingError, federate, load
 from fedskew.costs.sizes import Sizes
+from fedskew.diagnosis.planned import diagnosis_of
+from fedskew.diagnosis.rules import worth_trying
 from fedskew.diagnosis.table import read_counts
 from fedskew.selection import plan as plans
 from fedskew.selection.counts import deal_like
 from fedskew.selection.plan import Plan, affordable, possible
 from fedskew.selection.race import Candidate, Gain, Rung, Scores, conclusion, race, rungs
+from server_app.run_settings import Scalar
+from server_app.settings import parse
 
 CANDIDATES = [Candidate(method, rate) for method in ("fedavg", "fedshift", "ccvr", "iwds") for rate in (0.1, 0.05, 0.2)]
 
@@ -43,7 +47,7 @@ def test_the_best_wins_and_fedavg_stays_to_the_end() -> None:
     ladder = rungs(len(CANDIDATES), 18, (0, 1, 2))
     standings, winner = race(CANDIDATES, ladder, score)  # type: ignore[arg-type]
     assert winner == Candidate("ccvr", 0.1)
-    assert score.entered == [(12, 2, (0,)), (5, 6, (0,)), (3, 18, (0, 1, 2))]  # type: ignore[attr-defined]
+    assert score.entered == [(12, 6, (0,)), (5, 18, (0,)), (3, 18, (0, 1, 2))]  # type: ignore[attr-defined]
     assert all(any(c.method == "fedavg" for c in standing.means) for standing in standings)
 
 
@@ -90,6 +94,21 @@ def test_a_plan_fits_into_the_time_and_comes_back_from_its_file(
         Plan.load(tmp_path / "plan.json")
 
 
+def test_first_in_a_short_race_is_what_answers_the_skew() -> None:
+    methods = [method for method in plans.METHODS if method != "fedavg"]
+
+    def order(settings: dict[str, Scalar]) -> list[str]:
+        diagnosis = diagnosis_of(parse({"method": "fedavg", **settings}))
+        assert diagnosis is not None
+        return worth_trying(diagnosis, methods)
+
+    assert order({"partition": "llt", "alpha": 0.9})[0] == "iwds"
+    assert order({"imbalance-factor": 50.0, "alpha": 0.5})[0] == "ccvr"
+    assert order({"alpha": 0.1})[0] == "fedshift" and order({"alpha": 0.1})[-1] == "creff"
+    assert order({"dataset": "digits-scanners"})[0] == "fedbn"
+    assert order({"partition": "iid"}) == [*(method for method in methods if method != "creff"), "creff"]
+
+
 def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:
     table = tmp_path / "counts.csv"
     table.write_text("site,a,b,c\nnorth,5,0,2\nsouth,1,7,3\n")
@@ -111,6 +130,9 @@ def test_a_race_begun_again_names_the_same_winner_with_the_same_numbers(fedskew:
     assert status == 0
     (outcome,) = tmp_path.glob("race-*/result.json")
     result = json.loads(outcome.read_text())
+    stated = [json.loads(file.read_text()) for file in tmp_path.glob("*/settings.json")]
+    seeds = {run["settings"]["seed"] for run in stated if run["settings"]["tested-on"] == "test"}
+    assert not seeds & {*plans.RACE_SEEDS}, "the race's own runs never look at the test set"
     assert result["lines"][0].startswith("winner: ") and result["lines"][-1] in first
     outcome.unlink()
     for summary in list(tmp_path.glob("*/summary.json"))[::2]:

@@ -1,0 +1,239 @@
+"""What a race's choice costs: `fedskew select` on six federations, beside all methods trained in full.
+
+    python benchmarks/races.py full --data-root FOLDER               # every method, three rates, three seeds
+    python benchmarks/races.py races --data-root FOLDER --minutes 10
+    python benchmarks/races.py kills --data-root FOLDER --minutes 10 # killed with -9 and begun again, beside the above
+    python benchmarks/races.py table --data-root FOLDER --minutes 10
+    python benchmarks/races.py equal --minutes 1                     # two times ten where methods are equal
+
+The federations are those of benchmarks/races.yaml, each in one partition file, so that seeds change weights and batches
+and not who holds what. What is done is not repeated.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / "benchmarks" / "races.yaml"
+ENTRIES = yaml.safe_load(FILE.read_text())
+ADVICE = {"label-skew": "fedshift", "global-tail": "creff", "local-tails": "iwds", "scanners": "fedbn",
+          "one-class": "fedshift", "iid": "fedavg"}  # fmt: skip
+"""The federations, and the method whose paper is about such a one."""
+CHANCE = 10.0
+"""Percent: what a diverged training counts."""
+KILLS = 3
+Numbers = dict[tuple[str, float], float]
+"""Balanced accuracy on the test set in percent, mean over seeds, by method and learning rate."""
+
+
+def start(*words: str) -> subprocess.Popen[bytes]:
+    """Start a command of the workbench in a session of its own."""
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-m", "fedskew", *words], env=environment, start_new_session=True)
+
+
+def sets(settings: Mapping[str, object]) -> list[str]:
+    """Return the words that state settings."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def dealt(name: str, stated: argparse.Namespace) -> dict[str, object]:
+    """Return the settings by which a federation is the same in all runs; its partition file is written once."""
+    file = Path(stated.results).resolve() / f"{name}.json"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        start("data", "save-partition", str(file), *sets({**ENTRIES[f".{name}"], "data-root": stated.data_root})).wait()
+    return {"partition-file": file, "data-root": stated.data_root}
+
+
+def full(stated: argparse.Namespace) -> None:
+    """Train every method in full."""
+    for name in stated.federations:
+        words = ["--experiments", str(FILE), name, "--results", stated.results, "--engine", "inprocess"]
+        words += [word for column in stated.columns for word in ("--column", column)]
+        start("run", *words, "--jobs", stated.jobs, *sets(dealt(name, stated))).wait()
+
+
+def race_words(name: str, stated: argparse.Namespace, folder: Path) -> list[str]:
+    """Return the words of a federation's race."""
+    settings = {key: value for key, value in ENTRIES[name]["settings"].items() if key != "evaluate-every"}
+    words = ["select", "--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(folder)]
+    return [*words, *sets({**settings, **dealt(name, stated)})]
+
+
+def folder_of(name: str, stated: argparse.Namespace, kind: str = "races") -> Path:
+    """Return the results folder of a federation's race."""
+    return Path(stated.results).resolve() / f"{kind}-{stated.minutes:g}" / name
+
+
+def result(folder: Path) -> dict[str, object]:
+    """Return how the race of a results folder ended."""
+    (file,) = folder.glob("race-*/result.json")
+    return dict(json.loads(file.read_text()))
+
+
+def races(stated: argparse.Namespace) -> None:
+    """Let the methods race."""
+    for name in stated.federations:
+        start(*race_words(name, stated, folder_of(name, stated))).wait()
+
+
+def kills(stated: argparse.Namespace) -> None:
+    """Run the same plan again, killed at random moments, and compare the end with that of the race left alone."""
+    draws = random.Random(0)
+    for name in stated.federations:
+        whole, folder = folder_of(name, stated), folder_of(name, stated, "killed")
+        shutil.rmtree(folder, ignore_errors=True)
+        (plan,) = whole.glob("race-*/plan.json")
+        (folder / plan.parent.name).mkdir(parents=True)
+        shutil.copy(plan, folder / plan.parent.name)
+        expected, moments = json.loads(plan.read_text())["seconds"], []
+        for _ in range(KILLS):
+            process = start(*race_words(name, stated, folder))
+            moments.append(draws.uniform(0.1, 0.5) * expected)
+            try:
+                process.wait(moments[-1])
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        start(*race_words(name, stated, folder)).wait()
+        at = ", ".join(f"{seconds:.0f}" for seconds in moments)
+        print(f"{name}: killed after {at} s: {'the same' if result(folder) == result(whole) else 'ANOTHER RESULT'}")
+
+
+def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
+    """Return what every method gives when trained in full."""
+    from fedskew.experiments.experiments import load_experiments
+    from fedskew.experiments.plan import plan
+    from server_app.results import RunFolder
+    from server_app.selection import selected
+
+    values: dict[tuple[str, float], list[float]] = {}
+    overrides = {key: str(value) for key, value in dealt(name, stated).items()}
+    for cell in plan(load_experiments(FILE)[name], {**overrides, "results": stated.results}):
+        summary = RunFolder(cell.run.folder).finished(cell.run.general.rounds)
+        value = math.nan if summary is None else selected(summary, cell.deployed)["balanced-accuracy"]
+        key = cell.row, cell.run.training.learning_rate
+        values.setdefault(key, []).append(100 * value if math.isfinite(value) else CHANCE)
+    return {key: statistics.fmean(of_seeds) for key, of_seeds in values.items()}
+
+
+def table(stated: argparse.Namespace) -> None:
+    """Print what each way to choose a method loses to the best of all, in points, and what every method gives."""
+    every = {name: numbers_of(name, stated) for name in stated.federations}
+    rates = {name: ENTRIES[name]["columns"]["own"]["learning-rate"] for name in every}
+    tuned = {name: by_method(numbers) for name, numbers in every.items()}
+    stated_rate = {
+        name: {m: v for (m, rate), v in numbers.items() if rate == rates[name]} for name, numbers in every.items()
+    }
+    common = set.intersection(*(set(numbers) for numbers in tuned.values()))
+    overall = {kind: max(sorted(common), key=lambda method: sum(numbers[name][method] for name in every))
+               for kind, numbers in (("own", stated_rate), ("best", tuned))}  # fmt: skip
+    heads = ["best of all", "the race took", "its regret", "FedAvg", "overall best", "papers' advice"]
+    print(f"overall best: {overall['own']} at the settings' own rate, {overall['best']} at each one's best rate")
+    print(
+        "| federation |",
+        " | ".join(heads),
+        "| FedAvg, tuned | overall best, tuned | papers' advice, tuned | race less FedAvg |",
+    )
+    columns: list[list[float]] = []
+    for name, numbers in every.items():
+        (method, rate), best = max(numbers.items(), key=lambda entry: entry[1])
+        take = result(folder_of(name, stated))["take"]
+        assert isinstance(take, dict)
+        value = numbers[take["method"], take["learning_rate"]]
+        others = [of[name][chosen] for kind, of in (("own", stated_rate), ("best", tuned))
+                  for chosen in ("fedavg", overall[kind], ADVICE[name])]  # fmt: skip
+        columns.append([best - value, *(best - other for other in others), value - stated_rate[name]["fedavg"]])
+        row = [f"{method} ({rate:g}) {best:.1f}", f"{take['method']} ({take['learning_rate']:g}) {value:.1f}"]
+        print(f"| {name} | {' | '.join(row)} | {' | '.join(f'{number:.1f}' for number in columns[-1])} |")
+    means = [statistics.fmean(column) for column in zip(*columns, strict=True)]
+    print(f"| mean | | | {' | '.join(f'{number:.1f}' for number in means)} |\n")
+    for name, numbers in every.items():
+        print(
+            f"{name}: "
+            + ", ".join(f"{m} ({r:g}) {v:.1f}" for (m, r), v in sorted(numbers.items(), key=lambda e: -e[1]))
+        )
+
+
+def by_method(numbers: Numbers) -> dict[str, float]:
+    """Return each method's number at its best rate."""
+    return {method: max(value for (name, _), value in numbers.items() if name == method) for method, _ in numbers}
+
+
+def equal(stated: argparse.Namespace) -> None:
+    """Race on digits where no method can be better: clients alike, and labels that say nothing of the image."""
+    folder = Path(stated.results).resolve() / "equal"
+    folder.mkdir(parents=True, exist_ok=True)
+    small = {"model": "mlp-bn", "rounds": 6, "local-epochs": 2}
+    for kind in ("iid", "random labels"):
+        for seed in range(10):
+            place = folder / f"{kind.replace(' ', '-')}-{seed}"
+            data = (
+                {"dataset": "digits"}
+                if kind == "iid"
+                else {"dataset": f"npz:{random_labels(folder, seed)}", "classes": 10}
+            )
+            data |= {} if kind == "iid" else {"input-shape": "1x8x8"}
+            file = folder / f"{place.name}.json"
+            if not file.exists():
+                start("data", "save-partition", str(file), *sets({**data, "partition": "iid", "seed": seed})).wait()
+            words = ["--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(place)]
+            start("select", *words, *sets({**data, **small, "partition-file": file})).wait()
+    for kind in ("iid", "random-labels"):
+        ends = {seed: result(folder / f"{kind}-{seed}")["lines"] for seed in range(10)}
+        said = sum("no method is distinguishable" in " ".join(map(str, lines)) for lines in ends.values())  # type: ignore[call-overload]
+        print(f"{kind}: not distinguishable in {said} of 10")
+        for seed, lines in ends.items():
+            print(f"  {seed}: {lines}")
+
+
+def random_labels(folder: Path, seed: int) -> Path:
+    """Return an npz file of digits with labels drawn at random, so that nothing can be learnt."""
+    from sklearn.datasets import load_digits
+
+    file, draws = folder / f"random-labels-{seed}.npz", np.random.default_rng(seed)
+    images, labels = load_digits(return_X_y=True)
+    images = np.rint(images.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
+    labels, order = draws.permutation(labels), draws.permutation(len(labels))
+    train, test = order[360:], order[:360]
+    if not file.exists():
+        np.savez(
+            file,
+            train_images=images[train],
+            train_labels=labels[train],
+            test_images=images[test],
+            test_labels=labels[test],
+        )
+    return file
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    actions = {"full": full, "races": races, "kills": kills, "table": table, "equal": equal}
+    parser.add_argument("what", choices=actions)
+    parser.add_argument("--data-root", default="")
+    parser.add_argument("--results", default="results/races")
+    parser.add_argument("--federations", nargs="+", choices=ADVICE, default=list(ADVICE))
+    parser.add_argument("--columns", nargs="+", default=["own"], help="full: learning rates of races.yaml")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--jobs", default="1", help="runs at a time, of one thread each")
+    stated = parser.parse_args()
+    actions[stated.what](stated)
+
+
+if __name__ == "__main__":
+    main()
