@@ -32,9 +32,9 @@ ENTRIES = yaml.safe_load(FILE.read_text())
 ADVICE = {"label-skew": "fedshift", "global-tail": "creff", "local-tails": "iwds", "scanners": "fedbn",
           "one-class": "fedshift", "iid": "fedavg"}  # fmt: skip
 """The federations, and the method whose paper is about such a one."""
-CHANCE = 10.0
-"""Percent: what a diverged training counts."""
-KILLS = 3
+KILLS, SEEDS = 3, 10
+SMALL = {"model": "mlp-bn", "rounds": 8, "local-epochs": 2}
+"""What is trained where methods are equal."""
 Numbers = dict[tuple[str, float], float]
 """Balanced accuracy on the test set in percent, mean over seeds, by method and learning rate."""
 
@@ -64,6 +64,7 @@ def full(stated: argparse.Namespace) -> None:
     for name in stated.federations:
         words = ["--experiments", str(FILE), name, "--results", stated.results, "--engine", "inprocess"]
         words += [word for column in stated.columns for word in ("--column", column)]
+        words += [word for row in stated.rows for word in ("--row", row)]
         start("run", *words, "--jobs", stated.jobs, *sets(dealt(name, stated))).wait()
 
 
@@ -126,79 +127,65 @@ def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
     for cell in plan(load_experiments(FILE)[name], {**overrides, "results": stated.results}):
         summary = RunFolder(cell.run.folder).finished(cell.run.general.rounds)
         value = math.nan if summary is None else selected(summary, cell.deployed)["balanced-accuracy"]
-        key = cell.row, cell.run.training.learning_rate
-        values.setdefault(key, []).append(100 * value if math.isfinite(value) else CHANCE)
-    return {key: statistics.fmean(of_seeds) for key, of_seeds in values.items()}
+        values.setdefault((cell.row, cell.run.training.learning_rate), []).append(100 * value)
+    complete = {key: of_seeds for key, of_seeds in values.items() if all(map(math.isfinite, of_seeds))}
+    return {key: statistics.fmean(of_seeds) for key, of_seeds in complete.items()}
 
 
 def table(stated: argparse.Namespace) -> None:
-    """Print what each way to choose a method loses to the best of all, in points, and what every method gives."""
+    """Print what each way to choose a method loses to the best of all, in points, and what every method gives.
+
+    FedAvg, the overall best and the papers' advice have the settings' own rate; the best is of all that were trained.
+    """
     every = {name: numbers_of(name, stated) for name in stated.federations}
     rates = {name: ENTRIES[name]["columns"]["own"]["learning-rate"] for name in every}
-    tuned = {name: by_method(numbers) for name, numbers in every.items()}
-    stated_rate = {
-        name: {m: v for (m, rate), v in numbers.items() if rate == rates[name]} for name, numbers in every.items()
-    }
-    common = set.intersection(*(set(numbers) for numbers in tuned.values()))
-    overall = {kind: max(sorted(common), key=lambda method: sum(numbers[name][method] for name in every))
-               for kind, numbers in (("own", stated_rate), ("best", tuned))}  # fmt: skip
-    heads = ["best of all", "the race took", "its regret", "FedAvg", "overall best", "papers' advice"]
-    print(f"overall best: {overall['own']} at the settings' own rate, {overall['best']} at each one's best rate")
-    print(
-        "| federation |",
-        " | ".join(heads),
-        "| FedAvg, tuned | overall best, tuned | papers' advice, tuned | race less FedAvg |",
-    )
+    plain = {name: {m: v for (m, rate), v in of.items() if rate == rates[name]} for name, of in every.items()}
+    common = sorted(set.intersection(*(set(numbers) for numbers in plain.values())))
+    overall = max(common, key=lambda method: sum(numbers[method] for numbers in plain.values()))
+    print(f"| federation | best of all | the race took | regret | of FedAvg | of {overall} | of advice | gain |")
+    print("|---|---|---|---|---|---|---|---|")
     columns: list[list[float]] = []
     for name, numbers in every.items():
         (method, rate), best = max(numbers.items(), key=lambda entry: entry[1])
         take = result(folder_of(name, stated))["take"]
-        assert isinstance(take, dict)
+        assert isinstance(take, dict), f"{name}: the race has no end"
         value = numbers[take["method"], take["learning_rate"]]
-        others = [of[name][chosen] for kind, of in (("own", stated_rate), ("best", tuned))
-                  for chosen in ("fedavg", overall[kind], ADVICE[name])]  # fmt: skip
-        columns.append([best - value, *(best - other for other in others), value - stated_rate[name]["fedavg"]])
-        row = [f"{method} ({rate:g}) {best:.1f}", f"{take['method']} ({take['learning_rate']:g}) {value:.1f}"]
-        print(f"| {name} | {' | '.join(row)} | {' | '.join(f'{number:.1f}' for number in columns[-1])} |")
+        others = [plain[name][chosen] for chosen in ("fedavg", overall, ADVICE[name])]
+        columns.append([*(best - number for number in (value, *others)), value - others[0]])
+        chosen = f"{method} ({rate:g}) {best:.1f} | {take['method']} ({take['learning_rate']:g}) {value:.1f}"
+        print(f"| {name} | {chosen} | {' | '.join(f'{number:.1f}' for number in columns[-1])} |")
     means = [statistics.fmean(column) for column in zip(*columns, strict=True)]
     print(f"| mean | | | {' | '.join(f'{number:.1f}' for number in means)} |\n")
     for name, numbers in every.items():
-        print(
-            f"{name}: "
-            + ", ".join(f"{m} ({r:g}) {v:.1f}" for (m, r), v in sorted(numbers.items(), key=lambda e: -e[1]))
-        )
-
-
-def by_method(numbers: Numbers) -> dict[str, float]:
-    """Return each method's number at its best rate."""
-    return {method: max(value for (name, _), value in numbers.items() if name == method) for method, _ in numbers}
+        ordered = sorted(numbers.items(), key=lambda entry: -entry[1])
+        print(f"{name}: " + ", ".join(f"{method} ({rate:g}) {value:.1f}" for (method, rate), value in ordered))
 
 
 def equal(stated: argparse.Namespace) -> None:
-    """Race on digits where no method can be better: clients alike, and labels that say nothing of the image."""
+    """Race on digits where methods are equal: clients alike, and labels that say nothing of the image."""
     folder = Path(stated.results).resolve() / "equal"
     folder.mkdir(parents=True, exist_ok=True)
-    small = {"model": "mlp-bn", "rounds": 6, "local-epochs": 2}
-    for kind in ("iid", "random labels"):
-        for seed in range(10):
-            place = folder / f"{kind.replace(' ', '-')}-{seed}"
-            data = (
-                {"dataset": "digits"}
-                if kind == "iid"
-                else {"dataset": f"npz:{random_labels(folder, seed)}", "classes": 10}
-            )
-            data |= {} if kind == "iid" else {"input-shape": "1x8x8"}
-            file = folder / f"{place.name}.json"
-            if not file.exists():
-                start("data", "save-partition", str(file), *sets({**data, "partition": "iid", "seed": seed})).wait()
+    for kind in stated.kinds:
+        ends: list[str] = []
+        for seed in range(SEEDS):
+            place = folder / f"{kind}-{seed}"
             words = ["--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(place)]
-            start("select", *words, *sets({**data, **small, "partition-file": file})).wait()
-    for kind in ("iid", "random-labels"):
-        ends = {seed: result(folder / f"{kind}-{seed}")["lines"] for seed in range(10)}
-        said = sum("no method is distinguishable" in " ".join(map(str, lines)) for lines in ends.values())  # type: ignore[call-overload]
-        print(f"{kind}: not distinguishable in {said} of 10")
-        for seed, lines in ends.items():
-            print(f"  {seed}: {lines}")
+            if not list(place.glob("race-*/result.json")):
+                start("select", *words, *sets({**SMALL, **alike(kind, seed, folder)})).wait()
+            ends.append("; ".join(map(str, result(place)["lines"])))  # type: ignore[call-overload]
+            print(f"  {seed}: {ends[-1]}", flush=True)
+        print(f"{kind}: not distinguishable in {sum('no method is distinguishable' in end for end in ends)} of {SEEDS}")
+
+
+def alike(kind: str, seed: int, folder: Path) -> dict[str, object]:
+    """Return the settings of ten clients with samples alike: of digits, or of a data set with random labels."""
+    if kind == "random-labels":
+        file = random_labels(folder, seed)
+        return {"dataset": f"npz:{file}", "classes": 10, "input-shape": "1x8x8", "partition": "iid"}
+    file = folder / f"iid-{seed}.json"
+    if not file.exists():
+        start("data", "save-partition", str(file), *sets({"partition": "iid", "seed": seed})).wait()
+    return {"partition-file": file}
 
 
 def random_labels(folder: Path, seed: int) -> Path:
@@ -229,6 +216,8 @@ def main() -> None:
     parser.add_argument("--results", default="results/races")
     parser.add_argument("--federations", nargs="+", choices=ADVICE, default=list(ADVICE))
     parser.add_argument("--columns", nargs="+", default=["own"], help="full: learning rates of races.yaml")
+    parser.add_argument("--rows", nargs="+", default=[], help="full: methods")
+    parser.add_argument("--kinds", nargs="+", default=["iid", "random-labels"], help="equal: of federations")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--jobs", default="1", help="runs at a time, of one thread each")
     stated = parser.parse_args()

@@ -114,7 +114,7 @@ def test_the_house_stays_small() -> None:
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6080
     assert lines("server_app/*") <= 2980
     assert lines("site_agent/*") <= 1420
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9450
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9530
     assert lines("fedskew/federation/*") <= 1080
 
 

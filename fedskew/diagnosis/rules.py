@@ -136,7 +136,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     SCANNER: ("fedbn",),
     GLOBAL_TAIL: ("ccvr", "creff"),
     LOCAL_TAILS: ("iwds",),
-    LABEL: ("fedshift", "fedlc"),
+    LABEL: ("fedshift", "ccvr"),
 }
 """What a skew is to be answered with, by its paper and docs/choosing.md, the most particular skew first."""
 
