@@ -68,15 +68,19 @@ def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
 def race(candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score) -> tuple[list[Standing], Candidate]:
     """Return the standings after every rung, and the winner: of equal ones the first by name.
 
-    Of FedAvg the best so far stays in the race to its end, as the others are compared with it.
+    Of FedAvg the best so far stays in the race to its end, as the others are compared with it. In the last rung every
+    method has one learning rate, so that two rates of one do not send another method home.
     """
     standings: list[Standing] = []
     running = list(candidates)
     for place, rung in enumerate(ladder):
         if place:
             ranked = list(standings[-1].means)
-            running = ranked[: rung.enter]
-            running += [candidate for candidate in ranked if candidate.method == BASELINE][:1]
+            best: dict[str, Candidate] = {}
+            for candidate in ranked:
+                best.setdefault(candidate.method, candidate)
+            running = (list(best.values()) if rung is ladder[-1] else ranked)[: rung.enter]
+            running += [candidate for candidate in best.values() if candidate.method == BASELINE]
             running = list(dict.fromkeys(running))
         scores = score(running, rung)
         means = {

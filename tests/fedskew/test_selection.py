@@ -49,6 +49,7 @@ def test_the_best_wins_and_fedavg_stays_to_the_end() -> None:
     assert winner == Candidate("ccvr", 0.1)
     assert score.entered == [(12, 6, (0,)), (5, 18, (0,)), (3, 18, (0, 1, 2))]  # type: ignore[attr-defined]
     assert all(any(c.method == "fedavg" for c in standing.means) for standing in standings)
+    assert [*standings[-1].means] == [Candidate(method, 0.1) for method in ("ccvr", "fedshift", "fedavg")]
 
 
 def test_a_candidate_whose_runs_failed_is_out() -> None:
