@@ -6,14 +6,21 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 
 from client_app.blob import Unreadable, from_bytes, to_bytes
 from client_app.state import State
 
 Record = TypeVar("Record")
+Value = ArrayRecord | ConfigRecord | MetricRecord
 STATE, FORM = "state", "safetensors"
 """Name and form of the one array of a record that travels."""
+FOLDED = "folded"
+"""Name of the record that holds others, and of its one value."""
+PIECE = 5 * 2**20
+"""Bytes of a record above which it travels by itself; flwr sends it in pieces of as many."""
 _in_one_process: ContextVar[bool] = ContextVar("in_one_process", default=False)
 
 
@@ -53,6 +60,26 @@ def unpack(record: object, most: int | None = None) -> dict[str, torch.Tensor]:
     if not isinstance(record, ArrayRecord) or list(record) != [STATE] or record[STATE].stype != FORM:
         raise Unreadable("the record is not one array of safetensors")
     return from_bytes(record[STATE].data, most)
+
+
+def folded(content: Mapping[str, Value]) -> RecordDict:
+    """Return a message's records as one record, but for large ones.
+
+    Between sites flwr stores every object of a message by itself, asks for it and answers, at each of four processes on
+    its way. A state alone is three objects: record, array and piece.
+    """
+    small = {name: record for name, record in content.items() if record.count_bytes() <= PIECE}
+    blob = recorddict_to_proto(RecordDict(small)).SerializeToString()
+    return RecordDict({**{n: r for n, r in content.items() if n not in small}, FOLDED: ConfigRecord({FOLDED: blob})})
+
+
+def unfolded(content: RecordDict) -> RecordDict:
+    """Undo `folded`, and leave other records as they are. Raises what protobuf and flwr do for bytes that are none."""
+    if FOLDED not in content.config_records:
+        return content
+    blob = content.config_records[FOLDED][FOLDED]
+    inside = recorddict_from_proto(RecordDictProto.FromString(blob))
+    return RecordDict({**{name: record for name, record in content.items() if name != FOLDED}, **inside})
 
 
 def to_flower(state: State) -> ArrayRecord:

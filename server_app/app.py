@@ -41,6 +41,7 @@ from server_app.writer import Writer
 from strategies.movement import Movement
 from strategies.outcome import AVERAGE, Diverged
 from strategies.questions import ask_class_prior, ask_question
+from strategies.replies import between_sites
 from strategies.scoring import evaluate_on_clients
 
 app = ServerApp()
@@ -53,9 +54,10 @@ def main(grid: Grid, context: Context) -> None:
     """Run what flwr's run config states; where that names a file for it, only ask the sites whether they are ready."""
     config = dict(context.run_config)
     if file := str(config.pop(QUESTION, "")):
-        write_readiness(grid, parse(config), Path(file))
+        write_readiness(between_sites(grid), parse(config), Path(file))
     else:
-        run(grid, parse(config))
+        settings = parse(config)
+        run(grid if settings.agreement is None else between_sites(grid), settings)
 
 
 def tell(line: str) -> None:

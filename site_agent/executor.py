@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import httpx
 from flwr.app import Context, Error, Message
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, SendTaskHeartbeatRequest
 from flwr.proto.task_pb2 import Task
@@ -20,12 +19,14 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.retry.retry_invoker import RetryInvoker, constant
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_task_output
+from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 
 from client_app.app_files import app_hash, packed_files
+from client_app.incoming import Incoming
+from client_app.messages import folded, unfolded
 from data import DataError
 from site_agent.audit import Audit
-from site_agent.incoming import Incoming
 from site_agent.worker import Lost, Pool
 
 logger = logging.getLogger("fedskew.site")
@@ -42,6 +43,8 @@ TRIES, PAUSE = 3, 0.5
 """How often a request is sent that the SuperNode does not answer, and the seconds between, at most. Its server closes a
 connection that was idle for 5 seconds, and what is sent at that moment is lost; with an object of a reply lost, a
 SuperNode would wait for it for ever."""
+LOOK = 1.0
+"""Seconds between two questions for the next task while a message is awaited."""
 HEARTBEAT = 10.0
 """Seconds between signs of life for a task; flwr gives one up after 60 without."""
 
@@ -55,8 +58,20 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
         insecure=True,
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
-        retry_invoker=RetryInvoker(lambda: constant(PAUSE), httpx.TransportError, TRIES, None),
+        retry_invoker=RetryInvoker(lambda: constant(PAUSE), Exception, TRIES, None, should_giveup=answered),
     )
+
+
+def answered(error: Exception) -> bool:
+    """Return whether an error of httpx, which flwr calls, is of an answer: a refusal, which stays one."""
+    return hasattr(error, "response")
+
+
+def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
+    """Push a reply, its records in one."""
+    if reply.has_content():
+        reply.content = folded(reply.content)
+    push_as_it_is(client, reply, context)
 
 
 class Executor:
@@ -139,17 +154,24 @@ class Executor:
         A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
         the rest never will: the ServerApp died while it sent. Raises Lost then, and keeps that task for the next turn.
         """
-        beating = self.heartbeat(client)
+        beating, due = self.heartbeat(client), 0.0
 
         def waiting() -> None:
+            nonlocal due
             beating()
+            if time.monotonic() < due:
+                return
+            due = time.monotonic() + LOOK
             if self.following is None and (taken := self.take()) and taken.HasField("task"):
                 self.following = taken
             if self.following:
                 raise Lost("the rest of its message does not come")
 
         with closing(Incoming(client, waiting)) as incoming:
-            return pull_task_input(incoming)  # type: ignore[arg-type]
+            message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
+        if message.has_content():
+            message.content = unfolded(message.content)
+        return message, context, run, fab
 
     def heartbeat(self, client: RuntimeHttpClient) -> Callable[[], None]:
         """Return what is to be called at least once a second while a task takes its time. It raises Lost."""

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
-from client_app.messages import named, pack, unpack
+from client_app.messages import named, pack, unfolded, unpack
 from client_app.state import State
 from data import Settings
 from data.text import printable, sentence
@@ -137,7 +137,14 @@ class Exchange:
                 self.error = printable(reply.error.reason)
             else:
                 node = reply.metadata.src_node_id
-                self.sort(reply.content, node, set(dealt.get(node, ())))
+                asked = set(dealt.get(node, ()))
+                try:
+                    content = unfolded(reply.content)
+                except Exception as error:  # whatever a client sends must not end the server
+                    for client in asked & set(self.unanswered):
+                        self.refuse(client, f"unreadable reply: {sentence(error)}")
+                else:
+                    self.sort(content, node, asked)
 
     def sort(self, content: RecordDict, node: int, asked: Collection[int]) -> None:
         """Sort a node's records, named `CLIENT/RECORD`; of a client that comes twice the first counts."""

@@ -16,6 +16,7 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 PRIVATE = {
     "flwr.common.config": ["tests/fedskew/engines/test_launcher.py"],
     "flwr.common.serde": [
+        "client_app/messages.py",
         "fedskew/engines/local.py",
         "fedskew/federation/control.py",
         "tests/client_app/test_client_messages.py",
@@ -30,10 +31,12 @@ PRIVATE = {
         "tests/fedskew/federation/test_gate.py",
         "tests/site_agent/test_online.py",
     ],
+    "flwr.proto.recorddict_pb2": ["client_app/messages.py"],
     "flwr.proto.node_pb2": ["tests/fedskew/federation/test_gate.py"],
     "flwr.proto.message_pb2": ["fedskew/federation/objects.py", "tests/fedskew/federation/test_gate.py"],
     "flwr.proto.runtime_pb2": ["site_agent/executor.py", "tests/site_agent/test_executor.py"],
     "flwr.proto.task_pb2": ["site_agent/executor.py"],
+    "flwr.supercore.inflatable.inflatable_object": ["tests/client_app/test_client_messages.py"],
     "flwr.supercore.interceptors": ["fedskew/federation/control.py", "site_agent/executor.py"],
     "flwr.supercore.primitives.asymmetric": ["fedskew/federation/gate.py", "site_agent/online.py"],
     "flwr.supercore.retry.retry_invoker": ["site_agent/executor.py"],

@@ -13,6 +13,9 @@ from google.protobuf.message import DecodeError
 
 Reply = tuple[int, bytes, dict[str, str]]
 """Status, body and headers."""
+POLL, HELD = 0.1, 10.0
+"""Seconds between two questions for an object that is still on its way, and for which a site's question waits: a node
+that hears that it is not there asks again after 1, 2, 4 ... seconds."""
 KEPT = 30.0
 """Seconds for which an object is kept for the other sites; one that comes later has it fetched again."""
 
@@ -36,12 +39,16 @@ class Objects:
         return await asyncio.shield(self.kept[key][1])  # a site that hangs up does not end it for the others
 
     async def fetch(self, key: tuple[int, str], ask: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Ask, and forget at once whatever is not the object."""
-        there = False
+        """Ask until the object is there, for a while; forget at once whatever is not the object."""
+        there, until = False, time.monotonic() + HELD
         try:
-            status, content, headers = await ask()
-            there = status == 200 and PullObjectResponse.FromString(content).object_available
-            return status, content, headers
+            while True:
+                status, content, headers = await ask()
+                response = PullObjectResponse.FromString(content if status == 200 else b"")
+                there = response.object_available
+                if there or not response.object_found or time.monotonic() > until:
+                    return status, content, headers
+                await asyncio.sleep(POLL)
         finally:
             if not there:
                 self.kept.pop(key, None)

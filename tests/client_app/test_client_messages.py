@@ -3,11 +3,25 @@
 import pytest
 import torch
 from client_builders import same
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from google.protobuf.message import DecodeError
 
 from client_app.blob import Unreadable
-from client_app.messages import STATE, TensorRecord, from_flower, handing_over, pack, size, to_flower, unpack
+from client_app.messages import (
+    FOLDED,
+    STATE,
+    TensorRecord,
+    folded,
+    from_flower,
+    handing_over,
+    pack,
+    size,
+    to_flower,
+    unfolded,
+    unpack,
+)
 from client_app.models import build
 from fedskew.engines.local import identify
 
@@ -65,6 +79,25 @@ def test_a_record_of_anything_else_is_refused() -> None:
             unpack(other)
     with pytest.raises(Unreadable, match="bytes arrived, and at most 100 are expected"):
         unpack(pack({"x": torch.ones(100)}), 100)
+
+
+def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    identify()
+    content = RecordDict(
+        {
+            "0/model": pack(STATES["model"]),
+            "0/metrics": MetricRecord({"loss": 0.5, "steps": 3}),
+            "0/digests": ConfigRecord({"memory": "ab", "data": "cd"}),
+        }
+    )
+    small = folded(content)
+    assert len(get_all_nested_objects(Message(small, dst_node_id=1, message_type="train"))) == 3
+    assert unfolded(small) == content and unfolded(content) is content
+    monkeypatch.setattr("client_app.messages.PIECE", 100)
+    assert list(large := folded(content)) == ["0/model", FOLDED] and unfolded(large) == content
+    for other in (ConfigRecord({FOLDED: b"no records"}), ConfigRecord({FOLDED: 3}), ConfigRecord({"x": b""})):
+        with pytest.raises((DecodeError, LookupError, TypeError)):
+            unfolded(RecordDict({FOLDED: other}))
 
 
 def test_flowers_form_and_back() -> None:

@@ -19,11 +19,11 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app_files import app_hash, packed_files
-from client_app.messages import pack, unpack
+from client_app.incoming import Incoming
+from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.audit import Audit
-from site_agent.executor import PLAYED, TASKS, Executor, connect
-from site_agent.incoming import Incoming
+from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
 from site_agent.worker import MOST_MESSAGES, Lost, Pool
 
 
@@ -269,6 +269,8 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ServerApp was killed while it sent. flwr's own answer for the task would hold up the next one's reply."""
+    monkeypatch.setattr("client_app.incoming.POLL", 0.0)
+    monkeypatch.setattr(module, "LOOK", 0.0)
     site = Site(tmp_path, monkeypatch, double)
     node = Halted(site, halted=True)
     monkeypatch.setattr(site, "PullObject", node.PullObject, raising=False)
@@ -285,7 +287,7 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
 
 
 def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site_agent.incoming.POLL", 0.0)
+    monkeypatch.setattr("client_app.incoming.POLL", 0.0)
     answers = [(True, False), (True, False), (True, True), (False, False)]
     waits: list[int] = []
 
@@ -323,3 +325,17 @@ def test_a_request_on_a_connection_that_is_just_closed_is_sent_again() -> None:
                 assert not client.AcquireTask(AcquireTaskRequest()).HasField("task")
         serving.join(10)
     assert len(heard) == 2 and not serving.is_alive()
+
+
+def test_a_message_travels_folded_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, double)
+    sent: list[Message] = []
+    monkeypatch.setattr(module, "push_message", push_message)
+    monkeypatch.setattr(module, "push_as_it_is", lambda client, reply, context: sent.append(reply))
+    site.message.content = folded(site.message.content)
+    try:
+        site.executor.serve(SimpleNamespace(type=PLAYED), "token")  # type: ignore[arg-type]
+    finally:
+        site.pool.end()
+    assert list(sent[0].content) == [FOLDED] and [row["name"] for row in site.entry()["left"]] == ["0/model"]
+    assert unpack(unfolded(sent[0].content).array_records["0/model"])["w"].tolist() == [2, 4]

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from fedskew.engines.local import LocalGrid, identify
-from strategies.exchange import Exchange
-from strategies.replies import SUPERLINK, replies
+from strategies.exchange import Exchange, Request
+from strategies.replies import SUPERLINK, between_sites, replies
 
 LONG = "\x1b[2J" * 10**6
 
@@ -98,3 +100,30 @@ def test_what_could_not_be_sent_is_not_waited_for() -> None:
     identify()
     asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
     assert [reply.metadata.src_node_id for reply in replies(Full([(5, 0, False)]), asked, 30)] == [5]
+
+
+def test_a_reply_that_cannot_be_unfolded_fails_its_own_client() -> None:
+    identify()
+    whole = folded({"0/model": pack({"w": torch.ones(2)}), "0/metrics": MetricRecord({"loss": 1.0})})
+    contents = {5: whole, 6: RecordDict({FOLDED: ConfigRecord({FOLDED: b"no records"})})}
+    replies_of = []
+    for node, content in contents.items():
+        asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+        asked.metadata.__dict__["_message_id"] = "m"
+        replies_of.append(Message(content, reply_to=asked))
+    exchange = Exchange([0, 1])
+    exchange.receive(replies_of, {5: [0], 6: [1]})
+    assert exchange.answers[0].metrics == {"loss": 1.0} and exchange.answers[0].states["model"]["w"].tolist() == [1, 1]
+    assert exchange.failures[1].startswith("unreadable reply") and list(exchange.answers) == [0]
+
+
+def test_between_sites_all_messages_share_the_record_of_their_states() -> None:
+    identify()
+    request = Request("train", {"round": 1}, {"model": {"w": torch.ones(2)}, "broadcast/x": {}}, "{}", {})
+    grid = LocalGrid()
+    sent = request.messages({5: [0], 6: [1]})
+    between_sites(grid).push_messages(sent)
+    assert all(list(message.content) == [FOLDED, "task"] for message in sent)
+    assert sent[0].content[FOLDED] is sent[1].content[FOLDED] and grid.get_node_ids()
+    content = unfolded(sent[1].content)
+    assert unpack(content["model"])["w"].tolist() == [1, 1] and content["task"]["clients"] == [1]

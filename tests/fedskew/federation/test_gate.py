@@ -132,8 +132,9 @@ def wanted(name: str, node: int = 1, run: int = 5) -> bytes:
     return PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=name).SerializeToString()
 
 
-def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder) -> None:
+def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model of a round is one object; what differs, is not there yet, or is not whole goes to the SuperLink."""
+    monkeypatch.setattr("fedskew.federation.objects.HELD", 0.0)
     asked: list[str] = []
     there = {"model": b"weights"}
 
@@ -172,6 +173,25 @@ def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder) -> No
     transport = httpx.ASGITransport(gate.application())
     request = gates.Request({"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)})
     asyncio.run(both())
+
+
+def test_an_object_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that hears that it is not there asks again after seconds."""
+    monkeypatch.setattr("fedskew.federation.objects.POLL", 0.0)
+    coming = PullObjectResponse(object_found=True).SerializeToString()
+    there = PullObjectResponse(object_found=True, object_available=True, object_content=b"x").SerializeToString()
+    answers = [(200, coming), (200, coming), (200, there), (200, b""), (503, b"")]
+
+    async def ask() -> gates.Reply:
+        return *answers.pop(0), {}
+
+    async def question() -> None:
+        assert (await objects.get(wanted("model"), ask))[1] == there and len(answers) == 2
+        assert (await objects.get(wanted("unknown"), ask))[:2] == (200, b""), "nobody has announced it"
+        assert (await objects.get(wanted("unanswered"), ask))[:2] == (503, b"")
+
+    objects = Objects()
+    asyncio.run(question())
 
 
 def test_objects_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,43 @@
+"""A message that is still on its way while whoever is to have it knows of it already."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+POLL = 0.1
+"""Seconds between two questions for an object; each costs whoever has it 10 ms."""
+
+
+class Incoming:
+    """A runtime client that asks for the objects of a message until they are there: flwr waits 1, 2, 4 ... seconds.
+
+    `waiting` is called while one is awaited, by one thread at a time, and ends the wait by raising.
+    """
+
+    def __init__(self, client: Any, waiting: Callable[[], None] = lambda: None) -> None:
+        self.client, self.waiting = client, waiting
+        self.lock, self.over = threading.Lock(), threading.Event()  # flwr pulls with two threads
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def PullObject(self, request: Any) -> Any:
+        """Return flwr's response: the object once it is there, or that nobody knows it."""
+        response = self.client.PullObject(request)
+        if on_its_way(response):
+            with self.lock:  # the other thread's object comes later than this one, or with it
+                while on_its_way(response):
+                    self.waiting()
+                    if self.over.wait(POLL):
+                        raise TimeoutError("nobody waits for the message any more")
+                    response = self.client.PullObject(request)
+        return response
+
+    def close(self) -> None:
+        """End what still waits."""
+        self.over.set()
+
+
+def on_its_way(response: Any) -> bool:
+    """Return whether flwr's response is of an object that is announced, and not there."""
+    return bool(response.object_found and not response.object_available)
