@@ -43,13 +43,13 @@ def line_cut(seconds: float) -> Callable[[Stage, str], Outcome]:
     """Return the row in which the victim's line is down for a while."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words = "rounds=6", "node-wait=60", SLOW  # flwr calls a node lost after 60 s; then it is waited for
+        words = "rounds=4", "node-wait=60", SLOW  # flwr calls a node lost after 60 s; then it is waited for
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         with stage.line.cut():
             time.sleep(seconds)
         began, number = time.monotonic(), len(job.records())
-        job.wait_for_round(min(number + 1, 6))
+        job.wait_for_round(min(number + 1, 4))
         outcome = Outcome(time.monotonic() - began, "nothing is lost")
         return same(stage, outcome, job, name, *words)
 
@@ -58,7 +58,7 @@ def line_cut(seconds: float) -> Callable[[Stage, str], Outcome]:
 
 def below_minimum(stage: Stage, name: str) -> Outcome:
     """Three sites of four gone, where two make a round."""
-    words = "rounds=8", SLOW
+    words = "rounds=6", SLOW
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     gone = stage.names[1:]

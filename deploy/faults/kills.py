@@ -29,7 +29,7 @@ def supernode_idle(stage: Stage, name: str) -> Outcome:
 
 def supernode_training(stage: Stage, name: str) -> Outcome:
     """SuperNode -9 while training."""
-    words = "rounds=6", SLOW
+    words = "rounds=4", SLOW
     job = stage.begin(name, *words)
     stage.wait_for_training(job, 2)
     return same(stage, supernode_killed(stage), job, name, *words, everybody=False)
@@ -52,7 +52,7 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
     """Return the row in which a process of the coordinator's is killed in round 3."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words, before = ("rounds=6", SLOW), stage.trainings()
+        words, before = ("rounds=4", SLOW), stage.trainings()
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         stage.service(program).kill()
@@ -63,8 +63,8 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
         outcome = Outcome(time.monotonic() - began, "the run goes on by itself")
         job.finish()
         asked = stage.trainings() - before
-        outcome.expect(asked <= 7, f"{VICTIM} trained {asked} times for 6 rounds")
-        outcome.seen += f", {asked - 6} rounds repeated"
+        outcome.expect(asked <= 5, f"{VICTIM} trained {asked} times for 4 rounds")
+        outcome.seen += f", {asked - 4} rounds repeated"
         return same(stage, outcome, job, name, *words)
 
     return row
@@ -72,7 +72,7 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
 
 def everything_killed(stage: Stage, name: str) -> Outcome:
     """Everything -9 at once, then up, start and run again."""
-    words = "rounds=6", SLOW
+    words = "rounds=4", SLOW
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     job.process.kill()

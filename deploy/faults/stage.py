@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 VICTIM, NUMBER = "site-1", 1
 LINK, TRAIN = f"{VICTIM}/link", f"{VICTIM}/train"
 POLICY = '\n[policy]\nallow = ["model", "scores", "class-counts", "control-variates"]\n'
-BASE = ["model=mlp-bn", "method=fedshift+fedbn", "node-wait=3", "evaluate-every=3"]
+BASE = ["model=mlp-bn", "method=fedshift+fedbn", "node-wait=3", "evaluate-every=0"]
 HALF = (".*.[0-9]*", ".round-*", "*.tmp", "*.part")
 """Names of files that are being written."""
 COURTESY = 20.0

@@ -75,7 +75,7 @@ def site_disk_full(stage: Stage, name: str) -> Outcome:
 
 def server_disk_full(stage: Stage, name: str) -> Outcome:
     """The disk of the server's results full."""
-    words = "rounds=6", SLOW
+    words = "rounds=4", SLOW
     place = stage.federation.work / name
     with small_disk(place, "4m"):
         job = stage.begin(name, *words)
@@ -96,7 +96,7 @@ def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], Out
     """Return the row in which the victim's memory file is damaged between two starts of a run."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words = "rounds=5", SLOW
+        words = "rounds=4", SLOW
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         job.process.kill()
