@@ -105,6 +105,21 @@ def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[thr
 
 
 @contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Let a signal end the process at once within the block: for imports, which take seconds and change nothing."""
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS if main}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}  # not what is ignored
+    for number in handlers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Hold the three signals back within the block; a process that is started there never gets one.
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 
 from filelock import FileLock, Timeout
 
@@ -30,12 +31,14 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise FolderBusy(f"process {file.read_text().strip()} is working on {folder}") from error
+        process, _, machine = file.read_text().partition(" ")
+        elsewhere = f" of machine {machine}" * (machine not in ("", gethostname()))
+        raise FolderBusy(f"process {process}{elsewhere} is working on {folder}") from error
     except OSError as error:
         raise SettingError("results", str(folder), f"cannot be written: {error.strerror}") from error
     try:
         with contextlib.suppress(OSError):  # only for whom it keeps out: a full disk is told where it does harm
-            file.write_text(str(os.getpid()))
+            file.write_text(f"{os.getpid()} {gethostname()}")
         yield
     finally:
         lock.release()

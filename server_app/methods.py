@@ -1,8 +1,12 @@
 """The methods by name, and the parts that a name stands for; nothing is imported that takes time."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from data import SettingError
 
 Setting = bool | int | float | str
 GROUP = "fedskew.methods"
@@ -115,3 +119,14 @@ METHODS: dict[str, Method] = {
                fixed={"resampling.decay": 1.0}),
     )
 }  # fmt: skip
+
+
+def no_method(method: str, name: str) -> "SettingError":
+    """Return the error of a name in `method` that is none, with the nearest that is."""
+    from data import SettingError
+
+    if "," in name:
+        return SettingError("method", method, "+ composes methods; `fedskew run --method A,B` compares several")
+    near = difflib.get_close_matches(name, METHODS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
+    return SettingError("method", method, f"{name or 'an empty name'} is no method; {hint}")

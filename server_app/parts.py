@@ -1,13 +1,12 @@
 """What a composed method is made of, and which parts go together."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from client_app.client import Variant
 from client_app.variants import VARIANTS
 from data import SettingError
-from server_app.methods import METHODS, Method, Setting
+from server_app.methods import METHODS, Method, Setting, no_method
 from server_app.own_method import find
 from strategies.fedavg import FedAvg
 from strategies.registry import SERVER_METHODS
@@ -42,11 +41,7 @@ def compose(method: str) -> Parts:
     names = [name.strip() for name in method.split("+")]
     for name in names:
         if find(name) is None:
-            if "," in name:
-                raise SettingError("method", method, "+ composes methods; `fedskew run --method A,B` compares several")
-            near = difflib.get_close_matches(name, METHODS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
-            raise SettingError("method", method, f"{name or 'an empty name'} is no method; {hint}")
+            raise no_method(method, name)
     chosen = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
     members = sorted(chosen, key=lambda member: member.name if member.source else "")  # or loaded
     variants = tuple(sorted({variant for member in members for variant in member.variants}))

@@ -5,12 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from server_app.keys import MEANS, SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, to_json
-
-MEANS = {"mean-of-last-5": 5, "mean-of-last-10": 10}
-SELECTIONS = ("last", "best-test", "best-validation", *MEANS)
-"""best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where there is a
-validation set, the test numbers of the round that was best on that; a mean is over evaluated rounds."""
 
 
 @dataclass(frozen=True)

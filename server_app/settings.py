@@ -1,8 +1,6 @@
 """From what a user states to a run's settings: parsed strictly, resolved fully; defaults, explanations, flwr's TOML."""
 
 import ast
-import contextlib
-import difflib
 import inspect
 import json
 import re
@@ -25,6 +23,7 @@ from client_app.policy import QUESTION
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.sources.catalog import is_sites
+from server_app.keys import no_such, read_text, read_texts
 from server_app.own_method import register, sources_of
 from server_app.parts import Parts, compose, section_types
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
@@ -33,11 +32,6 @@ from strategies.exchange import ExchangeSettings
 from strategies.server import needs_holdout
 
 Group = TypeVar("Group", bound=Settings)
-SYNONYMS = {
-    "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
-    "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",
-}  # fmt: skip
-"""What other programs call a setting."""
 
 
 def groups() -> Iterator[type[Settings]]:
@@ -63,8 +57,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     known, values = defaults(), {}
     for key, value in config.items():
         if key not in known:
-            near = [SYNONYMS[key]] if key in SYNONYMS else difflib.get_close_matches(key, known, 1, cutoff=0.5)
-            raise SettingError(key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}")
+            raise no_such(key, value, known)
         values[key] = typed(key, value, type(known[key]))
     parts = compose(str(values.get("method", known["method"])))
     values |= chosen_by_method(values, parts)
@@ -224,31 +217,12 @@ def absolute(folder: str) -> str:
 
 def parse_text(assignment: str) -> tuple[str, Scalar]:
     """Return key and value of `key=value` from a command line; the key's own type decides how the value is read."""
-    key, equals, text = (part.strip() for part in assignment.partition("="))
-    require(equals == "=" and bool(key), "--set", assignment, "must be key=value")
-    kinds = {name: type(default) for name, default in defaults().items()}
-    if kinds.get(key) is bool and text.lower() in ("true", "false"):
-        return key, text.lower() == "true"
-    if kinds.get(key) in (int, float):
-        for kind in (int, float):
-            try:
-                return key, kind(text)
-            except ValueError:
-                continue
-    if key not in kinds and "." in key:  # of a method of the user's own, which is not loaded yet
-        with contextlib.suppress(ValueError):
-            stated = json.loads(text)
-            return key, stated if isinstance(stated, bool | int | float) else text
-    return key, text
+    return read_text(assignment, defaults())
 
 
 def parse_texts(assignments: Iterable[str]) -> dict[str, Scalar]:
     """Return the settings of several `key=value`. Raises SettingError for a key stated twice: which would count?"""
-    stated: dict[str, Scalar] = {}
-    for key, value in map(parse_text, assignments):
-        require(key not in stated, key, value, "is stated twice")
-        stated[key] = value
-    return stated
+    return read_texts(assignments, defaults())
 
 
 def explanations() -> dict[str, str]:

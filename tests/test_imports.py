@@ -111,10 +111,10 @@ def lines(*patterns: str) -> int:
 
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
-    assert lines("server_app/*") <= 2980
+    assert lines("server_app/*") <= 3050
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6180
     assert lines("site_agent/*") <= 1420
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 9530
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10030
     assert lines("fedskew/federation/*") <= 1080
 
 

@@ -2,14 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data import SettingError, require
 from fedskew.experiments.entries import naming
 from fedskew.experiments.experiments import Experiment, Row, find_all
-from fedskew.experiments.plan import Cell, plan
-from server_app.run_settings import GeneralSettings, Scalar
-from server_app.settings import parse_texts
+from server_app.keys import no_such, read_texts, written
+from server_app.methods import GROUP, METHODS, no_method
+from server_app.methods import Setting as Scalar
+
+if TYPE_CHECKING:
+    from fedskew.experiments.plan import Cell
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,13 @@ class Choice:
     seeds: Sequence[int]
     """In place of the experiments' own; empty leaves them."""
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> "list[Cell]":
         """Return the cells of all tables. Of several experiments an error names the one that it is about."""
+        from fedskew.experiments.plan import plan  # with torch
+
         if len(self.experiments) == 1:
             return plan(self.experiments[0], self.overrides, self.seeds)
-        cells: list[Cell] = []
+        cells = []
         for experiment in self.experiments:
             with naming(experiment.name):
                 cells += plan(experiment, self.overrides, self.seeds)
@@ -45,7 +52,7 @@ def choose(
     Several methods or seeds without a named experiment are one made on the spot. Raises SettingError for what is
     stated twice, and for methods beside experiments, which name theirs.
     """
-    overrides = parse_texts(settings)
+    overrides = read_texts(settings, defaults())
     several = {"method": words("method", methods), "seed": words("seed", seeds)}
     for key in several:
         value = overrides.get(key, "")
@@ -53,6 +60,7 @@ def choose(
     stated = {key: value for key, value in options.items() if value is not None}
     for key, value in {**stated, **{key: ",".join(values) for key, values in several.items() if values}}.items():
         require(key not in overrides, f"--{key}", value, "--set states it as well")
+    refuse_unknown(overrides, several["method"])
     overrides |= stated
     numbers = [number("seed", word) for word in several["seed"]]
     if names:
@@ -60,12 +68,32 @@ def choose(
         require(not several["method"], "--method", ",".join(several["method"]), rule)
         return Choice(find_all(names, file), overrides, numbers)
     if max(len(values) for values in several.values()) > 1:
-        chosen = several["method"] or [str(overrides.pop("method", GeneralSettings.method))]
+        chosen = several["method"] or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)
         return Choice([Experiment("comparison", " and ".join(chosen), rows)], overrides, numbers)
     overrides |= {"method": several["method"][0]} if several["method"] else {}
     overrides |= {"seed": numbers[0]} if numbers else {}
     return Choice([], overrides, ())
+
+
+def defaults() -> Mapping[str, Scalar]:
+    """Return every setting's default by its key; without the methods' modules, which take a second, where it can be."""
+    if known := written():
+        return known
+    from server_app.settings import defaults
+
+    return defaults()
+
+
+def refuse_unknown(overrides: Mapping[str, Scalar], methods: Sequence[str]) -> None:
+    """Raise SettingError for a key or a method that there is none of, but for those that only loading code can tell."""
+    for key, value in overrides.items():
+        if key not in defaults() and "." not in key:
+            raise no_such(key, value, defaults())
+    for method in (*methods, *(str(value) for key, value in overrides.items() if key == "method")):
+        for name in (word.strip() for word in method.split("+")):
+            if not (name in METHODS or ":" in name or entry_points(group=GROUP, name=name)):
+                raise no_method(method, name)
 
 
 def words(key: str, lists: Sequence[str]) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from data import DataError, SettingError, require
+from fedskew.cli.choice import defaults, refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.experiments import find_all, known_entries
-from server_app.run_settings import GeneralSettings
-from server_app.settings import parse_texts
+from server_app.keys import read_texts
 
 
 def report(
@@ -29,18 +29,19 @@ def report(
     """Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took."""
     if markdown + csv + as_json > 1:
         raise SettingError("report", "--markdown --csv --json", "must be one of them")
+    errors = console(stderr=True)
+    overrides = read_texts(settings or [], defaults())
+    refuse_unknown(overrides, ())
+    overrides |= {"results": results} if results is not None else {}
+    folder = str(overrides.get("results", defaults()["results"]))
+    require(folder != "", "--results", folder, "must name a folder")
+    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
+    chosen = find_all(names or list(known_entries(experiments)), experiments)
     from fedskew.report import text  # what draws and tests takes a moment to import
     from fedskew.report.document import document
     from fedskew.report.gather import Gathered, command, gather
     from fedskew.report.single_runs import single_runs
 
-    errors = console(stderr=True)
-    overrides = parse_texts(settings or [])
-    overrides |= {"results": results} if results is not None else {}
-    folder = str(overrides.get("results", GeneralSettings().results))
-    require(folder != "", "--results", folder, "must name a folder")
-    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
-    chosen = find_all(names or list(known_entries(experiments)), experiments)
     everything, refused = list[Gathered](), list[str]()
     for experiment in chosen:
         try:

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from data import DataError, SettingError
-from server_app.run_settings import Scalar
+from server_app.methods import Setting as Scalar
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it, is ten times as fast
 WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false", type(None): "nothing"}

@@ -9,8 +9,8 @@ from typing import Any
 
 from data import SettingError, require
 from fedskew.experiments.entries import Settings, built, entries_of, label_of, naming, read_as, shown
-from server_app.run_settings import Scalar
-from server_app.selection import SELECTIONS
+from server_app.keys import SELECTIONS
+from server_app.methods import Setting as Scalar
 
 FILE = Path(__file__).resolve().parent.parent.parent / "experiments.yaml"
 log = logging.getLogger("fedskew")

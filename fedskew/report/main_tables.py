@@ -30,7 +30,7 @@ from fedskew.report.table import (
     words_and_unit,
 )
 from fedskew.report.units import in_percent
-from server_app.selection import SELECTIONS
+from server_app.keys import SELECTIONS
 
 
 def main_table(gathered: Gathered) -> Table:

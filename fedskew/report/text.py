@@ -17,7 +17,7 @@ from fedskew.report.levels import reached, takes_training
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.table import Table, TableCell, ends_words, signed
 from fedskew.terminal_table import terminal_table
-from server_app.selection import SELECTIONS
+from server_app.keys import SELECTIONS
 
 SAYS = {
     "holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet",

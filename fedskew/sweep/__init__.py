@@ -31,15 +31,22 @@ def run_all(
     at_once: int = 0,
     workers: int = 0,
     federation_config: str = "",
+    cluster: str = "",
 ) -> tuple[Summaries, dict[str, str]]:
     """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
+
+    They go on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT.
 
     Runs whose data are not there fail at once; where that holds for all and none is finished, and for every other
     mistake in what is asked, SettingError or DataError is raised before anything starts.
     """
     rule = "is for --engine ray"  # of a single run the engine itself says so
     require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
-    refuse_missing_gpus(planned, engine)
+    require(
+        engine != "ray" or not cluster, "--cluster", cluster, "is for the other engines: --engine ray starts its own"
+    )
+    if not cluster:  # whose machines may have what this has not
+        refuse_missing_gpus(planned, engine)
     summaries = finished(planned)
     left = [settings for settings in planned if settings.run_id not in summaries]
     if summaries:
@@ -53,7 +60,11 @@ def run_all(
     jobs, outcomes = checked([Job(settings, names[settings.run_id]) for settings in left])
     if not jobs and not summaries:
         raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
-    if jobs:
+    if jobs and cluster:
+        from fedskew.sweep.cluster import conduct_on  # with Ray
+
+        outcomes |= conduct_on(cluster, jobs, console, engine, at_once, workers, len(summaries))
+    elif jobs:
         from fedskew.sweep.overview import Overview  # flwr takes a moment to import; mistakes should be told at once
         from fedskew.sweep.queue import conduct
 

@@ -1,6 +1,7 @@
 """Conducting a sweep: worker processes pull runs from a queue, and no run costs another one anything."""
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from fedskew.engines.local import fork_server
 from fedskew.interrupt import one_interrupt
 from fedskew.jobs import Job, Outcome, Shares, emptiest, ordered
 from fedskew.sweep.overview import Overview
-from fedskew.sweep.worker import Worker
+from fedskew.sweep.worker import Event, Worker
 from server_app.results import RunFolder
 
 INTERVAL = 0.5
@@ -30,7 +31,7 @@ def conduct(jobs: Sequence[Job], shares: Shares, overview: Overview, federation_
     with one_interrupt(), overview:
         if shares.engine == "ray":
             return one_by_one(jobs, shares, overview, federation_config)
-        queue = Queue(jobs, shares, overview)
+        queue = LocalQueue(jobs, shares, overview)
         try:
             return queue.run()
         finally:
@@ -59,14 +60,54 @@ def one_by_one(jobs: Sequence[Job], shares: Shares, overview: Overview, federati
     return outcomes
 
 
-class Queue:
-    """The jobs that wait and the workers that have one."""
+class Queue(ABC):
+    """The jobs that wait, and those that have ended."""
 
-    def __init__(self, jobs: Sequence[Job], shares: Shares, overview: Overview) -> None:
+    def __init__(self, jobs: Sequence[Job], overview: Overview) -> None:
         self.waiting = deque(ordered(jobs))
-        self.shares, self.overview = shares, overview
+        self.overview = overview
         self.outcomes: dict[str, Outcome] = {}
         self.attempts: dict[str, int] = {}
+
+    def begin(self, job: Job) -> None:
+        """Let a job begin, or go on."""
+        self.overview.started(job)
+        try:
+            job = replace(job, settings=RunFolder(job.settings.folder).begin_anew(job.settings))
+        except Exception as error:
+            self.settle(job, Outcome(reason=printable(sentence(error))))
+            return
+        name = job.settings.run_id
+        self.attempts[name] = self.attempts.get(name, 0) + 1
+        self.hand_over(job)
+
+    @abstractmethod
+    def hand_over(self, job: Job) -> None:
+        """Give a job to a process."""
+
+    def heed(self, job: Job, event: Event) -> None:
+        """Take notice of how a job ended, or its process."""
+        kind, said = event
+        if kind == "died" and self.attempts[job.settings.run_id] < ATTEMPTS:
+            self.overview.heard(job, f"{said}; another one goes on from the last finished round")
+            self.waiting.appendleft(job)
+        elif kind == "died":
+            self.settle(job, Outcome(reason=f"{said}, and so had the one before"))
+        else:
+            self.settle(job, Outcome(said) if kind == "finished" else Outcome(reason=said))
+
+    def settle(self, job: Job, outcome: Outcome) -> None:
+        """Note how a job ended."""
+        self.outcomes[job.settings.run_id] = outcome
+        self.overview.ended(job, outcome)
+
+
+class LocalQueue(Queue):
+    """The jobs and this machine's workers that have one."""
+
+    def __init__(self, jobs: Sequence[Job], shares: Shares, overview: Overview) -> None:
+        super().__init__(jobs, overview)
+        self.shares = shares
         self.crew: list[Worker] = []
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
@@ -85,17 +126,11 @@ class Queue:
             ready = wait([worker.connection for worker in self.busy], INTERVAL)
             for worker in self.busy:
                 if worker.connection in ready:
-                    self.heed(worker)
+                    self.listen(worker)
         return self.outcomes
 
-    def begin(self, job: Job) -> None:
+    def hand_over(self, job: Job) -> None:
         """Give a job to a worker, a new one where all have theirs."""
-        self.overview.started(job)
-        try:
-            job = replace(job, settings=RunFolder(job.settings.folder).begin_anew(job.settings))
-        except Exception as error:
-            self.settle(job, Outcome(reason=printable(sentence(error))))
-            return
         for dead in [worker for worker in self.crew if worker.job is None and not worker.process.is_alive()]:
             self.dismiss(dead)  # killed while it waited, which costs no run an attempt
         worker = next((worker for worker in self.crew if worker.job is None), None)
@@ -103,38 +138,24 @@ class Queue:
             gpu = emptiest(self.shares.gpus, [worker.gpu for worker in self.crew])
             worker = Worker(self.context, self.shares, gpu)
             self.crew.append(worker)
-        name = job.settings.run_id
-        self.attempts[name] = self.attempts.get(name, 0) + 1
         worker.take(job)
 
-    def heed(self, worker: Worker) -> None:
+    def listen(self, worker: Worker) -> None:
         """Take notice of what a worker says, or of its end."""
-        kind, said = worker.event()
-        job = worker.job
+        event, job = worker.event(), worker.job
         assert job is not None, "only workers with a job are listened to"
-        name = job.settings.run_id
-        if kind == "line":
-            self.overview.heard(job, said)
+        if event[0] == "line":
+            self.overview.heard(job, event[1])
             return
         worker.job = None
-        if kind == "died":
+        if event[0] == "died":
             self.dismiss(worker)
-            if self.attempts[name] < ATTEMPTS:
-                self.overview.heard(job, f"{said}; another one goes on from the last finished round")
-                self.waiting.appendleft(job)
-                return
-            said = f"{said}, and so had the one before"
-        self.settle(job, Outcome(said) if kind == "finished" else Outcome(reason=said))
+        self.heed(job, event)
 
     def dismiss(self, worker: Worker) -> None:
         """Do without a worker whose process is gone."""
         worker.end()
         self.crew.remove(worker)
-
-    def settle(self, job: Job, outcome: Outcome) -> None:
-        """Note how a job ended."""
-        self.outcomes[job.settings.run_id] = outcome
-        self.overview.ended(job, outcome)
 
     def end(self) -> None:
         """End every worker; those without a job end by themselves, all at the same time."""

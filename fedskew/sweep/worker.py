@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -99,34 +100,34 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger().addHandler(Teller(connection))
-    last: RunSettings | None = None
-    with contextlib.suppress(EOFError):
-        while True:
-            settings = connection.recv()
-            if last is None or same_data(last) != same_data(settings):
-                release_data()
-            last = settings
-            connection.send(executed(settings, engine, workers, connection))
-
-
-def executed(settings: RunSettings, engine: str, workers: int, connection: Connection) -> Event:
-    """Execute a run and return how it ended."""
-    from client_app.player import player
-    from fedskew.engines import execute
+    runs = Executor()
 
     def tell(line: str) -> None:
         connection.send(("line", line))
 
-    try:
-        return "finished", execute(settings, engine, tell, workers=workers)
-    except Exception as error:
-        return "failed", printable(sentence(error))
-    finally:
-        player.cache_clear()  # no other run has the same clients
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.send(runs.execute(connection.recv(), engine, workers, tell))
 
 
-def release_data() -> None:
-    """Let go of the data of the runs so far."""
-    from data import federate
+class Executor:
+    """Executes runs one after the other; the data of those that follow each other on the same are loaded once."""
 
-    federate.cache_clear()
+    def __init__(self) -> None:
+        self.last: RunSettings | None = None
+
+    def execute(self, settings: RunSettings, engine: str, workers: int, tell: Callable[[str], None]) -> Event:
+        """Execute a run and return how it ended."""
+        from client_app.player import player
+        from data import federate
+        from fedskew.engines import execute
+
+        if self.last is None or same_data(self.last) != same_data(settings):
+            federate.cache_clear()  # the data of the runs so far
+        self.last = settings
+        try:
+            return "finished", execute(settings, engine, tell, workers=workers)
+        except Exception as error:
+            return "failed", printable(sentence(error))
+        finally:
+            player.cache_clear()  # no other run has the same clients

@@ -29,6 +29,35 @@ def test_what_computes_nothing_loads_neither_torch_nor_flwr() -> None:
     assert "Usage" in printed and "creff-code" in printed and printed.endswith("[]\n")
 
 
+def test_a_mistyped_command_is_answered_without_torch() -> None:
+    mistyped = {
+        "run --set lerning-rate=1": "did you mean learning-rate",
+        "run quick --set lerning-rate=1": "did you mean learning-rate",
+        "run --method fedshfit": "did you mean fedshift",
+        "run --set method=fedbn+fedshfit": "did you mean fedshift",
+        "run quikc": "did you mean quick",
+        "run --seed 0,x": "must be an integer",
+        "run --jobs 2": "is for several runs",
+        "run --cluster nobody:1": "is for several runs",
+        "report quikc": "did you mean quick",
+        "report --set lerning-rate=1": "did you mean learning-rate",
+    }
+    code = (
+        "import sys; from data import SettingError; from fedskew.cli.application import application\n"
+        f"for words in {list(mistyped)}:\n"
+        "    try: application(words.split(), standalone_mode=False)\n"
+        "    except SettingError as error: print(error)\n"
+        "application(['list', 'experiments'], standalone_mode=False)\n"
+        "print(sorted({'torch', 'flwr'} & set(sys.modules)))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for line, words in zip(printed, mistyped.values(), strict=False):
+        assert words in line
+    assert printed[-1] == "[]"
+
+
 def test_the_overview_says_of_each_command_what_its_own_help_says() -> None:
     for name, (_, line) in COMMANDS.items():
         assert (loaded(name).help or "").split("\n\n")[0] == line

@@ -27,7 +27,7 @@ from fedskew.experiments.plan import Cell, runs
 from fedskew.jobs import Job, Outcome, Shares
 from fedskew.sweep import finished, run_all
 from fedskew.sweep.overview import Overview
-from fedskew.sweep.queue import Queue, conduct
+from fedskew.sweep.queue import LocalQueue, conduct
 from fedskew.sweep.worker import Worker
 from server_app.lock import locked
 from server_app.results import RunFolder
@@ -187,7 +187,7 @@ def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -
             worker.process.kill()
             worker.process.join()
 
-    queue = Queue(jobs, replace(INPROCESS, jobs=1), KillingIdle(Console(file=io.StringIO()), jobs, 1))
+    queue = LocalQueue(jobs, replace(INPROCESS, jobs=1), KillingIdle(Console(file=io.StringIO()), jobs, 1))
     try:
         outcomes = queue.run()
     finally:
@@ -376,7 +376,7 @@ def test_the_last_lines_and_the_exit_status_name_failed_runs(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing: Callable[..., Any] = lambda planned, *rest: ({}, {config.run_id: "no luck" for config in planned})  # noqa: E731
-    monkeypatch.setattr("fedskew.cli.run.run_all", failing)
+    monkeypatch.setattr("fedskew.cli.perform.run_all", failing)
     status, _, errors = fedskew("run", "demo-missing", "--seed", 0, "--results", tmp_path)
     lines = errors.splitlines()
     assert status == 1

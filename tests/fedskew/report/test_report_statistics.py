@@ -24,8 +24,9 @@ from fedskew.report.statistics import (
     strata,
 )
 from fedskew.report.table import words_and_unit
+from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Spread
-from server_app.selection import SELECTIONS, Point, select, summarize
+from server_app.selection import Point, select, summarize
 
 
 def point(round: int, accuracy: float, validation: ModelNumbers | None = None) -> Point:

@@ -1,0 +1,74 @@
+"""The settings' keys and defaults as pyproject.toml holds them for `flwr run`: known without the methods."""
+
+import contextlib
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from data import SettingError, require
+from server_app.methods import Setting as Scalar
+
+FILE = Path(__file__).resolve().parent.parent / "pyproject.toml"
+SYNONYMS = {
+    "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
+    "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",
+}  # fmt: skip
+"""What other programs call a setting."""
+MEANS = {"mean-of-last-5": 5, "mean-of-last-10": 10}
+SELECTIONS = ("last", "best-test", "best-validation", *MEANS)
+"""best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where there is a
+validation set, the test numbers of the round that was best on that; a mean is over evaluated rounds."""
+
+
+@cache
+def written() -> Mapping[str, Scalar]:
+    """Return every setting's default by its key; nothing where FedSkew is installed without its clone."""
+    try:
+        flower = tomllib.loads(FILE.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    flat: dict[str, Scalar] = {}
+    for key, value in flower["config"].items() if flower.get("publisher") == "fedskew" else ():
+        flat |= (
+            {f"{key}.{name}": default for name, default in value.items()} if isinstance(value, dict) else {key: value}
+        )
+    return flat
+
+
+def no_such(key: str, value: object, known: Iterable[str]) -> SettingError:
+    """Return the error of a key that no setting has, with the nearest that one has."""
+    near = [SYNONYMS[key]] if key in SYNONYMS else difflib.get_close_matches(key, list(known), 1, cutoff=0.5)
+    return SettingError(key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}")
+
+
+def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar]:
+    """Return key and value of `key=value` from a command line; the key's own type decides how the value is read."""
+    key, equals, text = (part.strip() for part in assignment.partition("="))
+    require(equals == "=" and bool(key), "--set", assignment, "must be key=value")
+    kind = type(known[key]) if key in known else None
+    if kind is bool and text.lower() in ("true", "false"):
+        return key, text.lower() == "true"
+    if kind in (int, float):
+        for number in (int, float):
+            try:
+                return key, number(text)
+            except ValueError:
+                continue
+    if key not in known and "." in key:  # of a method of the user's own, which is not loaded yet
+        with contextlib.suppress(ValueError):
+            stated = json.loads(text)
+            return key, stated if isinstance(stated, bool | int | float) else text
+    return key, text
+
+
+def read_texts(assignments: Iterable[str], known: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings of several `key=value`. Raises SettingError for a key stated twice: which would count?"""
+    stated: dict[str, Scalar] = {}
+    for assignment in assignments:
+        key, value = read_text(assignment, known)
+        require(key not in stated, key, value, "is stated twice")
+        stated[key] = value
+    return stated
