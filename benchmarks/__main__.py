@@ -26,6 +26,7 @@ SUITE = {
     "overhead": "benchmarks.round",
     "ray": "benchmarks.ray_start",
     "distillation": "benchmarks.creff",
+    "bfloat16": "benchmarks.bfloat16",
 }
 """The module of every benchmark, by name."""
 
