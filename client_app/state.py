@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
+CHUNK = 2**14
+"""Values that are summed at a time, so that their sum stays in the processor's cache while every state is added."""
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
@@ -30,13 +32,21 @@ def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str,
     """Return sum_i w_i s_i; of integer tensors the largest."""
     result: dict[str, Tensor] = {}
     for name, first in states[0].items():
-        if first.is_floating_point():
-            total = torch.zeros_like(first, dtype=torch.float64)
-            for state, weight in zip(states, weights, strict=True):
-                total.add_(state[name], alpha=weight)
-            result[name] = total.to(first.dtype)
-        else:
-            result[name] = torch.stack([state[name] for state in states]).amax(0)
+        tensors = [state[name] for state in states]
+        result[name] = summed(tensors, weights) if first.is_floating_point() else torch.stack(tensors).amax(0)
+    return result
+
+
+def summed(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return sum_i w_i t_i, added up in float64."""
+    result = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
+    parts_P = torch.split(result.view(-1), CHUNK)
+    total_P, wide_P = torch.empty(2, len(parts_P[0]), dtype=torch.float64, device=result.device)
+    for part_P, *parts_KP in zip(parts_P, *(torch.split(tensor.reshape(-1), CHUNK) for tensor in tensors), strict=True):
+        sum_P = total_P[: len(part_P)].zero_()
+        for values_P, weight in zip(parts_KP, weights, strict=True):
+            sum_P.add_(wide_P[: len(part_P)].copy_(values_P), alpha=weight)
+        part_P.copy_(sum_P)
     return result
 
 
@@ -77,7 +87,7 @@ def digest(states: Iterable[State], *words: str) -> str:
         for name in sorted(state):
             tensor = state[name].detach().cpu().contiguous()
             sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 

@@ -7,7 +7,17 @@ import torch
 from client_builders import FLOAT, same
 from torch import Tensor
 
-from client_app.state import copy, difference, digest, seed_of, split_prefix, weighted_mean, weighted_sum, with_prefix
+from client_app.state import (
+    CHUNK,
+    copy,
+    difference,
+    digest,
+    seed_of,
+    split_prefix,
+    weighted_mean,
+    weighted_sum,
+    with_prefix,
+)
 
 
 def states(number: int = 5, seed: int = 0) -> list[dict[str, Tensor]]:
@@ -36,6 +46,19 @@ def test_weighted_mean_is_the_exact_sum_rounded(dtype: torch.dtype) -> None:
     exact = math.fsum(w * v for w, v in zip(weights, stored, strict=True)) / math.fsum(weights)
     assert mean.dtype == dtype
     assert mean.tolist() == pytest.approx([exact] * 2, rel=1e-6)  # float32 sums would lose it all
+
+
+def test_a_sum_by_parts_is_the_sum_to_the_bit() -> None:
+    """Also of tensors that lie in memory in another order."""
+    length = 2 * CHUNK + 13
+    given = [torch.randn(length, generator=torch.Generator().manual_seed(i)) * 10**i for i in range(3)]
+    total = torch.zeros(length, dtype=FLOAT)
+    for values, weight in zip(given, WEIGHTS, strict=False):
+        total.add_(values, alpha=weight)
+    state = {"x": total.float()}
+    assert same(weighted_sum([{"x": values} for values in given], WEIGHTS[:3]), state)
+    across = [values[:-1].reshape(3, -1).T for values in (given[0][: 3 * CHUNK // 2 + 1],)]
+    assert same(weighted_sum([{"x": across[0]}], [1.0]), {"x": across[0]})
 
 
 @pytest.mark.parametrize("seed", range(3))
