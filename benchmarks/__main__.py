@@ -24,8 +24,12 @@ from benchmarks.figures import Row
 
 SUITE = {
     "overhead": "benchmarks.round",
+    "start-up": "benchmarks.start_up",
     "ray": "benchmarks.ray_start",
-    "distillation": "benchmarks.creff",
+    "server": "benchmarks.server_time",
+    "server-steps": "benchmarks.server_steps",
+    "evaluation": "benchmarks.evaluation",
+    "memory": "benchmarks.memory",
     "bfloat16": "benchmarks.bfloat16",
 }
 """The module of every benchmark, by name."""

@@ -1,0 +1,74 @@
+"""The peak of a command's memory, of all its processes, with 10 clients and with 10,000, ten of them a round.
+
+20,000 images of 8 x 8 pixels, mlp-bn, one step. What processes share counts once (Linux: the proportional set size,
+read every twentieth of a second).
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.figures import MEASUREMENTS, Row, figure, row
+
+GOAL = 1.2
+ENGINES = {
+    "one process": ["--engine", "inprocess"],
+    "two workers": ["--engine", "workers", "--workers", "2"],
+}
+IMAGES, SAMPLED = 20_000, 10
+
+
+def peak(words: list[str]) -> float:
+    """Return the MiB that a command and what it starts take at most."""
+    process = subprocess.Popen([sys.executable, "-m", "fedskew", *words], stdout=subprocess.DEVNULL)
+    most = 0.0
+    while process.poll() is None:
+        total = 0
+        try:
+            parent = psutil.Process(process.pid)
+            for member in (parent, *parent.children(recursive=True)):
+                total += member.memory_full_info().pss
+        except psutil.Error:
+            continue
+        most = max(most, total / 2**20)
+        time.sleep(0.05)
+    if process.returncode:
+        raise RuntimeError(f"fedskew {' '.join(words)} ends with {process.returncode}")
+    return most
+
+
+def command(folder: Path, engine: str, clients: int, turn: int) -> list[str]:
+    """Return the words of a run."""
+    settings = {
+        "dataset": f"npz:{folder / 'images.npz'}", "classes": 10, "input-shape": "1x8x8", "model": "mlp-bn",
+        "partition": "iid", "clients": clients, "participation": SAMPLED / clients, "local-steps": 1, "rounds": 3,
+        "device": "cpu", "cache": folder / "cache", "results": folder / f"{engine}-{clients}-{turn}",
+    }  # fmt: skip
+    return ["run", *ENGINES[engine], *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+
+
+def rows() -> Iterator[Row]:
+    """Yield the figures."""
+    draw, labels = np.random.default_rng(0), np.arange(IMAGES) % 10
+    images = draw.integers(0, 256, (IMAGES, 8, 8), dtype=np.uint8)
+    peaks: dict[tuple[str, int], list[float]] = {(engine, n): [] for engine in ENGINES for n in (10, 10_000)}
+    with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
+        folder = Path(temporary)
+        shown = {"test_images": images[:100], "test_labels": labels[:100]}
+        np.savez(folder / "images.npz", train_images=images, train_labels=labels, **shown)
+        for turn in range(MEASUREMENTS):
+            for engine, clients in peaks:
+                peaks[engine, clients].append(peak(command(folder, engine, clients, turn)))
+    for engine in ENGINES:
+        few, many = peaks[engine, 10], peaks[engine, 10_000]
+        yield figure(f"peak memory, {engine}, 10,000 clients / 10 clients", many, few, GOAL)
+    yield figure(
+        "peak memory, 10 clients, two workers / one process", peaks["two workers", 10], peaks["one process", 10]
+    )
+    yield row("peak memory of one process, 10 clients, in GiB", [most / 2**10 for most in peaks["one process", 10]])
