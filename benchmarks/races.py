@@ -163,15 +163,17 @@ def table(stated: argparse.Namespace) -> None:
 
 def equal(stated: argparse.Namespace) -> None:
     """Race on digits where methods are equal: clients alike, and labels that say nothing of the image."""
+    from fedskew.cli.select import select  # in this process, as twenty starts would take longer than the races
+
     folder = Path(stated.results).resolve() / "equal"
     folder.mkdir(parents=True, exist_ok=True)
     for kind in stated.kinds:
         ends: list[str] = []
         for seed in range(SEEDS):
             place = folder / f"{kind}-{seed}"
-            words = ["--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(place)]
             if not list(place.glob("race-*/result.json")):
-                start("select", *words, *sets({**SMALL, **alike(kind, seed, folder)})).wait()
+                settings = [f"{key}={value}" for key, value in {**SMALL, **alike(kind, seed, folder)}.items()]
+                select(stated.minutes, None, settings, None, str(place), int(stated.jobs))
             ends.append("; ".join(map(str, result(place)["lines"])))  # type: ignore[call-overload]
             print(f"  {seed}: {ends[-1]}", flush=True)
         print(f"{kind}: not distinguishable in {sum('no method is distinguishable' in end for end in ends)} of {SEEDS}")
