@@ -25,6 +25,8 @@ from benchmarks.figures import Row
 SUITE = {
     "overhead": "benchmarks.round",
     "start-up": "benchmarks.start_up",
+    "workers": "benchmarks.workers",
+    "tiny": "benchmarks.tiny",
     "ray": "benchmarks.ray_start",
     "server": "benchmarks.server_time",
     "server-steps": "benchmarks.server_steps",

@@ -64,12 +64,12 @@ def main(grid, context):
 """
 
 
-def stock_flower(folder: Path, rounds: int, nodes: int) -> tuple[dict[str, float], list[float]]:
+def stock_flower(folder: Path, rounds: int, nodes: int, text: str = STOCK) -> tuple[dict[str, float], list[float]]:
     """Return the same parts of stock Flower: its FedAvg, clients that do nothing, `flwr run --stream` to its end."""
     app, home, stamps = folder / "stock", folder / "home", folder / "stamps"
     app.mkdir()
     home.mkdir()
-    (app / "stock.py").write_text(STOCK)
+    (app / "stock.py").write_text(text)
     (app / "pyproject.toml").write_text(
         '[project]\nname = "stock"\nversion = "1.0.0"\ndescription = "stock"\nlicense = "Apache-2.0"\n'
         '[tool.flwr.app]\npublisher = "fedskew"\n[tool.flwr.app.components]\nserverapp = "stock:server_app"\n'

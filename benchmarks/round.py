@@ -28,26 +28,35 @@ ROUNDS = {600: 7, 128: 16, 32: 32}
 CLIENTS, SAMPLED = 10, 5
 
 
-def settings(folder: Path, samples: int, rounds: int) -> RunSettings:
+def settings(
+    folder: Path,
+    samples: int,
+    rounds: int,
+    clients: int = CLIENTS,
+    sampled: int = SAMPLED,
+    model: str = "mcmahan-cnn",
+    side: int = 28,
+) -> RunSettings:
     """Return a run on random images, `samples` of them a client."""
-    path = folder / f"images-{samples}.npz"
+    path, shape = folder / f"images-{clients}-{samples}-{side}.npz", (side, side)
     if not path.exists():
         draw = np.random.default_rng(0)
-        sizes = {"train": CLIENTS * samples, "test": 100}
+        sizes = {"train": clients * samples, "test": 100}
         np.savez(
             path,
-            **{f"{name}_images": draw.integers(0, 256, (size, 28, 28), dtype=np.uint8) for name, size in sizes.items()},
+            **{f"{name}_images": draw.integers(0, 256, (size, *shape), dtype=np.uint8) for name, size in sizes.items()},
             **{f"{name}_labels": np.arange(size) % 10 for name, size in sizes.items()},
         )
     return parse(
         {
             "method": "fedavg",
-            "model": "mcmahan-cnn",
+            "model": model,
             "dataset": f"npz:{path}",
             "classes": "10",
-            "input-shape": "1x28x28",
+            "input-shape": f"1x{side}x{side}",
             "partition": "iid",
-            "participation": SAMPLED / CLIENTS,
+            "clients": clients,
+            "participation": sampled / clients,
             "learning-rate": 0.01,
             "local-epochs": 1,
             "momentum": 0.0,
@@ -65,16 +74,17 @@ class BareLoop:
 
     def __init__(self, run: RunSettings) -> None:
         federation = federate(run.data, run.general.seed)
-        parts = [federation.train(client) for client in range(CLIENTS)]
+        parts = [federation.train(client) for client in range(run.data.clients)]
         self.data = [(part.batch(torch.arange(len(part))), part.labels_N) for part in parts]
-        self.model = build("mcmahan-cnn", (1, 28, 28), 10, 0)
+        self.sampled = round(run.general.participation * run.data.clients)
+        self.model = build(run.general.model, federation.dataset.shape, 10, 0)
         self.state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def round(self) -> float:
         """Train one round and return its seconds."""
         began = time.perf_counter()
         states, sizes = [], []
-        for client in random.sample(range(CLIENTS), SAMPLED):
+        for client in random.sample(range(len(self.data)), self.sampled):
             inputs, labels = self.data[client]
             self.model.load_state_dict(self.state)
             self.model.train()

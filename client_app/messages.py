@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -13,7 +12,6 @@ from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from client_app.blob import Unreadable, from_bytes, to_bytes
 from client_app.state import State
 
-Record = TypeVar("Record")
 Value = ArrayRecord | ConfigRecord | MetricRecord
 STATE, FORM = "state", "safetensors"
 """Name and form of the one array of a record that travels."""
@@ -34,7 +32,7 @@ class TensorRecord(ArrayRecord):
 
 @contextmanager
 def handing_over() -> Iterator[None]:
-    """Within this context `pack` makes records that carry tensors and must not leave the process."""
+    """Within this context records carry tensors and must not leave the process."""
     token = _in_one_process.set(True)
     try:
         yield
@@ -94,11 +92,6 @@ def from_flower(record: ArrayRecord) -> dict[str, torch.Tensor]:
     if isinstance(record, TensorRecord):
         return record.state
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
-
-
-def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
-    """Return the records named `kind/NAME`, by NAME."""
-    return {name.removeprefix(f"{kind}/"): r for name, r in records.items() if name.startswith(f"{kind}/")}
 
 
 def size(state: State) -> int:

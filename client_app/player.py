@@ -96,7 +96,7 @@ class Player:
         self.check_number(client)
         if content := self.digests.get("data"):
             keep(self.run_folder, content)
-        self.model.load_state_dict(self.whole(shared, memory))
+        self.model.load(self.whole(shared, memory))
         return Client(
             id=client,
             model=self.model,

@@ -178,7 +178,7 @@ def measure_all(
     whole = groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
-        model.load_state_dict(states[names[0]])
+        model.load(states[names[0]])
         heads = {name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")] for name in names}
         outputs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
         logits: dict[str, list[Tensor]] = {name: [] for name in names}

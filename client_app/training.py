@@ -42,8 +42,10 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
             losses_B = losses_B * variant.loss_weights(client, logits_BC, labels_B)
         return losses_B.mean() if weights_B is None else (losses_B * weights_B.to(losses_B)).mean()
 
-    client.model.eval()  # whatever this process did last, `before` sees the model in one mode
-    before = {variant.name: variant.before(client, loss) for variant in variants}
+    beginning = [variant for variant in variants if overrides(variant, "before")]
+    if beginning:
+        client.model.eval()  # whatever this process did last, `before` sees the model in one mode
+    before = {variant.name: variant.before(client, loss) for variant in beginning}
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
@@ -62,7 +64,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         steps, total = steps + 1, total + value.detach()  # left on the device: nothing waits for a number here
 
     norm = coefficient_sum(steps, settings.momentum, total_pull(variants) * optimizer.rate)
-    trained = Trained(steps, norm, optimizer.rate, copy(client.model.state_dict()))
+    trained = Trained(steps, norm, optimizer.rate, copy(client.model.tensors))
     after = {variant.name: variant.after(client, trained) for variant in variants}
     private = private_names(client.model, variants)
     return Report(

@@ -9,7 +9,7 @@ from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from server_app.results import RunFolder
-from strategies.exchange import DIGESTS
+from strategies.reading import DIGESTS
 
 FORMAT = 1
 

@@ -16,13 +16,14 @@ from client_app.client import Client, Variant
 from client_app.messages import size
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
+from client_app.play import Answer
 from client_app.policy import QUESTION
 from client_app.state import State, copy, digest, seed_of
 from client_app.training import train_round
 from data import DataSettings, Samples
 from strategies.base import Rounds
 from strategies.checks import check_answer
-from strategies.exchange import Answer, Exchange
+from strategies.exchange import Exchange
 from strategies.outcome import Outcome
 from strategies.questions import integer_sum
 from strategies.server import ServerMethod

@@ -19,10 +19,11 @@ from data import Samples
 from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
 from strategies.directory import AnyNode
-from strategies.exchange import DIGESTS, TRAIN, Directory, Exchange, ExchangeSettings, Grid, Request, converse
+from strategies.exchange import TRAIN, Directory, Exchange, ExchangeSettings, Grid, Request, converse
 from strategies.fedavg import FedAvg
 from strategies.movement import movements
 from strategies.outcome import AVERAGE, Diverged, Outcome
+from strategies.reading import DIGESTS
 from strategies.round import Round, sorted_workers
 from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
@@ -105,7 +106,8 @@ class Rounds:
 
     def request(self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
-        return Request(kind, task, states, self.assignment, self.memory_rounds, self.digests, self.largest)
+        known = (self.memory_rounds, self.digests, self.largest, self.server.examples_by_client)
+        return Request(kind, task, states, self.assignment, *known)
 
     def training_request(self) -> Request:
         """Return what the round's clients are asked."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from client_app.optimizer import coefficient_sum
+from client_app.play import Answer
 from client_app.state import State
 from client_app.training import steps_of
-from strategies.exchange import Answer
 from strategies.server import Server, ServerMethod, Update
 
 LARGEST = 1e10
@@ -37,13 +37,23 @@ class Range:
         if not values.numel():
             return ""
         least, most = (end.item() for end in values.aminmax())  # a NaN is both
+        if reason := self.outside(least, most):
+            return reason
+        if self.whole and values.is_floating_point() and (values != values.round()).any():
+            return f"is {values.flatten()[0].item():g} and must be whole"
+        return ""
+
+    def breach_of(self, value: float) -> str:
+        """Return the same of one number."""
+        return self.outside(value, value) or (f"is {value:g} and must be whole" * (self.whole and value != int(value)))
+
+    def outside(self, least: float, most: float) -> str:
+        """Return what is wrong with values from `least` to `most`, or an empty sentence."""
         if not (math.isfinite(least) and math.isfinite(most)):
             return "is not finite"
         if least < self.least or most > self.most:
             outside = least if least < self.least else most
             return f"is {outside:g} and must be {self.least:g} to {self.most:g}"
-        if self.whole and values.is_floating_point() and (values != values.round()).any():
-            return f"is {values.flatten()[0].item():g} and must be whole"
         return ""
 
 
@@ -98,7 +108,7 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     if missing := METRICS.keys() - metrics.keys():
         raise Refused(f"metric {min(missing)} is missing")
     for name, allowed in METRICS.items():
-        if reason := allowed.breach(torch.tensor(metrics[name], dtype=torch.float64)):
+        if reason := allowed.breach_of(metrics[name]):
             raise (OutOfRange if name == "loss" else Refused)(f"metric {name} {reason}")
     examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
     if (known := server.examples_by_client.get(client, examples)) != examples:
@@ -113,10 +123,18 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
 
 def check_values(state: State, where: str = "") -> None:
     """Raise Refused for a tensor whose values are not finite or outside the range for its name."""
+    usual = [t for n, t in state.items() if t.numel() and t.is_floating_point() and last_of(n) not in TENSORS]
+    if usual and all(size <= LARGEST for size in torch.stack(torch._foreach_norm(usual, math.inf)).tolist()):
+        state = {name: t for name, t in state.items() if not t.is_floating_point() or last_of(name) in TENSORS}
     for name, tensor in state.items():
-        allowed = TENSORS.get(name.rpartition(".")[2], TENSORS[""])
+        allowed = TENSORS.get(last_of(name), TENSORS[""])
         if reason := allowed.breach(tensor):
             raise OutOfRange(f"{where}{name} {reason}")
+
+
+def last_of(name: str) -> str:
+    """Return the last part of a tensor's name."""
+    return name.rpartition(".")[2]
 
 
 def check_by_class(upload: State, classes: int, rows: Expected) -> None:

@@ -1,4 +1,4 @@
-"""Asking clients something through flwr: one message a node, asked again while somebody new answers.
+"""Asking clients something, and again while somebody new answers: by one of flwr's messages a node, or directly.
 
 A node answers for the clients that it was asked for in this exchange, and for nobody else; what it sends besides is
 kept as a stray sentence for the record.
@@ -7,7 +7,8 @@ kept as a stray sentence for the record.
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Protocol
@@ -16,10 +17,12 @@ from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
-from client_app.messages import named, pack, unfolded, unpack
+from client_app.messages import pack, unfolded
+from client_app.play import Answer, Asked, Known, Outcome
 from client_app.state import State
 from data import Settings
 from data.text import printable, sentence
+from strategies.reading import DIGESTS, read
 from strategies.replies import replies
 
 log = logging.getLogger("fedskew")
@@ -51,9 +54,6 @@ Dealt = Mapping[int, Sequence[int]]
 """By node, the clients that it is asked to play."""
 RECORD = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
 """The name of a client's record in a reply: its number, written in the one way that counts, and what it is."""
-SHA256 = re.compile(r"[0-9a-f]{64}")
-DIGESTS = ("memory", "data")
-"""What a client tells the digest of."""
 MOST_STRAYS = 20
 """Sentences on strays that are kept."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
@@ -76,6 +76,22 @@ class Request:
     """By kind and client, what the server knows of its memory and of its data."""
     largest: int | None = None
     """Bytes that a record of a reply may have."""
+    examples: Mapping[int, int] = field(default_factory=dict)
+    """By client its training samples, where the server knows them."""
+
+    def longest_first(self, clients: Sequence[int]) -> list[int]:
+        """Return the clients by their samples, the most first: who works on what is left ends at about one time."""
+        return sorted(clients, key=lambda client: (-self.examples.get(client, 0), client))
+
+    def known(self, client: int) -> Known:
+        """Return what the server knows of a client."""
+        memory, data = (self.digests.get(kind, {}).get(client, "") for kind in DIGESTS)
+        return Known(self.memory_rounds.get(client, 0), memory, data)
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The same without a message."""
+        return Asked(self.kind, self.task, self.states, self.assignment)
 
     @cached_property
     def records(self) -> dict[str, ArrayRecord]:
@@ -96,19 +112,19 @@ class Request:
         return [self.message(node, clients) for node, clients in dealt.items()]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One client's records."""
+class Lost(RuntimeError):
+    """Whoever played clients is gone; the message says what is known of it."""
 
-    states: Mapping[str, State] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    worker: Mapping[str, object] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)
-    """sha256 of the client's memory and of its data, as far as it has any."""
 
-    def named(self, kind: str) -> dict[str, State]:
-        """Return the states named `kind/NAME`, by NAME."""
-        return named(self.states, kind)
+class Direct(Grid):
+    """A grid that plays clients itself: no message is made."""
+
+    @abstractmethod
+    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Outcome]:
+        """Yield what clients answer, in any order, for `timeout` seconds; states are on the CPU and contiguous.
+
+        Raises Lost when nobody is left to play the others.
+        """
 
 
 @dataclass
@@ -129,6 +145,17 @@ class Exchange:
     def unanswered(self) -> list[int]:
         """Clients that neither answered nor reported an error."""
         return [client for client in self.asked if client not in self.answers and client not in self.failures]
+
+    def take(self, outcomes: Iterable[Outcome]) -> None:
+        """Take what clients answer to a grid that is direct; its own code has made it."""
+        try:
+            for client, outcome in outcomes:
+                if isinstance(outcome, str):
+                    self.refuse(client, outcome)
+                else:
+                    self.answers[client] = outcome
+        except Lost as error:
+            self.error = str(error)
 
     def receive(self, replies: Iterable[Message], dealt: Dealt) -> None:
         """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
@@ -203,38 +230,6 @@ class Exchange:
             )
 
 
-def read(parts: Mapping[str, object], largest: int | None) -> Answer:
-    """Return one client's records, each of at most so many bytes, as an answer."""
-    states, numbers, words, digests = {}, {}, {}, {}
-    for name, record in parts.items():
-        if name == "metrics":
-            numbers = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
-        elif name == "worker" and isinstance(record, ConfigRecord):  # only what a record of the round can hold
-            kept = {key: value for key, value in record.items() if key in ("process", "device", "visible-gpus")}
-            if any(isinstance(value, int) and abs(value) >= 2**63 for value in kept.values()):
-                raise ValueError("worker: has a number of more than 63 bits")  # Python does not print the longest
-            words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
-        elif name == "digests" and isinstance(record, ConfigRecord):
-            digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
-        else:
-            states[name] = unpack(record, largest)
-    return Answer(states, numbers, words, digests)
-
-
-def digest_of(code: object) -> str:
-    """Return a sha256. Raises ValueError for what is none."""
-    if not isinstance(code, str) or not SHA256.fullmatch(code):
-        raise ValueError("a digest is no sha256")
-    return code
-
-
-def number(key: str, value: object) -> float:
-    """Return a metric as a float. Raises TypeError for what is none, as a list or a truth value."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"metric {key} is {type(value).__name__}, not a number")
-    return float(value)
-
-
 def deal(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
     """Return which of the connected nodes plays which of the clients; any node can play any in a simulation."""
     nodes = wait_for_nodes(grid, settings)[: len(clients)]
@@ -272,7 +267,11 @@ def converse(
     before = len(clients) + 1
     while 0 < len(exchange.unanswered) < before:
         before = len(exchange.unanswered)
-        dealt = directory.deal(grid, exchange.unanswered, settings)
-        exchange.receive(replies(grid, request.messages(dealt), settings.timeout, exchange.stray), dealt)
+        if isinstance(grid, Direct):
+            wait_for_nodes(grid, settings)
+            exchange.take(grid.outcomes(request, request.longest_first(exchange.unanswered), settings.timeout))
+        else:
+            dealt = directory.deal(grid, exchange.unanswered, settings)
+            exchange.receive(replies(grid, request.messages(dealt), settings.timeout, exchange.stray), dealt)
     exchange.close(directory.absent)
     return exchange

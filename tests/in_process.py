@@ -4,20 +4,23 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Message, RecordDict
 
-import client_app.app
+import client_app.play
 import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
 from client_app.messages import pack, unpack
+from client_app.play import Answer
+from client_app.play import Outcome as PlayedOutcome
 from client_app.state import State
 from fedskew.engines.local import LocalGrid
+from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments.plan import Cell, plan
 from fedskew.jobs import Job
 from server_app.app import run
@@ -27,7 +30,7 @@ from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 from strategies.base import Rounds
-from strategies.exchange import QUERY, Exchange, Grid, Request
+from strategies.exchange import QUERY, TRAIN, Exchange, Grid, Request
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -66,8 +69,8 @@ Tamper = Callable[[Message, RecordDict], None]
 class TamperingGrid(LocalGrid):
     """Changes replies on their way back, and keeps what was asked."""
 
-    def __init__(self, tamper: Tamper | None = None, workers: int = 0, faithful: bool = False) -> None:
-        super().__init__(workers, faithful)
+    def __init__(self, tamper: Tamper | None = None, faithful: bool = False) -> None:
+        super().__init__(faithful)
         self.tamper = tamper
         self.asked: list[Message] = []
 
@@ -87,6 +90,25 @@ class TamperingGrid(LocalGrid):
             if self.tamper and not reply.has_error():
                 self.tamper(asked[reply.metadata.reply_to_message_id], reply.content)
         return replies
+
+
+class LosingWorkers(WorkersGrid):
+    """Two workers whose answers get lost or are spoiled as `losses` tells."""
+
+    def __init__(self, plan: Mapping[int, tuple[str, int]]) -> None:
+        super().__init__(2)
+        self.plan = plan
+
+    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[PlayedOutcome]:
+        kind, lost = self.plan.get(int(request.task.get("round", 0)), ("", -1))
+        for client, outcome in super().outcomes(request, clients, timeout):
+            if client != lost or request.kind != TRAIN:
+                yield client, outcome
+            elif kind != "drop":
+                assert isinstance(outcome, Answer)
+                model = outcome.states["model"]
+                spoiled = {**model, "head.bias": model["head.bias"] * float("nan")}
+                yield client, replace(outcome, states={**outcome.states, "model": spoiled})
 
 
 class ManyNodes(TamperingGrid):
@@ -112,7 +134,7 @@ class Outcome:
 
     summary: dict[str, Any]
     folder: RunFolder
-    grid: LocalGrid
+    grid: Grid
     lines: list[str]
 
     @property
@@ -151,10 +173,10 @@ def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) ->
     return [Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)]
 
 
-def experiment(results: Path, grid: LocalGrid | None = None, **changes: Any) -> Outcome:
+def experiment(results: Path, grid: LocalGrid | WorkersGrid | None = None, **changes: Any) -> Outcome:
     """Run one experiment and return its outcome."""
     settings, lines = small(results, **changes), list[str]()
-    with grid or LocalGrid() as opened:
+    with grid or WorkersGrid() as opened:
         summary = run(opened, settings, lines.append)
     return Outcome(summary, RunFolder(settings.folder), opened, lines)
 
@@ -249,7 +271,7 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
             come_to("between its names", busy[-1])
         return result
 
-    original, client_app.app.train_round = client_app.app.train_round, train_round
+    original, client_app.play.train_round = client_app.play.train_round, train_round
     asked, added, saved, replaced = Rounds.ask, RunFolder.add_round, Checkpoint.save, Path.replace
     filed = client_app.tensor_files.save_file
     Rounds.ask = ask  # type: ignore[method-assign]

@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
 FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/flower.py", "strategies/exchange.py",
-    "strategies/replies.py", "server_app/app.py", "site_agent/executor.py", "site_agent/worker.py",
-    "site_agent/online.py", "client_app/app_files.py", "fedskew/engines/*.py", "fedskew/federation/*.py",
+    "strategies/reading.py", "strategies/replies.py", "server_app/app.py", "site_agent/executor.py",
+    "site_agent/worker.py", "site_agent/online.py", "client_app/app_files.py", "fedskew/engines/*.py",
+    "fedskew/federation/*.py",
 )  # fmt: skip
 FILES = sorted(file.relative_to(ROOT).as_posix() for package in ORDER for file in (ROOT / package).rglob("*.py"))
 
@@ -112,9 +113,9 @@ def lines(*patterns: str) -> int:
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
     assert lines("server_app/*") <= 3050
-    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6180
+    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6320
     assert lines("site_agent/*") <= 1420
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10030
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10280
     assert lines("fedskew/federation/*") <= 1080
 
 

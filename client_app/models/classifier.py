@@ -1,8 +1,9 @@
 """The shape every model has: features, then one linear head."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ class Classifier(nn.Module):
     """`head(features(x))`, the head with a bias.
 
     The methods that touch the head alone, and evaluation, rely on this split: nothing comes between or after.
+    A tiny client's training takes no longer than PyTorch's walk through a model's modules, so what a client needs of
+    them is looked up once; they must not be exchanged later but by `to` and `freeze`.
     """
 
     frozen: Sequence[nn.Module] = ()
@@ -37,19 +40,54 @@ class Classifier(nn.Module):
         self.frozen = modules
         for module in modules:
             module.requires_grad_(False)
+        self.forget()
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
         """Change the mode of everything that is not frozen."""
-        super().train(mode)
-        for module in self.frozen:
-            module.eval()
+        if any(module.training is not (mode and free) for module, free in self.modes):
+            super().train(mode)
+            for module in self.frozen:
+                module.eval()
         return self
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that are not frozen, by name."""
-        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+        return {name: weight for name, weight in self.by_name.items() if weight.requires_grad}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a state, as `load_state_dict` does. Raises RuntimeError where names or shapes differ."""
+        tensors = self.tensors
+        if state.keys() == tensors.keys() and all(t.shape == state[name].shape for name, t in tensors.items()):
+            torch._foreach_copy_(list(tensors.values()), [state[name] for name in tensors])
+        else:
+            self.load_state_dict(state)
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The model's state itself, no copy: what is written into it is what the model computes with."""
+        return self.state_dict()
+
+    @cached_property
+    def by_name(self) -> dict[str, nn.Parameter]:
+        """All parameters."""
+        return dict(self.named_parameters())
+
+    @cached_property
+    def modes(self) -> list[tuple[nn.Module, bool]]:
+        """All modules, and whether each may train."""
+        frozen = {id(module) for outer in self.frozen for module in outer.modules()}
+        return [(module, id(module) not in frozen) for module in self.modules()]
+
+    def forget(self) -> None:
+        """Forget what was looked up."""
+        for name in ("tensors", "by_name", "modes"):
+            self.__dict__.pop(name, None)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self.forget()  # `to` gives parameters other memory
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 def has_batch_norm(model: nn.Module) -> bool:

@@ -52,12 +52,12 @@ def execute(
         return on_ray(settings, tell, workers, federation_config)
     if federation_config:
         raise SettingError("--federation-config", federation_config, "is for --engine ray")
-    from fedskew.engines.local import LocalGrid
+    from fedskew.engines.workers import WorkersGrid
     from server_app.app import run
 
     if engine == "workers" and getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit(1)  # a worker that imports a script without `if __name__ == "__main__":`, which its parent says
-    with one_interrupt(), LocalGrid(workers if engine == "workers" else 0) as grid:
+    with one_interrupt(), WorkersGrid(workers if engine == "workers" else 0) as grid:
         return run(grid, settings, tell)
 
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 import psutil
 
 from data.text import printable, sentence
-from fedskew.engines.local import fork_server
+from fedskew.engines.workers import fork_server
 from fedskew.interrupt import one_interrupt
 from fedskew.jobs import Job, Outcome, Shares, emptiest, ordered
 from fedskew.sweep.overview import Overview

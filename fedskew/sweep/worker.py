@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from data.text import printable, sentence
-from fedskew.engines.local import end_with
+from fedskew.engines.workers import end_with
 from fedskew.interrupt import end_children
 from fedskew.jobs import Job, Shares, same_data
 from server_app.lock import tidy

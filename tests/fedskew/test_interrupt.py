@@ -14,7 +14,7 @@ import psutil
 import pytest
 from signal_matrix import ENGINES, MOMENTS, PAIRS, WAIT, Cell, Command, cells
 
-from fedskew.engines.local import LocalGrid, fork_server
+from fedskew.engines.workers import WorkersGrid, fork_server
 from fedskew.interrupt import SENTENCE, SIGNALS, held_back, one_interrupt
 
 
@@ -72,7 +72,7 @@ def test_no_process_that_workers_need_takes_a_signal(monkeypatch: pytest.MonkeyP
 
 
 def test_nobody_waits_for_a_worker_that_is_busy() -> None:
-    with LocalGrid(workers=1) as grid:
+    with WorkersGrid(1) as grid:
         assert grid.pool is not None
         worker = psutil.Process(grid.pool.submit(os.getpid).result())
         grid.pool.submit(time.sleep, 1000)

@@ -7,8 +7,8 @@ import pytest
 from harness import Outcome
 from replies import NORMS, SUBJECTS, fuzz_replies
 
+from client_app.play import Answer
 from server_app.methods import METHODS
-from strategies.exchange import Answer
 from strategies.server import Update
 
 

@@ -243,6 +243,15 @@ def test_what_a_dead_node_reported_is_told(train: Train, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("client_app.app.states", broken)
     with pytest.raises(TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"):
+        train(grid=TamperingGrid())
+
+
+def test_what_prevents_every_client_from_being_played_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("client_app.play.train", broken)
+    with pytest.raises(TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"):
         train()
 
 

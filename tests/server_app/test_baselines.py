@@ -22,6 +22,7 @@ from client_app.training import steps_of, train_round
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.engines.local import LocalGrid, identify
+from fedskew.engines.workers import WorkersGrid
 from server_app.app import Run
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
@@ -262,7 +263,7 @@ def test_silobn_without_steps_stays_where_it_is(train: Train, monkeypatch: pytes
         private = {name: received[name] for name in report.memory["private"]}
         return replace(report, shared={name: received[name] for name in report.shared}, memory={"private": private})
 
-    monkeypatch.setattr("client_app.app.train_round", steps_until_round_2)
+    monkeypatch.setattr("client_app.play.train_round", steps_until_round_2)
     once, more = (states(train(f"{rounds} rounds", method="silobn", rounds=rounds)) for rounds in (2, 4))
     assert len({digest([state]) for state in once}) == len(once) == 5
     assert [digest([state]) for state in more] == [digest([state]) for state in once]
@@ -302,4 +303,4 @@ def test_centralized_is_one_client_with_everything_to_the_bit(train: Train, tmp_
 def test_singleset_is_the_same_on_every_local_engine(train: Train) -> None:
     whole = train("whole", method="singleset", rounds=4)
     assert train("bytes", grid=LocalGrid(faithful=True), method="singleset", rounds=4).hash == whole.hash
-    assert train("workers", grid=LocalGrid(workers=2), method="singleset", rounds=4).hash == whole.hash
+    assert train("workers", grid=WorkersGrid(2), method="singleset", rounds=4).hash == whole.hash

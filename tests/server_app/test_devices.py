@@ -8,7 +8,7 @@ import torch
 from command_line import FedSkew
 from in_process import experiment, small
 
-import client_app.app
+import client_app.play
 import server_app.app
 from client_app.process import choose_device, hidden_gpus
 from fedskew.sweep import refuse_missing_gpus
@@ -71,7 +71,7 @@ def test_hidden_gpus_are_told_of(
     assert ("client-resources-num-gpus" in hidden_gpus(device, [{"device": client} for client in clients])) == hidden
 
 
-@pytest.mark.parametrize(("module", "other"), [(client_app.app, server_app.app), (server_app.app, client_app.app)])
+@pytest.mark.parametrize(("module", "other"), [(client_app.play, server_app.app), (server_app.app, client_app.play)])
 def test_server_and_clients_hold_cudnn_to_deterministic_algorithms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, other: ModuleType
 ) -> None:

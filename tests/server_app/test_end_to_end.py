@@ -13,6 +13,7 @@ from in_process import Outcome, experiment
 
 from client_app.models import batch_norm_names, build
 from fedskew.engines.local import LocalGrid
+from fedskew.engines.workers import WorkersGrid
 from server_app.app import run
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
@@ -57,7 +58,7 @@ def test_another_seed_is_another_run(train: Train) -> None:
 
 @pytest.mark.parametrize("method", ["fedshift+fedbn+iwds", "creff+fedbn"])
 def test_worker_processes_give_the_same(train: Train, method: str) -> None:
-    here, there = train("here", method=method), train("there", method=method, grid=LocalGrid(workers=2))
+    here, there = train("here", method=method), train("there", method=method, grid=WorkersGrid(2))
     assert there.summary["hash"] == here.summary["hash"]
     assert there.records == here.records
     processes = {worker["process"] for record in there.folder.rounds() for worker in record.workers}

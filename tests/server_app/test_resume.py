@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from command_line import FedSkew
 from flwr.app import ConfigRecord, Message, RecordDict
-from in_process import PLACES, Outcome, TamperingGrid, experiment, killed, losses, number_of, small
+from in_process import PLACES, LosingWorkers, Outcome, TamperingGrid, experiment, killed, losses, number_of, small
 
 import client_app.tensor_files
 import fedskew
@@ -29,7 +29,7 @@ from client_app.player import Player, player
 from client_app.tensor_files import Damaged, WriteFailed
 from data import DataError, SettingError, federate
 from fedskew.cli.main import main
-from fedskew.engines.local import LocalGrid
+from fedskew.engines.workers import WorkersGrid
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, latest
@@ -85,7 +85,7 @@ def test_lost_and_refused_replies(train: Train, tmp_path: Path, method: str) -> 
     resumed = train("killed", grid=TamperingGrid(losses(LOSSES)), **changes)
     assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
     if "scaffold" in method:  # what the server and the clients keep
-        workers = train("workers", grid=TamperingGrid(losses(LOSSES), workers=2), **changes)
+        workers = train("workers", grid=LosingWorkers(LOSSES), **changes)
         assert (workers.hash, workers.records) == (whole.hash, whole.records)
 
 
@@ -109,7 +109,7 @@ def test_the_hash_of_memory_on_other_machines_is_of_its_digests(train: Train, mo
     here = train("here", method="fedbn", rounds=2).summary["hash"]
     monkeypatch.setattr(server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client))
     there = train("there", method="fedbn", rounds=2).summary["hash"]
-    workers = train("workers", grid=LocalGrid(workers=2), method="fedbn", rounds=2).summary["hash"]
+    workers = train("workers", grid=WorkersGrid(2), method="fedbn", rounds=2).summary["hash"]
     assert there == workers and there["memory"] not in (None, here["memory"]) and there["all"] != here["all"]
     assert {**there, "all": 0, "memory": 0} == {**here, "all": 0, "memory": 0}
     other = train("other", method="fedbn", rounds=2, learning_rate=0.02).summary["hash"]
@@ -156,7 +156,7 @@ def test_a_client_whose_data_have_changed_stays_out(train: Train, monkeypatch: p
 def test_a_client_that_tells_of_other_data_is_refused(train: Train) -> None:
     def tamper(asked: Message, records: RecordDict) -> None:
         for client in range(4):
-            if f"{client}/digests" in records:
+            if f"{client}/model" in records:
                 other = "b" if client == 1 and number_of(asked) == 2 else "a"
                 records[f"{client}/digests"] = ConfigRecord({"data": other * 64})
 

@@ -18,6 +18,7 @@ from client_app.models import batch_norm_names, build
 from client_app.variants.norm_statistics import REFUSAL
 from fedskew.cli.results_table import unseen_table
 from fedskew.engines.local import LocalGrid
+from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint
 from server_app.results import RunFolder
 from strategies.exchange import TooFewReplies
@@ -224,7 +225,7 @@ def test_kill_and_resume(train: Train, tmp_path: Path, unseen: dict[str, Any]) -
 def test_faithful_messages_and_workers_give_the_same(train: Train, unseen: dict[str, Any]) -> None:
     changes = {"method": "fedbn", **unseen, SHARES["fedbn"]: True, REFUSED["fedbn"]: "0"}
     handed = train("handed", **changes)
-    for results, grid in (("faithful", LocalGrid(faithful=True)), ("workers", LocalGrid(workers=2))):
+    for results, grid in (("faithful", LocalGrid(faithful=True)), ("workers", WorkersGrid(2))):
         other = train(results, grid=grid, **changes)
         assert (other.hash, other.records) == (handed.hash, handed.records)
 

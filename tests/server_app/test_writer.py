@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from in_process import Outcome, experiment, small
 
-import client_app.app
+import client_app.play
 from client_app.state import digest
 from client_app.tensor_files import WriteFailed
 from fedskew.engines.local import LocalGrid
@@ -49,7 +49,7 @@ def test_an_error_is_raised_when_the_next_is_begun_and_at_the_end() -> None:
 
 
 def test_the_next_round_trains_while_files_are_written(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_round, save, training = client_app.app.train_round, Run.save, threading.Event()
+    train_round, save, training = client_app.play.train_round, Run.save, threading.Event()
 
     def train_and_tell(client: Any, *rest: Any) -> Any:
         if client.round == 2:
@@ -61,7 +61,7 @@ def test_the_next_round_trains_while_files_are_written(train: Train, monkeypatch
         assert not run.folder.rounds_file.exists() or checkpoint.round == 2
         save(run, checkpoint, *rest)
 
-    monkeypatch.setattr(client_app.app, "train_round", train_and_tell)
+    monkeypatch.setattr(client_app.play, "train_round", train_and_tell)
     monkeypatch.setattr(Run, "save", save_later)
     late = train("late", method="fedbn")
     monkeypatch.undo()

@@ -4,50 +4,50 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
-from in_process import Outcome, TamperingGrid, number_of
+from in_process import Outcome
 
+from client_app.play import Answer
+from client_app.play import Outcome as Played
 from fedskew.engines import appended
 from fedskew.engines.local import LocalGrid
-from strategies.exchange import TooFewReplies
+from fedskew.engines.workers import WorkersGrid, chunks
+from strategies.exchange import TRAIN, Request, TooFewReplies
 
 Train = Callable[..., Outcome]
 
 
-class Deadly(TamperingGrid):
-    """Kills (kill -9) a worker that answered in round 1, before round 2 is sent: at once, or after a while."""
+class Deadly(WorkersGrid):
+    """Kills (kill -9) a worker that answered in round 1, before round 2 is asked: at once, or after a while."""
 
     def __init__(self, pause: float) -> None:
-        super().__init__(workers=2)
-        self.pause = pause
-        self.workers_seen: list[int] = []
+        super().__init__(2)
+        self.pause, self.killed, self.seen_later = pause, 0, set[int]()
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        messages = list(messages)
-        if number_of(messages[0]) == 2 and messages[0].metadata.message_type == "train" and len(self.workers_seen) == 2:
-            os.kill(self.workers_seen[0], signal.SIGKILL)
+    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Played]:
+        for client, outcome in super().outcomes(request, clients, timeout):
+            if request.kind == TRAIN:
+                assert isinstance(outcome, Answer)
+                process = int(str(outcome.worker["process"]))
+                if request.task["round"] == 1:
+                    self.killed = process
+                else:
+                    self.seen_later.add(process)
+            yield client, outcome
+        if request.kind == TRAIN and request.task["round"] == 1:
+            os.kill(self.killed, signal.SIGKILL)
             time.sleep(self.pause)
-        return super().push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        for reply in super().pull_messages(message_ids):
-            records = reply.content.config_records
-            self.workers_seen += [
-                int(str(r["process"])) for name, r in records.items() if name in ("0/worker", "1/worker")
-            ]
-            yield reply
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.5])
 def test_worker_that_died_is_replaced(train: Train, caplog: pytest.LogCaptureFixture, pause: float) -> None:
     outcome = train("workers", grid=(grid := Deadly(pause)), method="fedbn", rounds=3)
     assert "a worker process died" in caplog.text
-    assert grid.workers_seen[0] not in grid.workers_seen[2:]
+    assert grid.seen_later and grid.killed not in grid.seen_later
     assert outcome.summary["failures"] == 0
     assert outcome.hash == train("here", method="fedbn", rounds=3).hash
 
@@ -55,16 +55,16 @@ def test_worker_that_died_is_replaced(train: Train, caplog: pytest.LogCaptureFix
 def test_no_reply_in_time(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with pytest.raises(TooFewReplies, match=r"round 1: 0 good replies of 4.*client 0: no reply"):
-        train(grid=LocalGrid(workers=1), timeout=0.001, local_epochs=500)  # longer than one look for replies
+        train(grid=WorkersGrid(1), timeout=0.001, local_epochs=500)  # longer than one look for replies
     assert "no reply after 0.001 s" in caplog.text
 
 
 @pytest.mark.parametrize("call", ["create_message", "set_run"])
 def test_takes_messages_and_gives_replies_alone(call: str) -> None:
     arguments: list[Any] = [[]]
-    with pytest.raises(NotImplementedError, match="only takes messages"):
+    with pytest.raises(NotImplementedError, match="offers nothing else"):
         getattr(LocalGrid(), call)(*arguments)
-    with pytest.raises(NotImplementedError, match="only takes messages"):
+    with pytest.raises(NotImplementedError, match="offers nothing else"):
         _ = LocalGrid().run
 
 
@@ -79,3 +79,18 @@ def test_a_follower_reads_what_was_appended_and_no_line_twice(tmp_path: Path) ->
     assert appended(file, 14) == ([], 4)
     file.write_text("ONE\nfour\n")
     assert appended(file, 4) == (["four"], 9)
+
+
+def test_few_clients_are_a_chunk_each_and_many_share_one_the_longest_first() -> None:
+    assert [*chunks([3, 0, 1], {0: 5, 1: 5, 3: 90}, 2)] == [[3], [0], [1]]
+    assert [*chunks([0, 1, 2], {}, 4)] == [[0], [1], [2]]
+    parts = [*chunks(range(1000), dict.fromkeys(range(1000), 20), 2)]
+    assert [client for part in parts for client in part] == [*range(1000)]
+    sizes = [*map(len, parts)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 125 and sizes[-1] == 1 and len(sizes) < 50
+
+
+def test_a_chunk_is_no_more_than_its_share_of_the_samples() -> None:
+    examples = {client: 1000 // (client + 1) for client in range(100)}
+    for part in chunks(range(100), examples, 2):
+        assert len(part) == 1 or sum(map(examples.__getitem__, part)) <= sum(examples.values()) / 8

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 import fedskew.engines.processes
-from fedskew.engines.local import fork_server
 from fedskew.engines.processes import (
     LAUNCHER,
     OWNER,
@@ -29,6 +28,7 @@ from fedskew.engines.processes import (
     marked,
     note_owner,
 )
+from fedskew.engines.workers import fork_server
 from server_app.lock import FolderBusy
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"

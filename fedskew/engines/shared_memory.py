@@ -1,0 +1,141 @@
+"""Memory that several processes of this machine see, for states.
+
+It has no name anywhere: the kernel takes it back with the last process that holds it, however that one ends, so that
+there is nothing to clean up. What is written into it begins at multiples of 64 bytes, as what torch allocates does: a
+matrix product's last bits depend on that.
+"""
+
+import math
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_app.state import State
+
+SPAN = 2**40
+"""Bytes between the beginnings of two regions: no more than addresses until they are written to."""
+STEP = 2**20
+"""A region is mapped in multiples of so many bytes."""
+ALIGNMENT = 64
+Form = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+"""Name, type and shape of every tensor of a state."""
+Place = tuple[Form, int]
+"""A state's form, and the byte of its region at which it begins."""
+
+
+class SharedMemory:
+    """Regions of memory; one process at a time writes to one, and others then read it. Pickled, it is the same one.
+
+    Regions are taken and freed by the process that made it, which is the one that reads last.
+    """
+
+    def __init__(self, file: int | None = None) -> None:
+        self.file = nameless_file() if file is None else file
+        self.mapped: dict[int, mmap.mmap] = {}
+        self.free: list[int] = []
+        self.taken = 0
+        weakref.finalize(self, os.close, self.file).atexit = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return opened, (DupFd(self.file),)
+
+    def take(self) -> int:
+        """Return a region that nobody uses."""
+        if self.free:
+            return self.free.pop()
+        self.taken += 1
+        return self.taken - 1
+
+    def write(self, region: int, states: Sequence[State]) -> list[Place]:
+        """Write states one after the other, from a region's beginning, and return where they are."""
+        forms, places, end = [form_of(state) for state in states], [], 0
+        for form in forms:
+            places.append((form, end))
+            end += layout(form)[1]
+        flat = self.flat(region, end)
+        for place, state in zip(places, states, strict=True):
+            if state:
+                torch._foreach_copy_(views(flat, *place), list(state.values()))
+        return places
+
+    def read(self, region: int, places: Sequence[Place], frees: bool = False) -> list[dict[str, Tensor]]:
+        """Return the states at places of a region, as they lie there.
+
+        With `frees` the region is free once the last of their tensors is gone; until then it is nobody's to write to.
+        """
+        flat = self.flat(region, max((begin + layout(form)[1] for form, begin in places), default=0), frees)
+        return [
+            dict(zip((name for name, _, _ in form), views(flat, form, begin), strict=True)) for form, begin in places
+        ]
+
+    def flat(self, region: int, size: int, frees: bool = False) -> Mapping[torch.dtype, Tensor]:
+        """Return a region's first `size` bytes at least, as a vector of every type asked for."""
+        size = max(1, math.ceil(size / STEP)) * STEP
+        mapping = self.mapped.get(region)
+        if mapping is None or len(mapping) < size:
+            end = region * SPAN + size
+            if os.fstat(self.file).st_size < end:
+                os.pwrite(self.file, b"\0", end - 1)  # makes the file longer, and never shorter as a truncation might
+            mapping = self.mapped[region] = mmap.mmap(self.file, size, offset=region * SPAN)
+        values = np.frombuffer(mapping, np.uint8)
+        if frees:
+            weakref.finalize(values, self.free.append, region).atexit = False
+        return Vectors(torch.from_numpy(values))
+
+
+class Vectors(dict[torch.dtype, Tensor]):
+    """Bytes as a vector of each type."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.values_B = values
+
+    def __missing__(self, dtype: torch.dtype) -> Tensor:
+        self[dtype] = vector = self.values_B.view(dtype)
+        return vector
+
+
+def opened(file: Any) -> SharedMemory:
+    """Return the memory of a file that another process has passed on."""
+    return SharedMemory(file.detach())
+
+
+def nameless_file() -> int:
+    """Return a file in memory; where the system has none, a temporary one, which has no name either."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("fedskew")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def form_of(state: State) -> Form:
+    """Return a state's form."""
+    return tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
+
+
+@lru_cache(maxsize=256)
+def layout(form: Form) -> tuple[list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]], int]:
+    """Return type, shape, strides and first byte of every tensor of a state, and how many bytes all take."""
+    parts, end = [], 0
+    for _, dtype, shape in form:
+        strides = tuple(math.prod(shape[side + 1 :]) for side in range(len(shape)))
+        parts.append((dtype, shape, strides, end))
+        end += math.ceil(math.prod(shape) * dtype.itemsize / ALIGNMENT) * ALIGNMENT
+    return parts, end
+
+
+def views(flat: Mapping[torch.dtype, Tensor], form: Form, begin: int) -> list[Tensor]:
+    """Return the tensors of a state that begins at a byte."""
+    return [
+        flat[dtype].as_strided(shape, strides, (begin + first) // dtype.itemsize)
+        for dtype, shape, strides, first in layout(form)[0]
+    ]

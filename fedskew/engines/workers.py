@@ -1,0 +1,244 @@
+"""Clients played without a message: in this process, or in worker processes that share memory with it.
+
+What clients are asked stands once in shared memory, and each chunk of clients writes what it answers into a region of
+its own: through the pipes go names and numbers alone.
+"""
+
+import logging
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
+
+from client_app.messages import handing_over
+from client_app.play import Answer, Asked, Known, Outcome, answers
+from client_app.state import State
+from data.text import printable, sentence
+from fedskew.engines.local import Refusing, identify
+from fedskew.engines.processes import clear_leftovers, note_owner
+from fedskew.engines.shared_memory import Place, SharedMemory
+from fedskew.interrupt import held_back
+from strategies.exchange import Direct, Lost, Request
+
+log = logging.getLogger("fedskew")
+UNGUARDED = (
+    "the worker processes end as they begin: Python begins each by importing the script again, so a script calls what "
+    'uses the engine workers below `if __name__ == "__main__":`'
+)
+QUIET = "ignore:resource_tracker"
+"""An option of Python's: what deletes the semaphores of workers that a signal has ended does not complain of them."""
+PARTS = 4
+"""A worker gets one chunk of what is left, by samples, of so many for each."""
+Placed = tuple[int, Answer | str, Sequence[tuple[str, Place]]]
+"""An outcome whose states are in shared memory: client, answer without them or reason, name and place of each state."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What clients are asked, its states in shared memory; pickled once a request."""
+
+    number: int
+    """Of the request: no two are the same bytes."""
+    asked: Asked
+    region: int
+    places: Mapping[str, Place]
+
+
+class WorkersGrid(Refusing, Direct):
+    """Plays clients in worker processes of one thread each, or with workers = 0 in this process, one after the other.
+
+    All give the same results to the bit. To be used as a context manager.
+    """
+
+    def __init__(self, workers: int = 0) -> None:
+        self.workers = workers
+        self.stack = ExitStack()
+        self.pool: ProcessPoolExecutor | None = None
+        self.requests = 0
+
+    def __enter__(self) -> "WorkersGrid":
+        identify()
+        with ExitStack() as stack:
+            stack.enter_context(handing_over())
+            if self.workers:
+                self.start(stack)
+            self.stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+    def start(self, stack: ExitStack) -> None:
+        """Start the workers. Raises RuntimeError where a script has no main guard."""
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(variable, "1")
+        context = fork_server("fedskew.engines.workers")
+        ours, theirs = context.Pipe()
+        self.memory = SharedMemory()
+        self.pool = ProcessPoolExecutor(
+            self.workers, mp_context=context, initializer=begin, initargs=(theirs, self.memory)
+        )
+        stack.callback(self.pool.shutdown, cancel_futures=True)
+        stack.callback(ours.close)  # first: nobody waits for a client that still trains
+        try:
+            self.pool.submit(os.getpid).result()
+        except BrokenProcessPool:
+            raise RuntimeError(UNGUARDED) from None
+
+    def restart(self) -> None:
+        """End the workers with whatever they still do, and start others, with other memory."""
+        self.stack.close()
+        self.__enter__()
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return a node for each worker, or the one that plays every client."""
+        return list(range(1, max(1, self.workers) + 1))
+
+    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Outcome]:
+        """Yield what clients answer. A worker that died is replaced, and who is out is asked once more."""
+        known = {client: request.known(client) for client in clients}
+        if self.pool is None:
+            yield from played_here(request, known)
+            return
+        deadline = time.monotonic() + timeout
+        for last in (False, True):
+            try:
+                for client, outcome in self.from_workers(request, known, deadline - time.monotonic()):
+                    del known[client]
+                    yield client, outcome
+                return
+            except BrokenProcessPool:
+                self.restart()
+                if last:
+                    raise Lost("two worker processes died") from None
+                log.warning("a worker process died and is replaced; its clients are asked again")
+            except futures.TimeoutError:
+                self.restart()
+                log.warning("no reply after %g s", timeout)
+                return
+            except Exception as error:
+                self.restart()
+                raise Lost(printable(sentence(error))) from error
+
+    def from_workers(self, request: Request, known: Mapping[int, Known], timeout: float) -> Iterator[Outcome]:
+        """Yield what workers answer. Raises BrokenProcessPool when one of them died, and TimeoutError."""
+        assert self.pool is not None
+        memory, region = self.memory, self.memory.take()
+        places = dict(zip(request.states, memory.write(region, list(request.states.values())), strict=True))
+        self.requests += 1
+        order = pickle.dumps(Order(self.requests, replace(request.asked, states={}), region, places))
+        regions = {}
+        for chunk in chunks(list(known), request.examples, self.workers):
+            taken = memory.take()
+            regions[self.pool.submit(play, order, {client: known[client] for client in chunk}, taken)] = taken
+        for future in futures.as_completed([*regions], max(0.0, timeout)):
+            yield from placed_back(memory, regions.pop(future), future.result())
+        memory.free.append(region)
+
+
+def played_here(request: Request, known: Mapping[int, Known]) -> Iterator[Outcome]:
+    """Yield what clients answer in this process. Raises Lost for what prevents every client from being played."""
+    try:
+        for client, outcome in answers(request.asked, known):
+            yield client, outcome if isinstance(outcome, str) else replace(outcome, states=laid_out(outcome))
+    except Exception as error:
+        raise Lost(printable(sentence(error))) from error
+
+
+def placed_back(memory: SharedMemory, region: int, outcomes: Sequence[Placed]) -> Iterator[Outcome]:
+    """Yield outcomes with their states as they lie in a region, which is free when the last of them is gone."""
+    states = iter(memory.read(region, [place for *_, named in outcomes for _, place in named], frees=True))
+    for client, outcome, named in outcomes:
+        answered = {name: next(states) for name, _ in named}
+        yield client, outcome if isinstance(outcome, str) else replace(outcome, states=answered)
+
+
+def chunks(clients: Sequence[int], examples: Mapping[int, int], workers: int) -> Iterator[Sequence[int]]:
+    """Yield the clients, sorted by samples, in chunks that a worker plays as one task.
+
+    They become smaller towards the end, so that workers end together; of few clients each is a chunk.
+    """
+    costs = [max(1, examples.get(client, 1)) for client in clients]
+    left, begin = sum(costs), 0
+    while begin < len(clients):
+        end, cost = begin + 1, costs[begin]
+        while end < len(clients) and (cost + costs[end]) * PARTS * workers <= left:
+            cost += costs[end]
+            end += 1
+        yield clients[begin:end]
+        left, begin = left - cost, end
+
+
+def laid_out(answer: Answer) -> dict[str, State]:
+    """Return an answer's states on the CPU, laid out as their shapes say."""
+    return {name: {key: t.cpu().contiguous() for key, t in state.items()} for name, state in answer.states.items()}
+
+
+def fork_server(*preload: str) -> ForkServerContext:
+    """Return the context of worker processes that have imported `preload` once and for all, and that get no signal."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*preload])
+    clear_leftovers()
+    if QUIET not in sys.warnoptions:  # from which both processes take their options
+        sys.warnoptions.append(QUIET)
+    for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first ends a block's hold
+        with held_back():
+            ensure_running()
+    if multiprocessing.parent_process() is None:  # a worker uses the folder of its parent, which outlives it
+        note_owner(Path(get_temp_dir()))
+    return context
+
+
+def end_with(other: Connection | int) -> None:
+    """In a worker: end at once when the other end of a connection is closed, or the process of a sentinel is gone."""
+
+    def watch() -> None:
+        wait([other])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+_memory: SharedMemory
+"""In a worker: what it shares with the process that began it."""
+
+
+def begin(other: Connection, memory: SharedMemory) -> None:
+    """In a worker: take what it needs, and end with the process that began it."""
+    global _memory
+    end_with(other)
+    _memory = memory
+
+
+@lru_cache(maxsize=1)
+def opened(order: bytes) -> Asked:
+    """In a worker: return what clients are asked; its states are as they lie in shared memory."""
+    stated: Order = pickle.loads(order)
+    states = _memory.read(stated.region, list(stated.places.values()))
+    return replace(stated.asked, states=dict(zip(stated.places, states, strict=True)))
+
+
+def play(order: bytes, clients: Mapping[int, Known], region: int) -> list[Placed]:
+    """In a worker: play clients, write what they answer into a region, and return it without that."""
+    outcomes = list(answers(opened(order), clients))
+    states: list[State] = [s for _, answer in outcomes if isinstance(answer, Answer) for s in answer.states.values()]
+    places = iter(_memory.write(region, states))
+    return [
+        (client, answer, ()) if isinstance(answer, str) else
+        (client, replace(answer, states={}), [(name, next(places)) for name in answer.states])
+        for client, answer in outcomes
+    ]  # fmt: skip
