@@ -33,6 +33,7 @@ SUITE = {
     "evaluation": "benchmarks.evaluation",
     "memory": "benchmarks.memory",
     "bfloat16": "benchmarks.bfloat16",
+    "gpu": "benchmarks.gpu",
 }
 """The module of every benchmark, by name."""
 

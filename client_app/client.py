@@ -65,6 +65,11 @@ class Client:
         mass_C = torch.bincount(self.labels_N.cpu(), self.sampling_weights_N.cpu(), self.num_classes)
         return mass_C / mass_C.sum()
 
+    @cached_property
+    def drawn_C(self) -> Tensor:
+        """(C,) float64: samples of each class that an epoch is expected to draw."""
+        return self.effective_prior_C * len(self.samples)
+
     def features(self) -> Tensor:
         """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
         mode = self.model.training
@@ -135,6 +140,10 @@ class Variant(Settings):
     """Whether the variant changes images and refuses inputs that are none."""
     needs_shared: ClassVar[bool] = False
     """Whether the variant would do nothing where no weights are shared."""
+    trains_together: ClassVar[bool] = False
+    """Whether torch.vmap can map `loss_weights` and `gradient_offset` over clients: no branch on a tensor's values, and
+    of the client nothing but start, broadcast, memory, round, num_classes, counts_C, effective_prior_C and drawn_C. A
+    variant that overrides neither needs no word: its other hooks are called client by client."""
     shares_nothing: ClassVar[bool] = False
     """Whether the variant keeps the whole model on the client."""
     upload_setting: ClassVar[str] = ""

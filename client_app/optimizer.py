@@ -44,6 +44,9 @@ class TrainingSettings(Settings):
     precision: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
     """Of local training's passes through the model: float32, or bfloat16 by autocast; all else remains float32."""
 
+    clients_together: Annotated[int, Ge(1)] = 1
+    """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients."""
+
     def agree(self) -> None:
         rule = "contradicts local-steps: set one of the two"
         self.require(not (self.batch_limit and self.local_steps), "batch_limit", rule)
@@ -71,6 +74,14 @@ class SGD:
         self.parameters = list(parameters)
         self.rate, self.momentum, self.weight_decay = rate, momentum, weight_decay
         self.velocity: list[Tensor] = []
+
+    def rows(self, begin: int, end: int) -> "SGD":
+        """Return the optimizer of some of the rows of parameters that are stacked; it moves these very tensors."""
+        if self.momentum and not self.velocity:
+            self.velocity = [torch.zeros_like(weight) for weight in self.parameters]
+        part = SGD((w[begin:end] for w in self.parameters), self.rate, self.momentum, self.weight_decay)
+        part.velocity = [velocity[begin:end] for velocity in self.velocity]
+        return part
 
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor]) -> None:

@@ -3,6 +3,7 @@
 One client that fails answers with an error of its own and does not cost the others their work.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from client_app.client import Client, Report
 from client_app.memory import forget_all_but, recall, remember
 from client_app.player import Player, player_of
 from client_app.policy import QUESTION, READY
@@ -22,6 +24,7 @@ from client_app.state import State
 from client_app.training import train_round
 
 Record = TypeVar("Record")
+log = logging.getLogger("fedskew")
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
 
 def answers(asked: Asked, clients: Mapping[int, Known]) -> Iterator[Outcome]:
     """Play clients, one after the other, and yield what each of them answers."""
-    play, sites = {"train": train, "evaluate": evaluate, "query": query}[asked.kind](asked), installed()
+    play, sites = {"train": train, "evaluate": evaluate, "query": query}[asked.kind](asked, clients), installed()
     for number, known in clients.items():
         repeat_to_the_bit(sites[number].threads if number in sites else 1)
         try:
@@ -98,20 +101,32 @@ def answers(asked: Asked, clients: Mapping[int, Known]) -> Iterator[Outcome]:
     repeat_to_the_bit()  # in a rehearsal the server computes in this process as well
 
 
-def train(asked: Asked) -> Play:
-    """Return what trains a client for one round."""
+def train(asked: Asked, clients: Mapping[int, Known]) -> Play:
+    """Return what trains a client for one round; those that can train together have done so already."""
     shared, broadcast, round = asked.states["model"], asked.named("broadcast"), int(str(asked.task["round"]))
 
-    def play(player: Player, number: int, known: Known) -> Answer:
+    def begin(player: Player, number: int, known: Known) -> Client:
         folder = player.memory_folder(number)
         memory = known.recall(folder)
         forget_all_but(folder, known.round)
-        client = player.client(number, round, shared, broadcast, memory, asked.node_config)
-        began = time.perf_counter()
-        report = train_round(client, player.assignment.variants, player.assignment.training)
+        return player.client(number, round, shared, broadcast, memory, asked.node_config, load=False)
+
+    reports = trained_together(asked, clients, begin)
+
+    def play(player: Player, number: int, known: Known) -> Answer:
+        if number in reports:
+            report, seconds = reports.pop(number)
+            if isinstance(report, Exception):
+                raise report
+        else:
+            client = begin(player, number, known)
+            began = time.perf_counter()
+            player.load(client)
+            report = train_round(client, player.assignment.variants, player.assignment.training)
+            seconds = time.perf_counter() - began
         if player.policy is not None:
             player.policy.check_update(shared, report)
-        digests = {**player.digests, "memory": remember(folder, round, report.memory)}
+        digests = {**player.digests, "memory": remember(player.memory_folder(number), round, report.memory)}
         return Answer(
             {"model": report.shared, **{f"upload/{name}": state for name, state in report.uploads.items()}},
             {
@@ -120,7 +135,7 @@ def train(asked: Asked) -> Play:
                 "steps": report.trained.steps,
                 "coefficient-sum": report.trained.coefficient_sum,
                 "remembers": int(bool(report.memory)),
-                "seconds": time.perf_counter() - began,
+                "seconds": seconds,
             },
             {} if player.policy is not None else worker(player),
             {kind: code for kind, code in digests.items() if code},
@@ -129,7 +144,30 @@ def train(asked: Asked) -> Play:
     return play
 
 
-def evaluate(asked: Asked) -> Play:
+def trained_together(
+    asked: Asked, clients: Mapping[int, Known], begin: Callable[[Player, int, Known], Client]
+) -> dict[int, tuple[Report | Exception, float]]:
+    """Return what training made of the clients, and its seconds; nothing where they train one by one."""
+    members, reports = list[Client](), dict[int, tuple[Report | Exception, float]]()
+    try:
+        if installed() or len(clients) < 2:
+            return {}
+        player = player_of(asked.assignment, next(iter(clients)))
+        if player.assignment.training.clients_together == 1 or player.together.obstacle:
+            return {}
+        repeat_to_the_bit()
+        for number, known in clients.items():
+            try:
+                members.append(begin(player, number, known))
+            except Exception as error:
+                reports[number] = error, 0.0
+        reports |= {client.id: (report, seconds) for client, report, seconds in player.together.train(members)}
+    except Exception as error:  # whatever is wrong is each client's own when it trains alone
+        log.warning("clients train one by one: %s", error)
+    return reports
+
+
+def evaluate(asked: Asked, clients: Mapping[int, Known]) -> Play:
     """Return what measures every deployed model, with each client's private tensors, on that client's test set."""
     deployed = asked.named("deployed")
 
@@ -152,7 +190,7 @@ def evaluate(asked: Asked) -> Play:
     return play
 
 
-def query(asked: Asked) -> Play:
+def query(asked: Asked, clients: Mapping[int, Known]) -> Play:
     """Return what answers a question about a client."""
     shared, question = asked.states["model"], str(asked.task["question"])
 

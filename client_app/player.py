@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 
 from client_app.assignment import Assignment
@@ -14,6 +15,7 @@ from client_app.policy import Policy
 from client_app.process import choose_device, code_version
 from client_app.site import DataChanged, NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
+from client_app.together import Together
 from client_app.training import private_names
 from data import DataError, Federation, Samples, federate
 from data.site_view import SiteView
@@ -91,13 +93,16 @@ class Player:
         broadcast: Mapping[str, State],
         memory: Mapping[str, State],
         node_config: Mapping[str, object] | None = None,
+        load: bool = True,
     ) -> Client:
-        """Return client number `client` at the start of `round`. Raises LookupError for one that does not exist."""
+        """Return client number `client` at the start of `round`, its weights in the player's model unless not `load`.
+
+        Raises LookupError for one that does not exist.
+        """
         self.check_number(client)
         if content := self.digests.get("data"):
             keep(self.run_folder, content)
-        self.model.load(self.whole(shared, memory))
-        return Client(
+        member = Client(
             id=client,
             model=self.model,
             samples=self.federation.train(client, self.device),
@@ -109,6 +114,23 @@ class Player:
             seed=seed_of(self.assignment.seed, round, client),
             node_config=node_config or {},
         )
+        if load:
+            self.load(member)
+        return member
+
+    def load(self, client: Client) -> None:
+        """Give the player's model the weights that a client receives."""
+        self.model.load(self.state_of(client))
+
+    def state_of(self, client: Client) -> State:
+        """Return the model's state as a client receives it."""
+        return self.whole(client.start, client.memory)
+
+    @cached_property
+    def together(self) -> Together:
+        """How this process trains several clients in one pass."""
+        work, shape = self.assignment, self.federation.dataset.shape
+        return Together(self.model, shape, work.variants, work.training, self.state_of)
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return every variant's answer to `question`."""

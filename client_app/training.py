@@ -1,7 +1,7 @@
 """The one training loop: what every method runs on a client."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 
 import torch
@@ -11,6 +11,83 @@ from torch import Tensor, nn
 from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
 from client_app.optimizer import SGD, TrainingSettings, clip, coefficient_sum
 from client_app.state import State, copy, seed_global
+
+
+@dataclass(frozen=True)
+class Task:
+    """A client's training in one round as its variants make it: what one client and many together have in common."""
+
+    client: Client
+    """With the sampling weights in force."""
+    variants: Sequence[Variant]
+    """In the order of their names."""
+    settings: TrainingSettings
+    offset: Tensor | None
+    """The sum of the logit offsets, (C,) or (C, C)."""
+
+    def overriding(self, hook: str) -> list[Variant]:
+        """Return the variants that have a hook of their own."""
+        return [variant for variant in self.variants if overrides(variant, hook)]
+
+    def loss(self, indices_B: Tensor, weights_B: Tensor | None = None, draws: torch.Generator | None = None) -> Tensor:
+        """Return the combined training loss, as `Loss`; with `draws` the images are augmented."""
+        inputs_B, labels_B = self.client.samples.batch(indices_B, draws), self.client.labels_N[indices_B]
+        with self.precision(inputs_B):
+            logits_BC = self.client.model(inputs_B)
+        losses_B = self.losses(logits_BC, labels_B)
+        return losses_B.mean() if weights_B is None else (losses_B * weights_B.to(losses_B)).mean()
+
+    def precision(self, inputs_B: Tensor) -> torch.autocast:
+        """Return the context of a pass through the model."""
+        return torch.autocast(inputs_B.device.type, torch.bfloat16, self.settings.precision == "bfloat16")
+
+    def losses(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return (B,): what the samples' logits cost, with all offsets and weights."""
+        logits_BC = logits_BC.to(self.client.model.head.weight)  # what follows is in the weights' own precision
+        if self.offset is not None:
+            logits_BC = logits_BC + (self.offset[labels_B] if self.offset.dim() == 2 else self.offset)
+        losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
+        for variant in self.overriding("loss_weights"):
+            losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
+        return losses_B
+
+    def corrected(self, gradients: Sequence[Tensor], parameters: State) -> Sequence[Tensor]:
+        """Return the parameters' gradients with all offsets."""
+        for variant in self.overriding("gradient_offset"):
+            terms = [variant.gradient_offset(self.client, name, weight) for name, weight in parameters.items()]
+            gradients = [g if term is None else g + term for g, term in zip(gradients, terms, strict=True)]
+        return gradients
+
+    def before(self) -> dict[str, Contribution]:
+        """Return what the variants contribute of the model as received, which every one of them sees in eval mode."""
+        beginning = self.overriding("before")
+        if beginning:
+            self.client.model.eval()
+        return {variant.name: variant.before(self.client, self.loss) for variant in beginning}
+
+    def report(self, before: dict[str, Contribution], steps: int, loss: float, state: State) -> Report:
+        """Return what is sent and kept after training to `state`."""
+        rate = self.settings.rate(self.client.round)
+        trained = Trained(
+            steps, coefficient_sum(steps, self.settings.momentum, total_pull(self.variants) * rate), rate, state
+        )
+        after = {variant.name: variant.after(self.client, trained) for variant in self.variants}
+        private = private_names(self.client.model, self.variants)
+        return Report(
+            examples=len(self.client.samples),
+            loss=loss,
+            trained=trained,
+            shared={name: tensor for name, tensor in state.items() if name not in private},
+            uploads=merged("upload", before, after),
+            memory=merged("memory", before, after) | kept_private(state, private),
+        )
+
+
+def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Task:
+    """Return the client's task. Raises ValueError when two variants want to sample."""
+    variants = sorted(variants, key=lambda variant: variant.name)
+    client = with_sampler(client, variants)
+    return Task(client, variants, settings, total_offset(client, variants))
 
 
 def train_round(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
@@ -23,29 +100,9 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
     Raises ValueError when two variants want to sample, or contribute under one name.
     """
-    variants = sorted(variants, key=lambda variant: variant.name)
-    client = with_sampler(client, variants)
-    offset = total_offset(client, variants)
-    weighting = [variant for variant in variants if overrides(variant, "loss_weights")]
-    correcting = [variant for variant in variants if overrides(variant, "gradient_offset")]
-    parameters = client.model.trained
-
-    def loss(indices_B: Tensor, weights_B: Tensor | None = None, draws: torch.Generator | None = None) -> Tensor:
-        inputs_B, labels_B = client.samples.batch(indices_B, draws), client.labels_N[indices_B]
-        with torch.autocast(inputs_B.device.type, torch.bfloat16, settings.precision == "bfloat16"):
-            logits_BC = client.model(inputs_B)
-        logits_BC = logits_BC.to(client.model.head.weight)  # what follows is in the weights' own precision
-        if offset is not None:
-            logits_BC = logits_BC + (offset[labels_B] if offset.dim() == 2 else offset)
-        losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
-        for variant in weighting:
-            losses_B = losses_B * variant.loss_weights(client, logits_BC, labels_B)
-        return losses_B.mean() if weights_B is None else (losses_B * weights_B.to(losses_B)).mean()
-
-    beginning = [variant for variant in variants if overrides(variant, "before")]
-    if beginning:
-        client.model.eval()  # whatever this process did last, `before` sees the model in one mode
-    before = {variant.name: variant.before(client, loss) for variant in beginning}
+    task = task_of(client, variants, settings)
+    client, parameters = task.client, task.client.model.trained
+    before = task.before()
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
@@ -54,27 +111,13 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     steps, total = 0, torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
     draws = client.generator("augmentation")  # in training steps alone: no hook sees an augmented image
     for indices_B in batches(client, settings):
-        value = loss(indices_B, draws=draws)
-        gradients = torch.autograd.grad(value, list(parameters.values()))
+        value = task.loss(indices_B, draws=draws)
+        gradients: Sequence[Tensor] = torch.autograd.grad(value, list(parameters.values()))
         with torch.no_grad():
-            for variant in correcting:
-                terms = [variant.gradient_offset(client, name, weight) for name, weight in parameters.items()]
-                gradients = tuple(g if term is None else g + term for g, term in zip(gradients, terms, strict=True))
+            gradients = task.corrected(gradients, parameters)
         optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
         steps, total = steps + 1, total + value.detach()  # left on the device: nothing waits for a number here
-
-    norm = coefficient_sum(steps, settings.momentum, total_pull(variants) * optimizer.rate)
-    trained = Trained(steps, norm, optimizer.rate, copy(client.model.tensors))
-    after = {variant.name: variant.after(client, trained) for variant in variants}
-    private = private_names(client.model, variants)
-    return Report(
-        examples=len(client.samples),
-        loss=total.item() / steps,
-        trained=trained,
-        shared={name: tensor for name, tensor in trained.state.items() if name not in private},
-        uploads=merged("upload", before, after),
-        memory=merged("memory", before, after) | kept_private(trained.state, private),
-    )
+    return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
 
 
 def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
@@ -103,12 +146,13 @@ def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
     An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
     """
     generator, size, weights_N = client.generator("batches"), len(client.samples), client.sampling_weights_N
+    weights_N = None if weights_N is None else weights_N.cpu()
 
     def epoch() -> list[Tensor]:
         if weights_N is None:
             order = torch.randperm(size, generator=generator)
         else:
-            order = torch.multinomial(weights_N.cpu(), size, replacement=True, generator=generator)
+            order = torch.multinomial(weights_N, size, replacement=True, generator=generator)
         return mini_batches(order.to(client.labels_N.device), settings.batch_size)[: settings.batch_limit or None]
 
     epochs = (epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs)))

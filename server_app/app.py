@@ -33,7 +33,7 @@ from server_app.run_settings import RunSettings
 from server_app.selection import summarize
 from server_app.settings import parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
-from server_app.strategy import model_of, strategy_of
+from server_app.strategy import how_together, model_of, strategy_of
 from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
 from server_app.unseen_site import study
@@ -119,6 +119,8 @@ class Run:
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.settings.agreement is not None:
             ask_sites(self.strategy, self.grid, self.settings.agreement, self.settings.general.method, self.tell)
+        if together := how_together(self.settings, self.model):
+            self.tell(f"clients-together = {self.settings.training.clients_together}: {together}")
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
         with self.writer:
             if ask_class_prior(self.strategy, self.grid):
@@ -137,6 +139,7 @@ class Run:
             "rounds": rounds,
             "models": summarize(records),
             **({} if unseen is None else {"unseen": to_json(unseen)}),
+            **({"clients-together": together} if together else {}),
             "failures": sum(record.failed for record in records),
             "hash": self.hashes(),
             "partition-hash": self.federation.hash,

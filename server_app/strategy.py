@@ -5,6 +5,7 @@ from functools import partial
 
 from client_app.models import Classifier, build
 from client_app.player import initial_seed
+from client_app.together import obstacle
 from data import Federation
 from server_app.run_settings import RunSettings
 from strategies.directory import SiteNodes
@@ -36,3 +37,13 @@ def strategy_of(settings: RunSettings, federation: Federation, model: Classifier
         device=device,
         directory=None if agreement is None else SiteNodes(agreement),
     )
+
+
+def how_together(settings: RunSettings, model: Classifier) -> str:
+    """Return what becomes of clients-together; an empty sentence where it is not set."""
+    if settings.training.clients_together == 1:
+        return ""
+    if settings.agreement is not None:
+        return "one by one: a site is one client"
+    reason = obstacle(model, settings.input_shape, settings.variants)
+    return f"one by one: {reason}" if reason else "in one pass"

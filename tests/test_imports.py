@@ -112,8 +112,8 @@ def lines(*patterns: str) -> int:
 
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
-    assert lines("server_app/*") <= 3050
-    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6320
+    assert lines("server_app/*") <= 3060
+    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6730
     assert lines("site_agent/*") <= 1420
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10280
     assert lines("fedskew/federation/*") <= 1080

@@ -57,7 +57,7 @@ class PriorCorrection(Variant):
 
     def local_prior(self, client: Client) -> Tensor:
         """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""
-        counts_C = client.effective_prior_C * len(client.samples) + self.smoothing
+        counts_C = client.drawn_C + self.smoothing
         return counts_C / counts_C.sum()
 
     def global_prior(self, client: Client) -> Tensor:

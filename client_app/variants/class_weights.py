@@ -18,6 +18,7 @@ class ClassWeights(Variant):
 
     name: ClassVar[str] = "class-weights"
     corrects_prior: ClassVar[bool] = True
+    trains_together: ClassVar[bool] = True
 
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         return client.broadcast[self.name]["weights"].to(logits_BC)[labels_B]

@@ -31,6 +31,7 @@ class ControlVariates(Variant):
 
     name: ClassVar[str] = "control-variates"
     needs_shared: ClassVar[bool] = True
+    trains_together: ClassVar[bool] = True
 
     option: Annotated[str, OneOf("I", "II")] = "II"
     """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""

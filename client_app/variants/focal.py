@@ -21,6 +21,7 @@ class Focal(Variant):
     """
 
     name: ClassVar[str] = "focal"
+    trains_together: ClassVar[bool] = True
 
     gamma: Annotated[float, Ge(0)] = 2.0
     """Focus: 0 is cross-entropy; the larger, the less the easy samples count."""

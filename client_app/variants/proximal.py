@@ -18,6 +18,7 @@ class Proximal(Variant):
 
     name: ClassVar[str] = "proximal"
     needs_shared: ClassVar[bool] = True
+    trains_together: ClassVar[bool] = True
 
     mu: Annotated[float, Ge(0)] = 0.01
     """Strength of the pull."""

@@ -18,6 +18,7 @@ class Reweighting(PriorCorrection):
     """
 
     name: ClassVar[str] = "reweighting"
+    trains_together: ClassVar[bool] = True
 
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         weights_C = self.global_prior(client) / self.local_prior(client)  # w_ik = P(k) / P_i(k)

@@ -23,6 +23,8 @@ PROCESS = 100 * 2**20
 """Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""
 MODELS = 8
 """Copies of the model that server and client hold at a time: shared, start, scratchpad, gradients, momentum, ..."""
+STACKED = 4
+"""Copies of the model that every further client of a pass takes: weights, gradients, momentum, directions."""
 ALIVE = 3
 """Layers' outputs that are there at a time in evaluation; in training all are."""
 FILES = 4
@@ -39,8 +41,9 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     model, shape = model_of(settings), settings.input_shape
     largest, every = output_bytes(settings.general.model, shape, settings.data.num_classes, settings.model)
     evaluated = INFERENCE_BATCH[device_of(settings)]
-    need = PROCESS + MODELS * size(model.state_dict())
-    need += max(evaluated * ALIVE * largest, settings.training.batch_size * every)
+    together = min(settings.training.clients_together, participants(settings))
+    need = PROCESS + (MODELS + STACKED * (together - 1)) * size(model.state_dict())
+    need += max(evaluated * ALIVE * largest, together * settings.training.batch_size * every)
     need += sum(part.memory_bytes(model) for part in parts_of(settings))
     if sizes is None:
         return need

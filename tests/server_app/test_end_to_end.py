@@ -197,3 +197,14 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
         best = numbers["best-validation"]
         assert best["round"] == 1 + on_validation.index(max(on_validation))
         assert best["balanced-accuracy"] == records[best["round"] - 1]["models"][name]["balanced-accuracy"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox+fedshift+iwds+fedbn"])
+def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(method: str, tmp_path: Path) -> None:
+    single = experiment(tmp_path, method=method, rounds=1)
+    both = [experiment(tmp_path, LocalGrid(w), method=method, rounds=1, clients_together=2) for w in (0,)]
+    assert single.summary["run"] != both[0].summary["run"] and "clients-together" not in single.summary
+    assert both[0].summary["clients-together"] == "in one pass" and "clients-together = 2: in one pass" in both[0].lines
+    assert both[0].records[0]["loss"] == pytest.approx(single.records[0]["loss"], rel=1e-5)
+    pairs = zip(both[0].records[0]["updates"], single.records[0]["updates"], strict=True)
+    assert all(left["norm"] == pytest.approx(right["norm"], rel=1e-4) for left, right in pairs)

@@ -1,0 +1,271 @@
+"""Clients together: what `training.train_round` does to one client, done to K of them stacked.
+
+The pass through the model, the variants' weights of losses and their offsets of gradients are mapped over the clients
+by torch.vmap. All else, batches, draws of augmentation, `before`, `after` and reports, is made client by client, by the
+very code that trains one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from client_app.client import Client, Contribution, Report, Variant, overrides
+from client_app.models.classifier import Classifier
+from client_app.optimizer import SGD, TrainingSettings, clip
+from client_app.state import State, copy, split_prefix
+from client_app.training import Task, batches, task_of, train_round
+from data import Samples
+from data.text import sentence
+
+log = logging.getLogger("fedskew")
+COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
+"""What a variant may ask of a client's labels while several train."""
+Outcome = tuple[Client, Report | Exception, float]
+"""A client, what it sends and keeps or why it cannot, and the seconds of its work."""
+
+
+class Together:
+    """Trains the clients of one process, up to clients-together of them in one pass."""
+
+    def __init__(
+        self,
+        model: Classifier,
+        shape: tuple[int, ...],
+        variants: Sequence[Variant],
+        settings: TrainingSettings,
+        state_of: Callable[[Client], State],
+    ) -> None:
+        self.model, self.variants, self.settings, self.state_of = model, variants, settings, state_of
+        self.obstacle = obstacle(model, shape, variants)
+        self.mixing = not self.obstacle and mixes(model, shape)
+        """Whether a sample's result depends on the others of its batch, so that no batch can be filled up."""
+
+    def train(self, clients: Sequence[Client]) -> Iterator[Outcome]:
+        """Yield every client's outcome, those of a pass one after the other."""
+        groups: dict[object, list[Task]] = {}
+        for client in sorted(clients, key=lambda client: -len(client.samples)):  # batches of a pass are then alike
+            try:
+                task = task_of(client, self.variants, self.settings)
+            except Exception as error:
+                yield client, error, 0.0
+            else:
+                groups.setdefault(self.kind(task), []).append(task)
+        for tasks in groups.values():
+            for first in range(0, len(tasks), self.settings.clients_together):
+                yield from self.attempt(tasks[first : first + self.settings.clients_together])
+
+    def kind(self, task: Task) -> object:
+        """Return what clients must have in common to be stacked; of one example with batch norm, nothing."""
+        client = task.client
+        if self.mixing and len(client.samples) == 1:
+            return client.id
+        shapes = {name: tuple(tensor.shape) for name, tensor in facts_of(task).items()}
+        return tuple(sorted(shapes.items()))
+
+    def attempt(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Yield the outcomes of one pass; where it fails, as for lack of memory, those of its two halves."""
+        began = time.perf_counter()
+        if len(tasks) == 1:
+            client = tasks[0].client
+            outcome: Report | Exception
+            try:
+                client.model.load_state_dict(self.state_of(client))
+                outcome = train_round(client, self.variants, self.settings)
+            except Exception as error:
+                outcome = error
+            yield client, outcome, time.perf_counter() - began
+            return
+        try:
+            reports = train_stacked(tasks, [self.state_of(task.client) for task in tasks], self.mixing)
+        except Exception as error:
+            log.warning("%d clients cannot train together, their halves are tried: %s", len(tasks), error)
+        else:
+            seconds = (time.perf_counter() - began) / len(tasks)
+            yield from ((task.client, report, seconds) for task, report in zip(tasks, reports, strict=True))
+            return
+        torch.cuda.empty_cache()  # out here, where the error holds no tensor any more
+        for half in (tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]):
+            yield from self.attempt(half)
+
+
+def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) -> list[Report]:
+    """Train clients in one pass and return their reports. The model's own weights may be any afterwards.
+
+    The tasks, of one kind, are sorted by samples, the most first, so that those with steps left are always the first.
+    """
+    model, settings, round = tasks[0].client.model, tasks[0].settings, tasks[0].client.round
+    before = [contributions(task, state) for task, state in zip(tasks, states, strict=True)]
+    model.train()
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    stacked = {n: torch.stack([state[n] for state in states]) for n in states[0] if n not in frozen}
+    weights = {name: stacked[name] for name in model.trained}
+    rest = {name: tensor for name, tensor in stacked.items() if name not in weights}
+    about = stack([facts_of(task) for task in tasks])
+    optimizer = SGD(weights.values(), settings.rate(round), settings.momentum, settings.weight_decay)
+    source, plans = Source([task.client for task in tasks]), [list(batches(task.client, settings)) for task in tasks]
+    totals_K = torch.zeros(len(tasks), dtype=torch.float64, device=source.device)
+    value = partial(mean_loss, tasks[0], {name: states[0][name] for name in frozen})
+    for step in range(len(plans[0])):
+        sizes = [len(plan[step]) for plan in plans if step < len(plan)]
+        for begin, end in runs(sizes) if mixing else [(0, len(sizes))]:
+            part, rows = optimizer.rows(begin, end), partial(rows_of, begin=begin, end=end)
+            parameters = dict(zip(weights, (weight.requires_grad_() for weight in part.parameters), strict=True))
+            batch = source.batch(begin, [plan[step] for plan in plans[begin:end]])
+            values_K = torch.vmap(value)(parameters, rows(rest), rows(about), *batch)
+            gradients: Sequence[Tensor] = torch.autograd.grad(values_K.sum(), list(parameters.values()))
+            with torch.no_grad():
+                if tasks[0].overriding("gradient_offset"):
+                    gradients = torch.vmap(partial(corrected, tasks[0]))(gradients, parameters, rows(about))
+                if settings.clip_norm:
+                    gradients = torch.vmap(partial(clip, largest=settings.clip_norm))(gradients)
+                part.step(gradients)
+                totals_K[begin:end] += values_K.detach()
+    columns = {n: [states[0][n]] * len(tasks) if n in frozen else stacked[n].unbind() for n in model.state_dict()}
+    losses = [total / len(plan) for total, plan in zip(totals_K.tolist(), plans, strict=True)]
+    return [
+        reported(task, before[k], len(plans[k]), losses[k], {name: column[k] for name, column in columns.items()})
+        for k, task in enumerate(tasks)
+    ]
+
+
+def contributions(task: Task, state: State) -> dict[str, Contribution]:
+    """Return what a client's variants contribute before training; the model is loaded where one looks at it."""
+    if not task.overriding("before"):
+        return {}
+    task.client.model.load_state_dict(state)
+    return task.before()
+
+
+def reported(task: Task, before: dict[str, Contribution], steps: int, loss: float, state: State) -> Report:
+    """Return a client's report; the model is loaded where a variant may look at it."""
+    if task.overriding("after"):
+        task.client.model.load_state_dict(state)
+    return task.report(before, steps, loss, state)
+
+
+def mean_loss(
+    task: Task,
+    frozen: State,
+    weights: State,
+    rest: State,
+    about: State,
+    inputs_B: Tensor,
+    labels_B: Tensor,
+    share_B: Tensor,
+) -> Tensor:
+    """Return () a client's mean loss over the samples whose share is not 0."""
+    with task.precision(inputs_B):
+        logits_BC = torch.func.functional_call(task.client.model, {**weights, **rest, **frozen}, (inputs_B,))
+    return (seen(task, about).losses(logits_BC, labels_B) * share_B).sum()
+
+
+def corrected(task: Task, gradients: Sequence[Tensor], parameters: State, about: State) -> list[Tensor]:
+    """Return a client's gradients with all offsets."""
+    return list(seen(task, about).corrected(gradients, parameters))
+
+
+def facts_of(task: Task) -> State:
+    """Return what of a client the loss and the offsets of gradients depend on, beside what all have in common."""
+    facts = {} if task.offset is None else {"offset": task.offset}
+    if task.overriding("loss_weights") or task.overriding("gradient_offset"):
+        facts |= {name: getattr(task.client, name) for name in COUNTS}
+        memory = {name: state for name, state in task.client.memory.items() if name != "private"}  # in the weights
+        facts |= {f"memory/{part}/{name}": t for part, state in memory.items() for name, t in state.items()}
+    return facts
+
+
+def seen(task: Task, about: State) -> Task:
+    """Return the task of the client that these facts are of, as its variants see it; it has no samples and no name."""
+    if not about:
+        return task
+    facts = split_prefix({name if "/" in name else f"client/{name}": tensor for name, tensor in about.items()})
+    client = replace(task.client, id=-1, seed=-1, samples=None, memory=split_prefix(facts.get("memory", {})))  # type: ignore[arg-type]
+    vars(client).update({name: tensor for name, tensor in facts["client"].items() if name != "offset"})
+    return replace(task, client=client, offset=facts["client"].get("offset"))
+
+
+def stack(states: Sequence[State]) -> dict[str, Tensor]:
+    """Return the states' tensors, stacked by name."""
+    return {name: torch.stack([state[name] for state in states]) for name in states[0]}
+
+
+def rows_of(state: State, begin: int, end: int) -> dict[str, Tensor]:
+    """Return some of the rows of every tensor."""
+    return {name: tensor[begin:end] for name, tensor in state.items()}
+
+
+def runs(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where clients with batches of one size follow each other: begins and ends."""
+    edges = [place for place in range(1, len(sizes)) if sizes[place] != sizes[place - 1]]
+    return list(zip([0, *edges], [*edges, len(sizes)], strict=True))
+
+
+class Source:
+    """Batches of several clients, each filled up to the largest with one of its samples that counts nothing."""
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        self.clients, samples = clients, [client.samples for client in clients]
+        self.device = samples[0].labels_N.device
+        self.draws = [client.generator("augmentation") for client in clients]
+        inputs = [part.inputs_N for part in samples if isinstance(part.inputs_N, Tensor)]
+        alike = len(inputs) == len(samples) and len({tensor.dtype for tensor in inputs}) == 1
+        self.joined: Samples | None = None
+        """All clients' samples as one, where nothing is drawn and nothing decoded."""
+        if alike and samples[0].augmentation == "none":
+            labels = torch.cat([part.labels_N for part in samples])
+            self.joined = replace(samples[0], inputs_N=torch.cat(inputs), labels_N=labels, groups_N=None)
+        sizes = torch.tensor([0, *(len(part) for part in samples)])
+        self.firsts_K = sizes.cumsum(0)[:-1].to(self.device)
+
+    def batch(self, begin: int, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs (K, B, ...), labels (K, B) and each sample's share (K, B) of its client's mean loss."""
+        index_KB = pad_sequence([*indices], batch_first=True, padding_value=-1)
+        there_KB = index_KB >= 0
+        index_KB = torch.where(there_KB, index_KB, index_KB[:, :1])  # a label that the client holds
+        share_KB = there_KB / there_KB.sum(1, keepdim=True)
+        if self.joined is not None:
+            flat = (index_KB + self.firsts_K[begin : begin + len(indices), None]).flatten()
+            inputs, labels = self.joined.batch(flat), self.joined.labels_N[flat]
+            return inputs.view(*index_KB.shape, *inputs.shape[1:]), labels.view_as(index_KB), share_KB
+        members = list(zip(self.clients[begin:], self.draws[begin:], indices, strict=False))
+        labels_KB = torch.stack([c.labels_N[row] for (c, _, _), row in zip(members, index_KB, strict=True)])
+        inputs_KB = pad_sequence([c.samples.batch(index, draws) for c, draws, index in members], batch_first=True)
+        return inputs_KB, labels_KB, share_KB
+
+
+def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Variant]) -> str:
+    """Return why clients cannot train together, or an empty sentence; the model is tried on samples of zeros."""
+    for variant in variants:
+        mapped = overrides(variant, "loss_weights") or overrides(variant, "gradient_offset")
+        if mapped and not variant.trains_together:
+            return f"{variant.name} does not say that it can (trains_together)"
+    if len(dict(model.named_parameters(remove_duplicate=False))) > len(dict(model.named_parameters())):
+        return "two parts of the model share a parameter"
+    state = {name: torch.stack([tensor.detach()] * 2) for name, tensor in model.state_dict().items()}
+    mode = model.training
+    model.train()
+    try:
+        call = partial(torch.func.functional_call, model)
+        torch.vmap(call)(state, torch.zeros(2, 3, *shape, device=model.head.weight.device))
+    except Exception as error:
+        drawing = "randomness" in str(error)  # torch's words for dropout and its like
+        return "the model draws at random in training, as dropout does" if drawing else f"the model: {sentence(error)}"
+    finally:
+        model.train(mode)
+    return ""
+
+
+def mixes(model: Classifier, shape: tuple[int, ...]) -> bool:
+    """Return whether a sample's logits in training depend on the other samples of its batch, as with batch norm."""
+    inputs_B = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)).to(model.head.weight.device)
+    mode = model.training
+    model.train()
+    logits_BC = torch.func.functional_call(model, copy(model.state_dict()), inputs_B.requires_grad_())
+    model.train(mode)
+    return bool(torch.autograd.grad(logits_BC[0].sum(), inputs_B)[0][1:].any())
