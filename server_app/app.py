@@ -179,12 +179,14 @@ class Run:
     def save(
         self, checkpoint: Checkpoint, record: RoundRecord | None = None, moved: Callable[[], Sequence[Movement]] = tuple
     ) -> None:
-        """Write a round's record, then its checkpoint: a record without checkpoint is cut on resume."""
+        """Write a round's record, then its checkpoint, and tell of it: a record without checkpoint is cut on resume."""
         if record is not None:
             record = replace(record, updates=moved()).shortened()
             self.folder.add_round(record)
             self.tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
+        if record is not None:
+            self.tell(record.line)
 
     def lap(self) -> float:
         """Return the seconds since the last call: a round with everything that belongs to it."""
@@ -225,7 +227,6 @@ class Run:
         record = replace(record, line=line_of(record, self.settings) + hint)
         self.writer.begin(partial(self.save, self.checkpoint(), record, last.movements))
         self.strategy.last = replace(last, movements=tuple)  # the updates go once they are recorded
-        self.tell(record.line)
 
     @property
     def evaluated_by_clients(self) -> bool:

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,8 @@ def training(rounds: Strategy, grid: Any) -> Made:
     exchange = rounds.ask(grid, rounds.sample(number), rounds.training_request())
     rounds.finish_round(exchange)
     last = rounds.last
-    json.dumps(to_json(last), allow_nan=False)  # all of it can be recorded
+    whole = replace(last, movements=last.movements())  # type: ignore[arg-type]
+    json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
     assert all(len(stray) < 20_000 and stray.isprintable() for stray in last.strays)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
     return exchange.failures, states, [last.loss, last.metrics, sorted(rounds.memory_rounds.items())]

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from fedskew.engines.local import LocalGrid, identify
 from strategies.exchange import Exchange, Request
-from strategies.replies import SUPERLINK, between_sites, replies
+from strategies.replies import SUPERLINK, Folding, replies
 
 LONG = "\x1b[2J" * 10**6
 
@@ -122,7 +122,7 @@ def test_between_sites_all_messages_share_the_record_of_their_states() -> None:
     request = Request("train", {"round": 1}, {"model": {"w": torch.ones(2)}, "broadcast/x": {}}, "{}", {})
     grid = LocalGrid()
     sent = request.messages({5: [0], 6: [1]})
-    between_sites(grid).push_messages(sent)
+    Folding(grid).push_messages(sent)
     assert all(list(message.content) == [FOLDED, "task"] for message in sent)
     assert sent[0].content[FOLDED] is sent[1].content[FOLDED] and grid.get_node_ids()
     content = unfolded(sent[1].content)
