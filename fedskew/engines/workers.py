@@ -4,6 +4,7 @@ What clients are asked stands once in shared memory, and each chunk of clients w
 its own: through the pipes go names and numbers alone.
 """
 
+import json
 import logging
 import multiprocessing
 import os
@@ -142,7 +143,8 @@ class WorkersGrid(Refusing, Direct):
         self.requests += 1
         order = pickle.dumps(Order(self.requests, replace(request.asked, states={}), region, places))
         regions = {}
-        for chunk in chunks(list(known), request.examples, self.workers):
+        together = json.loads(request.assignment)["training"]["clients_together"]
+        for chunk in chunks(list(known), request.examples, self.workers, together):
             taken = memory.take()
             regions[self.pool.submit(play, order, {client: known[client] for client in chunk}, taken)] = taken
         for future in futures.as_completed([*regions], max(0.0, timeout)):
@@ -167,16 +169,20 @@ def placed_back(memory: SharedMemory, region: int, outcomes: Sequence[Placed]) -
         yield client, outcome if isinstance(outcome, str) else replace(outcome, states=answered)
 
 
-def chunks(clients: Sequence[int], examples: Mapping[int, int], workers: int) -> Iterator[Sequence[int]]:
+def chunks(
+    clients: Sequence[int], examples: Mapping[int, int], workers: int, together: int = 1
+) -> Iterator[Sequence[int]]:
     """Yield the clients, sorted by samples, in chunks that a worker plays as one task.
 
-    They become smaller towards the end, so that workers end together; of few clients each is a chunk.
+    They become smaller towards the end, so that workers end together; of few clients each is a chunk. As many as train
+    together are in one, unless a worker would have nothing to do.
     """
+    fewest = min(together, -(-len(clients) // workers))
     costs = [max(1, examples.get(client, 1)) for client in clients]
     left, begin = sum(costs), 0
     while begin < len(clients):
         end, cost = begin + 1, costs[begin]
-        while end < len(clients) and (cost + costs[end]) * PARTS * workers <= left:
+        while end < len(clients) and (end - begin < fewest or (cost + costs[end]) * PARTS * workers <= left):
             cost += costs[end]
             end += 1
         yield clients[begin:end]

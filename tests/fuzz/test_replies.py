@@ -1,6 +1,7 @@
 """A few hundred changed replies to what asks for most; `make fuzz` takes 100,000 to all."""
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,15 @@ def test_a_server_that_believes_everything_is_seen(tmp_path: Path, monkeypatch: 
         return Update(client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics)
 
     monkeypatch.setattr("strategies.base.checked_update", believe)
-    tally = fuzz_replies("fedavg", 120, 0, tmp_path)["fedavg: training"]
-    assert tally.counts[Outcome.WRONG] and tally.counts[Outcome.CRASHED] and tally.bad
+    counts: Counter[Outcome] = Counter()
+    for seed in range(4):  # what hypothesis draws depends on the modules that are loaded: 60 replies may be too few
+        (tmp_path / str(seed)).mkdir()
+        tally = fuzz_replies("fedavg", 120, seed, tmp_path / str(seed))["fedavg: training"]
+        counts += tally.counts
+        if counts[Outcome.WRONG] and counts[Outcome.CRASHED]:
+            assert tally.bad
+            return
+    pytest.fail(f"seen of {counts}")
 
 
 def test_every_method_is_played() -> None:

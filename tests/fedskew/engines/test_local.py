@@ -84,6 +84,8 @@ def test_a_follower_reads_what_was_appended_and_no_line_twice(tmp_path: Path) ->
 def test_few_clients_are_a_chunk_each_and_many_share_one_the_longest_first() -> None:
     assert [*chunks([3, 0, 1], {0: 5, 1: 5, 3: 90}, 2)] == [[3], [0], [1]]
     assert [*chunks([0, 1, 2], {}, 4)] == [[0], [1], [2]]
+    assert [*chunks(range(10), {}, 2, together=4)] == [range(4), range(4, 8), range(8, 10)]
+    assert [*chunks(range(4), {}, 2, together=32)] == [range(2), range(2, 4)]
     parts = [*chunks(range(1000), dict.fromkeys(range(1000), 20), 2)]
     assert [client for part in parts for client in part] == [*range(1000)]
     sizes = [*map(len, parts)]
