@@ -27,6 +27,7 @@ SUITE = {
     "start-up": "benchmarks.start_up",
     "workers": "benchmarks.workers",
     "tiny": "benchmarks.tiny",
+    "together": "benchmarks.together",
     "ray": "benchmarks.ray_start",
     "server": "benchmarks.server_time",
     "server-steps": "benchmarks.server_steps",

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -54,18 +55,12 @@ def write(file: Path, rows: dict[str, str]) -> None:
 def begin(work: Path) -> None:
     """In a process that does rows: found a federation of its own, and end it with the process."""
     global STAGE
-    cable = Line()
-    cable.__enter__()
-    STAGE = Stage(work / str(os.getpid()), cable)
+    stack = ExitStack()
+    Finalize(None, stack.close, exitpriority=10)
+    STAGE = Stage(work / str(os.getpid()), stack.enter_context(Line()))
     STAGE.work.mkdir()
-    Finalize(STAGE, end, exitpriority=10)
+    stack.callback(STAGE.federation.down)
     STAGE.found()
-
-
-def end() -> None:
-    """End this process's federation."""
-    STAGE.federation.down()
-    STAGE.line.__exit__()
 
 
 def attempt(row: int, place: int, trial: int) -> Outcome:

@@ -6,7 +6,8 @@ of the fleet interface, of the nodes of federation.toml alone, and nothing else.
 looked at before its body is read; a reply passes only in the name of the node that pushes it.
 
 A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
-until there is a message, and says it again until the node does something that shows that it has come.
+until there is a message, and says it again until the node does something that shows that it has come. What a SuperNode
+was asked is lost when it is killed, so once the next one begins the gate tells the SuperLink that it has ended.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from typing import Any
 import httpx
 import uvicorn
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from google.protobuf.message import DecodeError
@@ -50,14 +51,23 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
-PULL, PUSH, OBJECT, HEARTBEAT = (
-    f"/v1/fleet/{call}" for call in ("pull-messages", "push-messages", "pull-object", "send-node-heartbeat")
-)
+PULL, PUSH, OBJECT, HEARTBEAT, BEGIN, END = (
+    f"/v1/fleet/{call}"
+    for call in (
+        "pull-messages", "push-messages", "pull-object", "send-node-heartbeat", "activate-node", "deactivate-node",
+    )
+)  # fmt: skip
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
 SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
 """Seconds between two looks for a message at least and at most, and as a share of the time since the node's last; each
 costs the SuperLink 10 ms. Where there is a message for a site, those for the others are looked for at once."""
+SILENCE = 30.0
+"""Seconds after which a SuperNode that has not been heard of is gone, if another begins; it sends a sign of life every
+23 at most, and its key alone is not to end it before."""
+ABSENCE = 3.0
+"""Seconds for which a node is away between two SuperNodes. Only while it is does flwr answer in place of what is lost,
+and only when the ServerApp asks, which a run between sites does every 0.3 s."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
 AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
@@ -78,6 +88,10 @@ class Gate:
         """By site, the message that is on its way to it."""
         self.active = dict.fromkeys(self.sites.values(), 0.0)
         """When a site last did anything but ask for messages."""
+        self.nodes: dict[str, int] = {}
+        """By site, the node that has asked for messages, and has not said that it ends."""
+        self.heard = dict(self.active)
+        """When a site last did anything but begin."""
         self.arrival = asyncio.Event()
         self.objects = Objects()
         self.traffic = Traffic(self.sites.values())
@@ -112,8 +126,14 @@ class Gate:
                 return 413, b"", {"connection": "close"}
         if request.url.path == PUSH and not of_its_node(bytes(body)):
             return 403, b"", {}
+        if request.url.path == BEGIN:
+            await self.end_former(request, site)
+        else:
+            self.heard[site] = time.monotonic()
         if request.url.path == PULL:
             return await self.message(request, bytes(body), site)
+        if request.url.path == END:
+            self.nodes.pop(site, None)
         if request.url.path != HEARTBEAT:
             self.sent.pop(site, None)
             self.active[site] = time.monotonic()
@@ -124,6 +144,8 @@ class Gate:
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
         until = time.monotonic() + HOLD
+        with contextlib.suppress(DecodeError):
+            self.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
         while site not in self.sent:
             status, content, headers = await self.ask(request, body)
             now = time.monotonic()
@@ -139,10 +161,23 @@ class Gate:
                     await asyncio.wait_for(self.arrival.wait(), pause)
         return self.sent[site]
 
-    async def ask(self, request: Request, body: bytes) -> Reply:
-        """Return the SuperLink's answer to a request."""
+    async def end_former(self, request: Request, site: str) -> None:
+        """Let a site's former SuperNode, which has not said that it ends and is silent, be away for a moment.
+
+        flwr takes it for online for up to a minute, and refuses its successor meanwhile; one that comes just then would
+        leave a round waiting for what nobody will answer.
+        """
+        if site in self.nodes and time.monotonic() - self.heard[site] > SILENCE:
+            body = DeactivateNodeRequest(node_id=self.nodes.pop(site)).SerializeToString()
+            await self.ask(request, body, END)
+            log.info("%s begins anew, and has not said that it ended", site)
+            await asyncio.sleep(ABSENCE)
+
+    async def ask(self, request: Request, body: bytes, path: str = "") -> Reply:
+        """Return the SuperLink's answer to a request, to its own path or another."""
+        path, headers = path or request.url.path, kept(request.headers)
         try:
-            answer = await self.client.post(self.behind + request.url.path, content=body, headers=kept(request.headers))
+            answer = await self.client.post(self.behind + path, content=body, headers=headers)
         except httpx.HTTPError as error:
             log.warning("the SuperLink does not answer: %r", error)
             return 503, b"", {}

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import Node
 
@@ -233,6 +233,43 @@ def test_every_request_leaves_a_line_with_the_sites_name(client: Client, caplog:
     client.post("/v1/control/start-run", headers=header(STRANGER))
     assert caplog.messages[0].startswith("south 127.0.0.1 POST '/v1/fleet/get-run': 200")
     assert caplog.messages[1].startswith("unknown 127.0.0.1 POST '/v1/control/start-run': 404")
+
+
+def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
+    client: Client, asked: list[httpx.Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was asked is lost, and flwr answers in its place only while it is away."""
+    now = [1000.0]
+    monkeypatch.setattr(gates.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(gates, "ABSENCE", 0.0)
+    monkeypatch.setattr(gates, "HOLD", -1.0)
+    question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
+    begin, end = "/v1/fleet/activate-node", "/v1/fleet/deactivate-node"
+
+    def begun(key: ec.EllipticCurvePrivateKey) -> list[str]:
+        del asked[:]
+        assert client.post(begin, headers=header(key)).status_code == 200
+        return [request.url.path for request in asked]
+
+    def lives(*calls: str) -> None:
+        for call in calls:
+            client.post(call, content=question if call == gates.PULL else b"", headers=header(NORTH))
+
+    assert begun(NORTH) == [begin], "the first"
+    lives(gates.PULL)
+    now[0] += 25
+    lives(gates.HEARTBEAT)
+    now[0] += 25
+    assert begun(NORTH) == [begin], "who has the key alone ends nobody"
+    now[0] += 10
+    assert begun(SOUTH) == [begin]
+    assert begun(NORTH) == [end, begin]
+    assert DeactivateNodeRequest.FromString(asked[0].content).node_id == 7
+    assert asked[0].headers["flwr-signature"] == asked[1].headers["flwr-signature"]
+    assert begun(NORTH) == [begin], "what has been ended is not ended twice"
+    lives(gates.PULL, end)
+    now[0] += 100
+    assert begun(NORTH) == [begin], "it had ended in order"
 
 
 def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_come(
