@@ -25,9 +25,10 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def children_take_an_interrupt() -> None:
-    """A shell's background job ignores Ctrl-C, and so would the processes that tests start and interrupt."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell's background job ignores Ctrl-C, one of nohup the end of the terminal, and so would what tests start."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -52,7 +52,8 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
     """Return the row in which a process of the coordinator's is killed in round 3."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words, before = ("rounds=4", SLOW), stage.trainings()
+        words = "rounds=4", "node-wait=20", SLOW  # behind a new gate sites are away for 3 s
+        before = stage.trainings()
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         stage.service(program).kill()

@@ -7,7 +7,8 @@ looked at before its body is read; a reply passes only in the name of the node t
 
 A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
 until there is a message, and says it again until the node does something that shows that it has come. What a SuperNode
-was asked is lost when it is killed, so once the next one begins the gate tells the SuperLink that it has ended.
+was asked is lost when it is killed, as is what a gate had in hand that was; flwr answers in its place while a node is
+away, and so the gate lets the node be away for a moment.
 """
 
 import asyncio
@@ -25,8 +26,14 @@ from typing import Any
 
 import httpx
 import uvicorn
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from google.protobuf.message import DecodeError
@@ -66,13 +73,15 @@ SILENCE = 30.0
 """Seconds after which a SuperNode that has not been heard of is gone, if another begins; it sends a sign of life every
 23 at most, and its key alone is not to end it before."""
 ABSENCE = 3.0
-"""Seconds for which a node is away between two SuperNodes. Only while it is does flwr answer in place of what is lost,
-and only when the ServerApp asks, which a run between sites does every 0.3 s."""
+"""Seconds for which a node is away when what it was asked is lost. Only while it is does flwr answer in its place, and
+only when the ServerApp asks, which a run between sites does every 0.3 s."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
 AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
+UNANSWERED = 503
+"""The gate's status where the SuperLink gives none."""
 
 
 class Gate:
@@ -92,6 +101,9 @@ class Gate:
         """By site, the node that has asked for messages, and has not said that it ends."""
         self.heard = dict(self.active)
         """When a site last did anything but begin."""
+        self.away = set[str]()
+        self.uncertain = set(self.sites.values())
+        """Sites whose message may be lost that the SuperLink has given out: with the former gate, or on its way."""
         self.arrival = asyncio.Event()
         self.objects = Objects()
         self.traffic = Traffic(self.sites.values())
@@ -136,7 +148,10 @@ class Gate:
             self.nodes.pop(site, None)
         if request.url.path != HEARTBEAT:
             self.sent.pop(site, None)
+            self.uncertain.discard(site)
             self.active[site] = time.monotonic()
+        while request.url.path == HEARTBEAT and site in self.away:
+            await asyncio.sleep(0.1)
         if request.url.path == OBJECT:
             return await self.objects.get(bytes(body), lambda: self.ask(request, bytes(body)))
         return await self.ask(request, bytes(body))
@@ -144,8 +159,16 @@ class Gate:
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
         until = time.monotonic() + HOLD
-        with contextlib.suppress(DecodeError):
+        try:
             self.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
+        except DecodeError:
+            return 403, b"", {}
+        if site in self.uncertain:  # it has nothing in hand, as it asks
+            self.uncertain.discard(site)
+            await self.be_away(request, site)
+            key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
+            again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+            await self.ask(request, again.SerializeToString(), BEGIN)
         while site not in self.sent:
             status, content, headers = await self.ask(request, body)
             now = time.monotonic()
@@ -154,6 +177,7 @@ class Gate:
                 self.arrival.set()
                 self.arrival = asyncio.Event()
             elif status != 200 or now > until or await request.is_disconnected():
+                self.uncertain |= {site} if status == UNANSWERED else set()
                 return status, content, headers
             else:
                 pause = min(LONGEST, max(SHORTEST, SHARE * (now - self.active[site])))
@@ -168,10 +192,18 @@ class Gate:
         leave a round waiting for what nobody will answer.
         """
         if site in self.nodes and time.monotonic() - self.heard[site] > SILENCE:
-            body = DeactivateNodeRequest(node_id=self.nodes.pop(site)).SerializeToString()
-            await self.ask(request, body, END)
-            log.info("%s begins anew, and has not said that it ended", site)
+            await self.be_away(request, site)
+            del self.nodes[site]
+
+    async def be_away(self, request: Request, site: str) -> None:
+        """Let a site's node be away for a moment, in which no sign of life passes."""
+        log.info("%s is away for %g s: what it was asked may be lost", site, ABSENCE)
+        self.away.add(site)
+        try:
+            await self.ask(request, DeactivateNodeRequest(node_id=self.nodes[site]).SerializeToString(), END)
             await asyncio.sleep(ABSENCE)
+        finally:
+            self.away.discard(site)
 
     async def ask(self, request: Request, body: bytes, path: str = "") -> Reply:
         """Return the SuperLink's answer to a request, to its own path or another."""
@@ -180,7 +212,7 @@ class Gate:
             answer = await self.client.post(self.behind + path, content=body, headers=headers)
         except httpx.HTTPError as error:
             log.warning("the SuperLink does not answer: %r", error)
-            return 503, b"", {}
+            return UNANSWERED, b"", {}
         return answer.status_code, answer.content, kept(answer.headers)
 
     def site(self, request: Request) -> str | None:

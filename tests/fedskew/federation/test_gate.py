@@ -11,7 +11,13 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
 from flwr.proto.message_pb2 import Message, Metadata, PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import Node
 
@@ -42,6 +48,11 @@ def header(
 
 
 NORTH, SOUTH, STRANGER = node_key(), node_key(), node_key()
+
+
+@pytest.fixture(autouse=True)
+def no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "ABSENCE", 0.0)
 
 
 @pytest.fixture
@@ -224,6 +235,7 @@ def test_a_reply_in_another_nodes_name_ends_at_the_gate(client: Client, asked: l
     path = "/v1/fleet/push-messages"
     for body in (pushed(2), pushed(1, 2), b"no message"):
         assert client.post(path, content=body, headers=header(NORTH)).status_code == 403 and not asked
+    assert client.post(gates.PULL, content=b"no question", headers=header(NORTH)).status_code == 403 and not asked
     assert client.post(path, content=pushed(1), headers=header(NORTH)).status_code == 200 and len(asked) == 1
 
 
@@ -241,10 +253,9 @@ def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
     """What it was asked is lost, and flwr answers in its place only while it is away."""
     now = [1000.0]
     monkeypatch.setattr(gates.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(gates, "ABSENCE", 0.0)
     monkeypatch.setattr(gates, "HOLD", -1.0)
     question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
-    begin, end = "/v1/fleet/activate-node", "/v1/fleet/deactivate-node"
+    begin, end = gates.BEGIN, gates.END
 
     def begun(key: ec.EllipticCurvePrivateKey) -> list[str]:
         del asked[:]
@@ -270,6 +281,57 @@ def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
     lives(gates.PULL, end)
     now[0] += 100
     assert begun(NORTH) == [begin], "it had ended in order"
+
+
+def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that asks has nothing in hand: flwr answers for it while its node is away, and is asked again."""
+    monkeypatch.setattr(gates, "HOLD", -1.0)
+    calls: list[tuple[str, bytes]] = []
+    broken: list[Exception] = []
+
+    def superlink(request: httpx.Request) -> httpx.Response:
+        calls.append((request.url.path, request.content))
+        if request.url.path == gates.PULL and broken:
+            raise broken.pop()
+        return httpx.Response(200)
+
+    gate = Gate(folder)
+    gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    client = Client(gate)
+    question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
+
+    def asked(path: str, key: ec.EllipticCurvePrivateKey = NORTH) -> list[str]:
+        del calls[:]
+        client.post(path, content=question, headers=header(key))
+        return [path for path, _ in calls]
+
+    assert asked(gates.PULL) == [gates.END, gates.BEGIN, gates.PULL], "this gate is new"
+    assert DeactivateNodeRequest.FromString(calls[0][1]).node_id == 7
+    begun = ActivateNodeRequest.FromString(calls[1][1])
+    assert begun.public_key == base64.b64decode(header(NORTH)["flwr-public-key"]) and begun.heartbeat_interval == 30
+    assert asked(gates.PULL) == [gates.PULL]
+    broken.append(httpx.ReadError("the SuperLink was killed"))
+    assert asked(gates.PULL) == [gates.PULL]
+    assert asked(gates.PULL) == [gates.END, gates.BEGIN, gates.PULL]
+    assert asked(gates.OBJECT, SOUTH) == [gates.OBJECT] and asked(gates.PULL, SOUTH) == [gates.PULL], "it is at work"
+
+
+def test_no_sign_of_life_passes_while_a_node_is_away(client: Client, asked: list[httpx.Request]) -> None:
+    gate = client.gate
+
+    async def beat() -> int:
+        gate.away.add("north")
+        async with httpx.AsyncClient(transport=client.transport, base_url="https://gate") as site:
+            beating = asyncio.ensure_future(site.post(gates.HEARTBEAT, headers=header(NORTH)))
+            await asyncio.sleep(0.05)
+            before = len(asked)
+            gate.away.discard("north")
+            assert (await beating).status_code == 200
+        return before
+
+    assert asyncio.run(beat()) == 0 and len(asked) == 1
 
 
 def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_come(
