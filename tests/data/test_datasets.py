@@ -320,6 +320,7 @@ def race(folder, barrier, contents):
     contents.put(load(DataSettings(cache=folder)).content)
 
 
+@pytest.mark.slow
 def test_two_processes_race_for_the_cache(tmp_path):
     context = multiprocessing.get_context("forkserver")
     shared = (str(tmp_path / "cache"), context.Barrier(2), contents := context.SimpleQueue())

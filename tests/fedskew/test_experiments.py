@@ -221,6 +221,7 @@ def test_quick_is_at_most_twelve_claims_in_three_seeds_or_more() -> None:
     assert all(entry.seeds[:3] == (0, 1, 2) for entry in quick)
 
 
+@cache
 def ids(name: str) -> set[str]:
     """Return the ids of an experiment's or a suite's runs."""
     members = SUITES[name].experiments if name in SUITES else (name,)

@@ -196,6 +196,7 @@ def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -
     assert list(queue.attempts.values()) == [1, 1]
 
 
+@pytest.mark.slow
 def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     """As where there are more cores than runs."""
     job = Job(small(tmp_path / "sweep", method="fedbn"), "fedbn")
@@ -208,6 +209,7 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     assert 1 <= len(processes) <= 2 and os.getpid() not in processes  # with little work one may be ahead of the other
 
 
+@pytest.mark.slow
 def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed, they would leave the semaphores of their engine to the resource tracker, which complains on stderr."""
     end, codes = Worker.end, []
