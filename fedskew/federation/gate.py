@@ -75,6 +75,8 @@ SILENCE = 30.0
 ABSENCE = 3.0
 """Seconds for which a node is away when what it was asked is lost. Only while it is does flwr answer in its place, and
 only when the ServerApp asks, which a run between sites does every 0.3 s."""
+DOUBT = 5.0
+"""Seconds for which a site that asks is given nothing until what it was asked counts as lost, where that may be."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
 AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
@@ -158,25 +160,26 @@ class Gate:
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
-        until = time.monotonic() + HOLD
+        began = time.monotonic()
         try:
             self.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
             return 403, b"", {}
-        if site in self.uncertain:  # it has nothing in hand, as it asks
-            self.uncertain.discard(site)
-            await self.be_away(request, site)
-            key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
-            again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-            await self.ask(request, again.SerializeToString(), BEGIN)
         while site not in self.sent:
             status, content, headers = await self.ask(request, body)
             now = time.monotonic()
             if status == 200 and PullMessagesResponse.FromString(content).messages_list:
                 self.sent[site] = status, content, headers
+                self.uncertain.discard(site)
                 self.arrival.set()
                 self.arrival = asyncio.Event()
-            elif status != 200 or now > until or await request.is_disconnected():
+            elif status == 200 and site in self.uncertain and now > began + DOUBT:
+                self.uncertain.discard(site)
+                await self.be_away(request, site)
+                key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
+                again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+                await self.ask(request, again.SerializeToString(), BEGIN)
+            elif status != 200 or now > began + HOLD or await request.is_disconnected():
                 self.uncertain |= {site} if status == UNANSWERED else set()
                 return status, content, headers
             else:
