@@ -162,7 +162,7 @@ class Gate:
         """Return the next message for a site, or after a while that there is none."""
         began = time.monotonic()
         try:
-            self.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
+            node = self.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
             return 403, b"", {}
         while site not in self.sent:
@@ -175,7 +175,7 @@ class Gate:
                 self.arrival = asyncio.Event()
             elif status == 200 and site in self.uncertain and now > began + DOUBT:
                 self.uncertain.discard(site)
-                await self.be_away(request, site)
+                await self.be_away(request, site, node)
                 key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
                 again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
                 await self.ask(request, again.SerializeToString(), BEGIN)
@@ -195,15 +195,14 @@ class Gate:
         leave a round waiting for what nobody will answer.
         """
         if site in self.nodes and time.monotonic() - self.heard[site] > SILENCE:
-            await self.be_away(request, site)
-            del self.nodes[site]
+            await self.be_away(request, site, self.nodes.pop(site))
 
-    async def be_away(self, request: Request, site: str) -> None:
+    async def be_away(self, request: Request, site: str, node: int) -> None:
         """Let a site's node be away for a moment, in which no sign of life passes."""
         log.info("%s is away for %g s: what it was asked may be lost", site, ABSENCE)
         self.away.add(site)
         try:
-            await self.ask(request, DeactivateNodeRequest(node_id=self.nodes[site]).SerializeToString(), END)
+            await self.ask(request, DeactivateNodeRequest(node_id=node).SerializeToString(), END)
             await asyncio.sleep(ABSENCE)
         finally:
             self.away.discard(site)
