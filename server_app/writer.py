@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from client_app.process import repeat_to_the_bit
+
 
 class Writer:
     """Writes in the background, one thing after the other; a context manager that ends once everything is written.
@@ -11,7 +13,8 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self.thread = ThreadPoolExecutor(1, "writer")
+        # A new thread of Python's has as many threads of OpenMP's and MKL's as there are cores, whatever others have.
+        self.thread = ThreadPoolExecutor(1, "writer", repeat_to_the_bit)
         self.last: Future[None] | None = None
 
     def begin(self, work: Callable[[], None]) -> None:

@@ -1,5 +1,8 @@
 """A run's files are written while the next round trains: in order, one round's at a time; an error ends the run."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +49,25 @@ def test_an_error_is_raised_when_the_next_is_begun_and_at_the_end() -> None:
         with pytest.raises(WriteFailed, match="no room"):
             writer.begin(lambda: done.append(1))
     assert done == []
+
+
+THREADS = """
+import ctypes
+from pathlib import Path
+import torch
+from server_app.writer import Writer
+(library,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "gomp" in line}
+with Writer() as writer:
+    writer.begin(lambda: print(ctypes.CDLL(library).omp_get_max_threads()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the library of GCC's OpenMP, which torch has on Linux")
+def test_the_writer_computes_with_one_thread_whatever_the_machine_has() -> None:
+    """Two would add up what a record says of the clients in another order at times, and get in the training's way."""
+    command, environment = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "2"}
+    assert subprocess.check_output(command, env=environment, text=True) == "1\n"
 
 
 def test_the_next_round_trains_while_files_are_written(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
