@@ -26,6 +26,7 @@ PRIVATE = {
     "flwr.cli.build": ["client_app/app_files.py", "tests/test_packaging.py"],
     "flwr.cli.utils": ["tests/test_packaging.py"],
     "flwr.proto.fleet_pb2": [
+        "fedskew/federation/absence.py",
         "fedskew/federation/gate.py",
         "site_agent/online.py",
         "tests/fedskew/federation/test_gate.py",
@@ -46,8 +47,8 @@ PRIVATE = {
     "flwr.supernode.node_auth_http_interceptor": ["site_agent/online.py"],
     "flwr.supernode.runtime.run_clientapp": ["site_agent/executor.py"],
     "flwr.proto.control_pb2": ["fedskew/federation/control.py"],
-    "flwr.common.constant": ["fedskew/federation/gate.py"],
-    "flwr.supercore.constant": ["fedskew/federation/gate.py"],
+    "flwr.common.constant": ["fedskew/federation/absence.py", "fedskew/federation/gate.py"],
+    "flwr.supercore.constant": ["fedskew/federation/absence.py", "fedskew/federation/gate.py"],
     "flwr.supercore.control": ["fedskew/federation/control.py"],
     "flwr.supercore.fab": ["fedskew/federation/control.py"],
 }

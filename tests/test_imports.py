@@ -116,7 +116,7 @@ def test_the_house_stays_small() -> None:
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6730
     assert lines("site_agent/*") <= 1420
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10280
-    assert lines("fedskew/federation/*") <= 1150
+    assert lines("fedskew/federation/*") <= 1180
 
 
 def identifiers(file: Path) -> set[str]:

@@ -6,9 +6,8 @@ of the fleet interface, of the nodes of federation.toml alone, and nothing else.
 looked at before its body is read; a reply passes only in the name of the node that pushes it.
 
 A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
-until there is a message, and says it again until the node does something that shows that it has come. What a SuperNode
-was asked is lost when it is killed, as is what a gate had in hand that was; flwr answers in its place while a node is
-away, and so the gate lets the node be away for a moment.
+until there is a message, and says it again until the node does something that shows that it has come. What is lost for
+good is given up by absence.py.
 """
 
 import asyncio
@@ -26,14 +25,8 @@ from typing import Any
 
 import httpx
 import uvicorn
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PullMessagesResponse,
-    PushMessagesRequest,
-)
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from google.protobuf.message import DecodeError
@@ -44,6 +37,7 @@ from starlette.routing import Route
 
 from data import DataError
 from data.sources.agreement import as_flower_has_it
+from fedskew.federation.absence import BEGIN, END, Absence
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.objects import Objects, Reply
 from fedskew.federation.traffic import Traffic
@@ -58,25 +52,14 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
-PULL, PUSH, OBJECT, HEARTBEAT, BEGIN, END = (
-    f"/v1/fleet/{call}"
-    for call in (
-        "pull-messages", "push-messages", "pull-object", "send-node-heartbeat", "activate-node", "deactivate-node",
-    )
-)  # fmt: skip
+PULL, PUSH, OBJECT, HEARTBEAT = (
+    f"/v1/fleet/{call}" for call in ("pull-messages", "push-messages", "pull-object", "send-node-heartbeat")
+)
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
 SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
 """Seconds between two looks for a message at least and at most, and as a share of the time since the node's last; each
 costs the SuperLink 10 ms. Where there is a message for a site, those for the others are looked for at once."""
-SILENCE = 30.0
-"""Seconds after which a SuperNode that has not been heard of is gone, if another begins; it sends a sign of life every
-23 at most, and its key alone is not to end it before."""
-ABSENCE = 3.0
-"""Seconds for which a node is away when what it was asked is lost. Only while it is does flwr answer in its place, and
-only when the ServerApp asks, which a run between sites does every 0.3 s."""
-DOUBT = 5.0
-"""Seconds for which a site that asks is given nothing until what it was asked counts as lost, where that may be."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
 AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
@@ -99,13 +82,7 @@ class Gate:
         """By site, the message that is on its way to it."""
         self.active = dict.fromkeys(self.sites.values(), 0.0)
         """When a site last did anything but ask for messages."""
-        self.nodes: dict[str, int] = {}
-        """By site, the node that has asked for messages, and has not said that it ends."""
-        self.heard = dict(self.active)
-        """When a site last did anything but begin."""
-        self.away = set[str]()
-        self.uncertain = set(self.sites.values())
-        """Sites whose message may be lost that the SuperLink has given out: with the former gate, or on its way."""
+        self.absence = Absence(self.active, self.ask)
         self.arrival = asyncio.Event()
         self.objects = Objects()
         self.traffic = Traffic(self.sites.values())
@@ -141,19 +118,19 @@ class Gate:
         if request.url.path == PUSH and not of_its_node(bytes(body)):
             return 403, b"", {}
         if request.url.path == BEGIN:
-            await self.end_former(request, site)
+            await self.absence.end_former(request, site)
         else:
-            self.heard[site] = time.monotonic()
+            self.absence.heard[site] = time.monotonic()
         if request.url.path == PULL:
             return await self.message(request, bytes(body), site)
         if request.url.path == END:
-            self.nodes.pop(site, None)
-        if request.url.path != HEARTBEAT:
+            self.absence.nodes.pop(site, None)
+        if request.url.path == HEARTBEAT:
+            await self.absence.ended(site)
+        else:
             self.sent.pop(site, None)
-            self.uncertain.discard(site)
+            self.absence.uncertain.discard(site)
             self.active[site] = time.monotonic()
-        while request.url.path == HEARTBEAT and site in self.away:
-            await asyncio.sleep(0.1)
         if request.url.path == OBJECT:
             return await self.objects.get(bytes(body), lambda: self.ask(request, bytes(body)))
         return await self.ask(request, bytes(body))
@@ -162,7 +139,7 @@ class Gate:
         """Return the next message for a site, or after a while that there is none."""
         began = time.monotonic()
         try:
-            node = self.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
+            self.absence.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
             return 403, b"", {}
         while site not in self.sent:
@@ -170,42 +147,19 @@ class Gate:
             now = time.monotonic()
             if status == 200 and PullMessagesResponse.FromString(content).messages_list:
                 self.sent[site] = status, content, headers
-                self.uncertain.discard(site)
+                self.absence.uncertain.discard(site)
                 self.arrival.set()
                 self.arrival = asyncio.Event()
-            elif status == 200 and site in self.uncertain and now > began + DOUBT:
-                self.uncertain.discard(site)
-                await self.be_away(request, site, node)
-                key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
-                again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-                await self.ask(request, again.SerializeToString(), BEGIN)
+            elif status == 200 and self.absence.is_doubtful(site, now - began):
+                await self.absence.give_up(request, site)
             elif status != 200 or now > began + HOLD or await request.is_disconnected():
-                self.uncertain |= {site} if status == UNANSWERED else set()
+                self.absence.uncertain |= {site} if status == UNANSWERED else set()
                 return status, content, headers
             else:
                 pause = min(LONGEST, max(SHORTEST, SHARE * (now - self.active[site])))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.arrival.wait(), pause)
         return self.sent[site]
-
-    async def end_former(self, request: Request, site: str) -> None:
-        """Let a site's former SuperNode, which has not said that it ends and is silent, be away for a moment.
-
-        flwr takes it for online for up to a minute, and refuses its successor meanwhile; one that comes just then would
-        leave a round waiting for what nobody will answer.
-        """
-        if site in self.nodes and time.monotonic() - self.heard[site] > SILENCE:
-            await self.be_away(request, site, self.nodes.pop(site))
-
-    async def be_away(self, request: Request, site: str, node: int) -> None:
-        """Let a site's node be away for a moment, in which no sign of life passes."""
-        log.info("%s is away for %g s: what it was asked may be lost", site, ABSENCE)
-        self.away.add(site)
-        try:
-            await self.ask(request, DeactivateNodeRequest(node_id=node).SerializeToString(), END)
-            await asyncio.sleep(ABSENCE)
-        finally:
-            self.away.discard(site)
 
     async def ask(self, request: Request, body: bytes, path: str = "") -> Reply:
         """Return the SuperLink's answer to a request, to its own path or another."""

@@ -22,6 +22,7 @@ from flwr.proto.message_pb2 import Message, Metadata, PullObjectRequest, PullObj
 from flwr.proto.node_pb2 import Node
 
 from data import DataError, SettingError
+from fedskew.federation import absence
 from fedskew.federation import folder as folders
 from fedskew.federation import gate as gates
 from fedskew.federation.folder import FederationFolder, add, begin
@@ -52,7 +53,7 @@ NORTH, SOUTH, STRANGER = node_key(), node_key(), node_key()
 
 @pytest.fixture(autouse=True)
 def no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "ABSENCE", 0.0)
+    monkeypatch.setattr(absence, "ABSENCE", 0.0)
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
 ) -> None:
     """A site that asks has nothing in hand: flwr answers for it while its node is away, and is asked again."""
     monkeypatch.setattr(gates, "HOLD", -1.0)
-    monkeypatch.setattr(gates, "DOUBT", -1.0)
+    monkeypatch.setattr(absence, "DOUBT", -1.0)
     calls: list[tuple[str, bytes]] = []
     broken: list[Exception] = []
 
@@ -324,12 +325,12 @@ def test_no_sign_of_life_passes_while_a_node_is_away(client: Client, asked: list
     gate = client.gate
 
     async def beat() -> int:
-        gate.away.add("north")
+        gate.absence.away.add("north")
         async with httpx.AsyncClient(transport=client.transport, base_url="https://gate") as site:
             beating = asyncio.ensure_future(site.post(gates.HEARTBEAT, headers=header(NORTH)))
             await asyncio.sleep(0.05)
             before = len(asked)
-            gate.away.discard("north")
+            gate.absence.away.discard("north")
             assert (await beating).status_code == 200
         return before
 
