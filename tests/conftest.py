@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from command_line import fedskew  # noqa: F401
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
-    import flwr.clientapp
-    import flwr.serverapp  # noqa: F401
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import flwr, and torch with it, before any test does; a process that hands tests out to others waits for none."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
+        import flwr.clientapp
+        import flwr.serverapp  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
 
 

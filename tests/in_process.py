@@ -1,5 +1,6 @@
 """Experiments without Ray for the tests: small settings, grids that tamper with replies, runs that kill themselves."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -280,3 +281,24 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
     client_app.tensor_files.save_file = save_file
     Path.replace = replace  # type: ignore[method-assign, assignment]
     experiment(Path(results), TamperingGrid(losses(plan)), **changes)
+
+
+def kill(
+    results: Path,
+    place: str,
+    changes: dict[str, Any],
+    *,
+    plan: Mapping[int, tuple[str, int]] | None = None,
+    round: int = 3,
+) -> None:
+    """Run an experiment in a process of its own until it kills itself there."""
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=killed, args=(str(results), place, round, plan or {}, changes))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def cut(file: Path, length: int) -> None:
+    """Take bytes off a file's end."""
+    file.write_bytes(file.read_bytes()[:-length])

@@ -30,6 +30,7 @@ def test_nothing_reads_the_clock_of_the_wall() -> None:
                     assert file.name in {"cache.py", "image_table.py", "backbone.py"}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_whatever_the_time_is(
     train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,6 +302,7 @@ print(*[name for name in ("sklearn", "torchvision", "PIL") if name in sys.module
 """
 
 
+@pytest.mark.slow
 def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision():
     load(DataSettings())
     output = subprocess.run([sys.executable, "-c", WARM], cwd=REPOSITORY, check=True, capture_output=True, text=True)

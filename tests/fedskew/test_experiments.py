@@ -228,6 +228,7 @@ def ids(name: str) -> set[str]:
     return {run.run_id for member in members for run in runs(planned(member))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "whole"),
     [
@@ -268,6 +269,7 @@ def test_scaffold_is_below_fedavg_and_fedprox_after_one_epoch() -> None:
     assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in entry.rows} - {"scaffold"}
 
 
+@pytest.mark.slow
 def test_the_assumed_settings_are_in_force_in_some_run() -> None:
     for entry in SHIPPED.values():
         cells = planned(entry.name)

@@ -286,6 +286,7 @@ def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_th
             assert whole is not None and ended is not None and whole["hash"] == ended["hash"]
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_holds_is_named_and_the_others_go_on(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:

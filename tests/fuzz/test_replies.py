@@ -28,6 +28,7 @@ def test_no_changed_reply_is_more_than_refused_or_plausible(name: str, tmp_path:
         assert tally.counts[Outcome.REFUSED], f"{subject}: nothing was refused, so nothing was tried"
 
 
+@pytest.mark.slow
 def test_a_server_that_believes_everything_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def believe(client: int, answer: Answer, *rest: object) -> Update:
         return Update(client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import Outcome, TamperingGrid, drop, small
-from test_resume import kill
+from in_process import Outcome, TamperingGrid, drop, kill, small
 
 from client_app.messages import pack, unpack
 from client_app.state import digest
@@ -144,7 +143,7 @@ def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path)
     changes = {"method": "ccvr+creff", "rounds": 3, "participation": 0.75}
     whole = train("whole", **changes)
     for place in ("during the final question", "before the checkpoint", "after the checkpoint"):
-        kill(tmp_path / place, place, {}, changes)
+        kill(tmp_path / place, place, changes)
         started = RunFolder(small(tmp_path / place, **changes).folder)
         assert started.summary() is None, place
         resumed = train(place, grid=(grid := TamperingGrid()), **changes)

@@ -4,12 +4,11 @@ import io
 import math
 import re
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 from command_line import FedSkew
-from in_process import PLACES, Outcome, killed, small
+from in_process import PLACES, Outcome, kill, small
 from rich.console import Console
 
 from data import SettingError
@@ -70,10 +69,7 @@ def test_a_run_is_the_same_with_and_without(train: Train) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_killed_run_goes_on_with_the_same_curve(train: Train, tmp_path: Path, place: str) -> None:
     changes = {"rounds": 4, "tensorboard": True}
-    process = get_context("forkserver").Process(target=killed, args=(str(tmp_path / "results"), place, 3, {}, changes))
-    process.start()
-    process.join()
-    assert process.exitcode == -9
+    kill(tmp_path / "results", place, changes)
     for file in (tmp_path / "results").rglob("events.out.tfevents.*"):  # which are read in the order of their seconds
         began = re.sub(r"tfevents\.(\d+)", lambda second: f"tfevents.{int(second[1]) - 1}", file.name)
         file.rename(file.with_name(began))

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from in_process import Outcome, TamperingGrid, drop, small
+from in_process import Outcome, TamperingGrid, drop, kill, small
 from sklearn.datasets import load_digits
-from test_resume import kill
 
 import client_app.app
 from client_app.messages import pack, unpack
@@ -214,7 +213,7 @@ def test_kill_and_resume(train: Train, tmp_path: Path, unseen: dict[str, Any]) -
     changes = {"method": "fedbn", **unseen, SHARES["fedbn"]: True}
     whole = train("whole", **changes)
     for place in ("during the final question", "before the checkpoint", "after the checkpoint"):
-        kill(tmp_path / place, place, {}, changes)
+        kill(tmp_path / place, place, changes)
         resumed = train(place, grid=(grid := TamperingGrid()), **changes)
         assert any("resuming after round" in line for line in resumed.lines), place
         assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "evaluate", "query"]), place
