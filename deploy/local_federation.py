@@ -119,11 +119,19 @@ class Job:
         file = self.folder / "rounds.jsonl"
         return file.read_bytes().count(b"\n") if file.exists() else 0
 
-    def wait_for_round(self, number: int) -> float:
-        """Return the seconds since the beginning once a round is recorded. Raises RuntimeError when the run fails."""
-        while self.rounds() < number:
+    def wait_for_round(self, number: int, seconds: float = 600.0) -> float:
+        """Return the seconds since the beginning once a round is recorded.
+
+        Raises RuntimeError when the run fails or so many seconds go by without a round.
+        """
+        done, until = self.rounds(), time.monotonic() + seconds
+        while done < number:
             self.check()
             time.sleep(0.05)
+            if (rounds := self.rounds()) > done:
+                done, until = rounds, time.monotonic() + seconds
+            elif time.monotonic() > until:
+                raise RuntimeError(f"round {done + 1} is not over after {seconds:g} s: {self.words[-600:]}")
         return time.monotonic() - self.began
 
     def finish(self, seconds: float = 600.0) -> dict[str, Any]:
