@@ -34,8 +34,8 @@ class ExchangeSettings(Settings):
 
     nodes: Annotated[int, Ge(1), Le(1_000_000)] = 1
     """Connected nodes to wait for before asking; any node plays any client in a simulation."""
-    node_wait: Annotated[float, Ge(0)] = 60.0
-    """Seconds to wait for them; then the run fails."""
+    node_wait: Annotated[float, Ge(0)] = 90.0
+    """Seconds to wait for them; then the run fails. flwr refuses a killed node's successor for up to 60 of them."""
     timeout: Annotated[float, Gt(0)] = 3600.0
     """Seconds to wait for the replies of a round; the missing ones count as failures."""
     min_replies: Annotated[float, Gt(0), Le(1)] = 1.0

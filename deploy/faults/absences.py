@@ -43,7 +43,7 @@ def line_cut(seconds: float) -> Callable[[Stage, str], Outcome]:
     """Return the row in which the victim's line is down for a while."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words = "rounds=4", "node-wait=60", SLOW  # flwr calls a node lost after 60 s; then it is waited for
+        words = "rounds=4", "node-wait=90", SLOW  # flwr calls a node lost after 60 s; then it is waited for
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         with stage.line.cut():

@@ -73,7 +73,7 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
 
 def everything_killed(stage: Stage, name: str) -> Outcome:
     """Everything -9 at once, then up, start and run again."""
-    words = "rounds=4", SLOW
+    words = "rounds=4", "node-wait=90", SLOW  # for a minute flwr calls those online that are not, and nobody else
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     job.process.kill()
