@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
-CHUNK = 2**14
+CHUNK = 2**15
 """Values that are summed at a time, so that their sum stays in the processor's cache while every state is added."""
 
 

@@ -14,9 +14,9 @@ from strategies.server import Server, Update
 FAR, MOST = 5.0, 100
 """Times the median of the round's norms from which an update stands out; clients that a round's record tells of one by
 one, at most."""
-CHUNK, VALUES = 2**16, 2**26
-"""Coordinates at a time, so that the updates' parts stay in the processor's cache for all that is asked of them; and
-of all clients together, so that many clients take no more than a quarter of a GB beside their updates."""
+CHUNK, VALUES = 2**15, 2**22
+"""Coordinates at a time, and of all clients together at most: so that the updates' parts stay in the processor's cache
+for all that is asked of them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
     clients, names = len(updates), sorted(server.parameters)
     squares_K, towards_K, length = torch.zeros(clients).double(), torch.zeros(clients).double(), 0.0
     for steps_KP in chunks(server.start, [update.shared for update in updates], names):
-        squares_K += steps_KP.square().sum(1)
+        squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
     norms_K = squares_K.sqrt()
     scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros(()).double())
     for steps_KP in chunks(server.start, [update.shared for update in updates], names):
@@ -55,13 +55,17 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
 
 
 def chunks(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
-    """Yield (K, at most CHUNK) float32 parts of w_i - w, parameter by parameter."""
+    """Yield (K, at most CHUNK) float32 parts of w_i - w, parameter by parameter, each in place of the one before."""
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
+    place_KP = torch.empty(len(shared), width)
     for name in names:
         flat_P, flat_KP = start[name].flatten(), [state[name].flatten() for state in shared]
         for begin in range(0, len(flat_P), width):
-            parts = [values_P[begin : begin + width] for values_P in flat_KP]
-            yield torch.stack(parts).sub_(flat_P[begin : begin + width])
+            start_P = flat_P[begin : begin + width]
+            steps_KP = place_KP[:, : len(start_P)]
+            for step_P, values_P in zip(steps_KP, flat_KP, strict=True):
+                torch.sub(values_P[begin : begin + width], start_P, out=step_P)
+            yield steps_KP
 
 
 def median_norm(movements: Sequence[Movement]) -> float:

@@ -1,0 +1,31 @@
+"""Some rows of `make faults`, once each: real SuperLink, gate and SuperNodes, what is done to them, and the hash."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def has_network_namespaces() -> bool:
+    """Return whether this machine lets us make one."""
+    if os.geteuid() or not shutil.which("ip"):
+        return False
+    name = f"fedskew-try-{os.getpid()}"
+    tries = [subprocess.run(["ip", "netns", word, name], capture_output=True) for word in ("add", "del")]
+    return not any(done.returncode for done in tries)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_supernode_a_server_and_a_gate_are_killed_and_a_site_lies() -> None:
+    """Rows 2, 5 and 7, after which the hash is the undisturbed one, and 13, whose site is left out by name."""
+    if not has_network_namespaces():
+        pytest.skip("a network namespace wants root, iproute2 and a kernel that lets it be made")
+    command = [sys.executable, "deploy/try_faults.py", "--times", "1", "--row", "2", "5", "7", "13"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "0 missed" in done.stdout, done.stdout[-3000:] + done.stderr[-2000:]
