@@ -1,16 +1,23 @@
 """The executor: takes the SuperNode's tasks, and has the code installed here play them, never code from the wire."""
 
-import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, SendTaskHeartbeatRequest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message as MessageOnTheWire
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    AcquireTaskResponse,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.proto.task_pb2 import Task
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -27,6 +34,7 @@ from client_app.incoming import Incoming
 from client_app.messages import folded, unfolded
 from data import DataError
 from site_agent.audit import Audit
+from site_agent.note import Note, Noting
 from site_agent.worker import Lost, Pool
 
 logger = logging.getLogger("fedskew.site")
@@ -36,6 +44,7 @@ TASKS = (PLAYED, "flwr-agentapp", "flwr-model", "flwr-connector")
 REFUSED, CRASHED = 7, 8
 """flwr's codes for an error in place of a reply: INVALID_FAB, CLIENT_APP_CRASHED."""
 UNLOGGED = "the site cannot write its audit log"
+KILLED = "the executor was killed"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
 """Seconds between two questions for a task at least and at most, and as a share of the time since the last task; each
 costs site and SuperNode 10 ms together."""
@@ -78,23 +87,22 @@ class Executor:
     """Serves one SuperNode, task by task.
 
     `approved` is the hash of the app that this site agreed to; `idle` is called at least once a second. The file `note`
-    holds the task in hand: flwr's SuperNode waits for ever for one that was lost before its message was pulled.
+    holds the task in hand.
     """
 
     def __init__(
         self, address: str, secret: bytes, approved: str, pool: Pool, audit: Audit, note: Path, idle: Callable[[], None]
     ) -> None:
         self.address, self.approved, self.pool, self.audit, self.idle = address, approved, pool, audit, idle
-        self.note = note
+        self.note = Note(note)
         self.following: AcquireTaskResponse | None = None
         method = "/flwr.proto.Runtime/AcquireTask"
         self.link = connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method]))
 
     def run(self) -> None:
-        """Serve for ever, the task first that an executor before this one has left, if its token still holds."""
-        with suppress(OSError, ValueError, TypeError, LookupError):
-            left = json.loads(self.note.read_text())
-            self.serve(Task(type=left["type"]), left["token"])
+        """Serve for ever."""
+        if left := self.note.read():
+            self.give_back(*left)
         last = time.monotonic()
         while True:
             self.idle()
@@ -117,12 +125,35 @@ class Executor:
             return None
         return taken
 
+    def give_back(self, token: str, noted: bytes) -> None:
+        """Answer the task that a killed executor has left with an error, upon which the server asks again."""
+        with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
+            try:
+                with suppress(Exception):  # a refusal: it has begun
+                    client.PullTaskInput(PullTaskInputRequest())
+                known = [MessageOnTheWire.FromString(noted)] if noted else []
+                for message in known or client.PullMessages(PullAppMessagesRequest()).messages_list:
+                    self.lose(client, message_from_proto(message))
+                push_task_output(client, None, "failed", KILLED)
+            except Exception as error:  # a token that no longer holds, a SuperNode that is gone, a note cut short
+                logger.error("what was in hand is not given back: %s: %s", type(error).__name__, error)
+        self.note.clear()
+
+    def lose(self, client: RuntimeHttpClient, message: Message) -> None:
+        """Reply to a message that nobody can answer any more."""
+        about = message.metadata
+        entry = {"run": about.run_id, "message": about.message_id, "kind": about.message_type}
+        self.audit.write("failed", **entry, app=self.approved, left=[], why=KILLED)
+        context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
+        push_message(client, Message(Error(CRASHED, KILLED), reply_to=message), context)
+        logger.error("%s of run %s: %s", about.message_type, about.run_id, KILLED)
+
     def serve(self, task: Task, token: str) -> None:
         """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
-                self.keep(task, token)
-                message, context, run, fab = self.pull(client)
+                self.note.write(token)
+                message, context, run, fab = self.pull(client, partial(self.note.write, token))
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = message.metadata.message_type
@@ -145,11 +176,10 @@ class Executor:
                     push_task_output(client, None, "failed", str(error))
                 logger.error("a task was lost: %s: %s", type(error).__name__, error)
             finally:
-                with suppress(OSError):
-                    self.note.unlink(missing_ok=True)
+                self.note.clear()
 
-    def pull(self, client: RuntimeHttpClient) -> tuple[Message, Context, Any, Any]:
-        """Return a task's message, context, run and app, once the message is here whole.
+    def pull(self, client: RuntimeHttpClient, pulled: Callable[[bytes], None]) -> tuple[Message, Context, Any, Any]:
+        """Return a task's message, context, run and app, once the message is here whole; `pulled` is told of it before.
 
         A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
         the rest never will: the ServerApp died while it sent. Raises Lost then, and keeps that task for the next turn.
@@ -167,7 +197,7 @@ class Executor:
             if self.following:
                 raise Lost("the rest of its message does not come")
 
-        with closing(Incoming(client, waiting)) as incoming:
+        with closing(Incoming(Noting(client, pulled), waiting)) as incoming:
             message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
         if message.has_content():
             message.content = unfolded(message.content)
@@ -186,12 +216,6 @@ class Executor:
                     raise Lost("the run was stopped")
 
         return beat
-
-    def keep(self, task: Task, token: str) -> None:
-        """Note the task in hand; nobody else may read its token."""
-        with suppress(OSError):  # a full disk costs the note
-            self.note.touch(0o600)
-            self.note.write_text(json.dumps({"type": task.type, "token": token}))
 
     def refused(self, task: Task, fab: bytes) -> str:
         """Return why a task is not played, or nothing."""

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import Message as MessageOnTheWire
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -24,6 +27,7 @@ from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
+from site_agent.note import Note, Noting
 from site_agent.worker import MOST_MESSAGES, Lost, Pool
 
 
@@ -191,36 +195,84 @@ class Away(BaseException):
     """Ends a serving that goes on for ever."""
 
 
-def test_a_task_that_a_killed_executor_left_is_taken_up_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Left:
+    """A SuperNode's runtime interface, and a task of which a message is still to be pulled, or has been."""
+
+    def __init__(self, begun: bool, pulled: bool) -> None:
+        self.begun, self.messages = begun, [] if pulled else [message_to_proto(remove_content_from_message(asked()))]
+
+    def PullTaskInput(self, request: object) -> None:
+        if self.begun:
+            raise RuntimeError("412 Precondition Failed")
+        self.begun = True
+
+    def PullMessages(self, request: object) -> Any:
+        messages, self.messages = self.messages, []
+        return SimpleNamespace(messages_list=messages)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("begun", "pulled", "noted"), [(False, False, False), (True, False, False), (True, True, True), (True, True, False)]
+)
+def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, pulled: bool, noted: bool
 ) -> None:
-    """flwr's SuperNode waits for ever for a task that was lost between its acquisition and the pull of its message."""
+    """flwr's SuperNode waits for ever for a message that nobody has pulled of a task that has begun, else a minute."""
 
-    def killed(client: object) -> Any:
+    def killed(*_: object) -> Any:
         raise Away
 
-    def no_more(request: object) -> Any:
-        raise Away
-
-    site = Site(tmp_path, monkeypatch, double)
-    monkeypatch.setattr(module, "pull_task_input", killed)
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # what a kill does not do
+    left, site, tokens = Left(begun=False, pulled=False), Site(tmp_path, monkeypatch, double), list[str]()
+    at_work = Noting(left, lambda message: site.executor.note.write("the token", message))
+    site.executor.note.write("the token")
+    if begun:
+        at_work.PullTaskInput(None)
+    if pulled:
+        (left if not noted else at_work).PullMessages(None)
+    file = tmp_path / "task"
+    assert file.stat().st_mode & 0o77 == 0 and bool(json.loads(file.read_text())["message"]) == noted
+    TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = None  # as in a process that has served none
+    monkeypatch.setattr(module, "connect", lambda *_: left)
+    monkeypatch.setattr(module, "RuntimeTokenHttpInterceptor", tokens.append)
+    monkeypatch.setattr(site.executor, "take", killed)
     with pytest.raises(Away):
-        site.executor.serve(SimpleNamespace(type=PLAYED), "the token")  # type: ignore[arg-type]
-    monkeypatch.undo()
-    note = tmp_path / "task"
-    assert json.loads(note.read_text()) == {"type": PLAYED, "token": "the token"} and note.stat().st_mode & 0o77 == 0
-    tokens: list[str] = []
-    successor = Site(tmp_path, monkeypatch, double)
-    monkeypatch.setattr(module, "RuntimeTokenHttpInterceptor", lambda token: tokens.append(token))
-    monkeypatch.setattr(successor.executor, "link", SimpleNamespace(AcquireTask=no_more))
-    monkeypatch.setattr(module.time, "sleep", no_more)
+        site.executor.run()
+    assert tokens == ["the token"] and left.begun and site.ended == ["failed"] and not file.exists()
+    if pulled and not noted:  # killed in between: flwr answers in a minute
+        assert not site.pushed
+        return
+    (reply,) = site.pushed
+    assert reply.error.code == 8 and reply.metadata.reply_to_message_id == "m" and reply.metadata.src_node_id == 1
+    assert site.entry()["why"] == "the executor was killed" and site.entry()["left"] == []
+
+
+def test_a_task_that_is_served_is_noted_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, notes = Site(tmp_path, monkeypatch, double), list[Any]()
+
+    def pull(client: Any) -> Any:
+        notes.append(site.executor.note.read())
+        client.PullMessages(None)
+        notes.append(site.executor.note.read())
+        return site.pull(client)
+
+    monkeypatch.setattr(site, "PullMessages", Left(begun=True, pulled=False).PullMessages, raising=False)
+    monkeypatch.setattr(module, "pull_task_input", pull)
     try:
-        with pytest.raises(Away):
-            successor.executor.run()
+        site.serve()
     finally:
-        successor.pool.end()
-    assert tokens == ["the token"] and successor.ended == ["completed"] and not note.exists()
+        site.pool.end()
+    (token, nothing), (same, message) = notes
+    assert token == same == "token" and not nothing and MessageOnTheWire.FromString(message).metadata.message_id == "m"
+    assert site.executor.note.read() is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"token": "t"}', '{"token": "t", "message": "?"}', "\u00ff"])
+def test_a_note_cut_short_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "task").write_text(text, encoding="latin-1")
+    assert Note(tmp_path / "task").read() is None
 
 
 def test_what_the_audit_log_cannot_hold_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,14 +328,14 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
     monkeypatch.setattr(site, "PullObject", node.PullObject, raising=False)
     monkeypatch.setattr(module, "pull_task_input", node.pull)
     monkeypatch.setattr(site.executor, "link", node)
-    site.executor.note.write_text(json.dumps({"type": PLAYED, "token": "first"}))
     try:
+        site.executor.serve(SimpleNamespace(type=PLAYED), "first")  # type: ignore[arg-type]
         with pytest.raises(Away):
             site.executor.run()
     finally:
         site.pool.end()
     assert site.ended == ["failed", "completed"] and len(site.pushed) == 1 and node.waits == 4
-    assert not site.executor.note.exists()
+    assert site.executor.note.read() is None
 
 
 def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
