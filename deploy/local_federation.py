@@ -131,6 +131,7 @@ class Job:
             if (rounds := self.rounds()) > done:
                 done, until = rounds, time.monotonic() + seconds
             elif time.monotonic() > until:
+                self.process.kill()
                 raise RuntimeError(f"round {done + 1} is not over after {seconds:g} s: {self.words[-600:]}")
         return time.monotonic() - self.began
 
