@@ -1,17 +1,17 @@
 """The coordinator's two services, SuperLink and gate: started, looked at and ended by process id."""
 
-import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fedskew.engines.launcher import DEFAULTS, LaunchFailed
 from fedskew.engines.processes import end, mark, marked, running
-from fedskew.federation.control import Control, Unreachable
+from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
 
 START_TIMEOUT = 180.0
@@ -62,27 +62,14 @@ def up(folder: FederationFolder) -> None:
     words when it does not come up.
     """
     folder.check()
-    if not running(folder.path, SUPERLINK):
-        start(folder, "superlink")
-    register(folder)
-    if not running(folder.path, GATE):
-        start(folder, "gate")
-    deadline = time.monotonic() + START_TIMEOUT
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(reachable(folder), timeout=1):
-            return
-        wait_for(folder, "gate", deadline, "it does not answer")
+    register(folder, starts=True)
+    wait_for(folder, "gate", lambda: socket.create_connection(reachable(folder), timeout=1).close(), starts=True)
 
 
-def register(folder: FederationFolder) -> None:
+def register(folder: FederationFolder, starts: bool = False) -> None:
     """Let the agreement's sites in, once the SuperLink answers. Raises LaunchFailed when it does not in time."""
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    deadline = time.monotonic() + START_TIMEOUT
-    while True:
-        try:
-            return control.register(folder.agreement)
-        except Unreachable as error:
-            wait_for(folder, "superlink", deadline, str(error))
+    wait_for(folder, "superlink", lambda: control.register(folder.agreement), starts)
 
 
 def reachable(folder: FederationFolder) -> tuple[str, int]:
@@ -113,14 +100,25 @@ def start(folder: FederationFolder, name: str) -> None:
         )
 
 
-def wait_for(folder: FederationFolder, name: str, deadline: float, reason: str) -> None:
-    """Wait a moment for a service. Raises LaunchFailed with its last words where it has ended or is too late."""
-    if running(folder.path, PROGRAMS[name]) and time.monotonic() < deadline:
+def wait_for(folder: FederationFolder, name: str, look: Callable[[], None], starts: bool) -> None:
+    """Return once a service answers when it is looked at; with `starts` it is started where it is not up.
+
+    Raises LaunchFailed with its last words where it has ended or is too late.
+    """
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        there = bool(running(folder.path, PROGRAMS[name]))
+        if starts and not there:  # now, or after a look at one that was being ended
+            start(folder, name)
+            there, starts = True, False
+        try:
+            return look()
+        except OSError as error:  # as is Unreachable
+            if not there or time.monotonic() > deadline:
+                log = folder.state / f"{name}.log"
+                words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
+                raise LaunchFailed(f"{name} is not up ({error}): {words}") from None
         time.sleep(0.2)
-        return
-    log = folder.state / f"{name}.log"
-    words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
-    raise LaunchFailed(f"{name} is not up ({reason}): {words}")
 
 
 def down(folder: FederationFolder) -> bool:

@@ -26,8 +26,9 @@ ATTEMPTS = 5
 """Submissions in a row that may be lost without a round in between."""
 PATIENCE = 600.0
 """Seconds without a word from the SuperLink after which the run is given up; it may take 180 to start."""
-LOST = ("heartbeat", "superlink")
-"""Words in flwr's details of a run whose process was lost, and did not fail."""
+LOST = ("heartbeat", "superlink", "task failed with unknown error")
+"""Words in flwr's details of a run whose process was lost, and did not fail; the last are those of one that a signal
+ended, which it gets when its SuperLink is gone."""
 
 
 class Lost(ConnectionError):

@@ -56,7 +56,9 @@ def test_a_summary_ends_the_following(tmp_path: Path) -> None:
     followed(tmp_path, 2, RunStatus("running", ""), RunStatus("running", ""))
 
 
-@pytest.mark.parametrize("details", ["No heartbeat received from the task", "SuperLink was restarted"])
+@pytest.mark.parametrize(
+    "details", ["No heartbeat received from the task", "SuperLink was restarted", "Task failed with unknown error."]
+)
 def test_a_run_without_heartbeat_is_lost(tmp_path: Path, details: str) -> None:
     with pytest.raises(Lost, match="run 7 was lost"):
         followed(tmp_path, 99, RunStatus("running", ""), RunStatus("finished:failed", details))

@@ -1,0 +1,59 @@
+"""A service is started where it is not up, waited for, and its last words are told where it does not come."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedskew.engines.launcher import LaunchFailed
+from fedskew.federation import services
+from fedskew.federation.control import Unreachable
+from fedskew.federation.services import wait_for
+
+
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *there: bool) -> tuple[Callable[[bool], None], list[str]]:
+    """Return a wait for a SuperLink that is there or not whenever that is looked at, and what is started meanwhile."""
+    states, started = list(there), list[str]()
+    folder = SimpleNamespace(path=tmp_path, state=tmp_path)
+    monkeypatch.setattr(services, "running", lambda path, program: [program] * states[0])
+    monkeypatch.setattr(services, "start", lambda folder, name: started.append(name))
+    monkeypatch.setattr(services.time, "sleep", lambda seconds: None)
+
+    def look() -> None:
+        """Answer once nothing changes any more."""
+        states.pop(0)
+        if not states:
+            return
+        raise Unreachable("away")
+
+    return lambda starts: wait_for(folder, "superlink", look, starts), started  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("there", "times"), [([True], 0), ([True, True], 0), ([False, True], 1), ([True, False, True], 1)]
+)
+def test_a_service_is_started_where_it_is_not_up_or_is_being_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: list[bool], times: int
+) -> None:
+    wait, started = watched(tmp_path, monkeypatch, *there)
+    wait(True)
+    assert started == ["superlink"] * times
+
+
+@pytest.mark.parametrize(("starts", "there"), [(True, [False, False]), (False, [False]), (True, [True, False, False])])
+def test_a_service_that_does_not_come_leaves_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool, there: list[bool]
+) -> None:
+    (tmp_path / "superlink.log").write_text("the port is taken")
+    wait, started = watched(tmp_path, monkeypatch, *there, True)
+    with pytest.raises(LaunchFailed, match=r"superlink is not up \(away\): the port is taken"):
+        wait(starts)
+    assert started == ["superlink"] * starts
+
+
+def test_a_service_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "START_TIMEOUT", -1.0)
+    wait, _ = watched(tmp_path, monkeypatch, True, True)
+    with pytest.raises(LaunchFailed, match=r"superlink is not up \(away\): $"):
+        wait(True)
