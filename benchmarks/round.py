@@ -1,13 +1,12 @@
 """What a round costs beside a bare PyTorch loop: checkpoints on, no evaluation.
 
-McMahan's CNN, 10 clients, 5 a round, batch 32, one epoch, SGD 0.01. Every FedSkew round in one process is followed by a
-round of the bare loop in the same process, with one thread and with two. Two worker processes have runs of their own.
+McMahan's CNN, 10 clients, 5 a round, batch 32, one epoch, SGD 0.01. FedSkew's rounds and those of the bare loop, with
+one thread and with two, take turns in one process. Two worker processes have runs of their own.
 """
 
 import json
 import random
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.figures import Row, figure, seconds
+from benchmarks.turns import in_turns, rounds_of
 from client_app.models import build
 from data import federate
 from fedskew.engines import execute
@@ -24,7 +24,8 @@ from server_app.settings import parse
 
 GOALS = {600: 1.02, 128: None, 32: 1.08}
 """By samples a client: at most so many times the bare loop of one thread."""
-ROUNDS = {600: 7, 128: 16, 32: 32}
+BLOCKS = {600: 3, 128: 4, 32: 8}
+"""By samples a client: rounds of a turn."""
 CLIENTS, SAMPLED = 10, 5
 
 
@@ -80,9 +81,8 @@ class BareLoop:
         self.model = build(run.general.model, federation.dataset.shape, 10, 0)
         self.state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def round(self) -> float:
-        """Train one round and return its seconds."""
-        began = time.perf_counter()
+    def round(self) -> None:
+        """Train one round."""
         states, sizes = [], []
         for client in random.sample(range(len(self.data)), self.sampled):
             inputs, labels = self.data[client]
@@ -102,29 +102,12 @@ class BareLoop:
             name: sum(state[name] * (size / sum(sizes)) for state, size in zip(states, sizes, strict=True))
             for name in self.state
         }
-        return time.perf_counter() - began
 
-
-def interleaved(run: RunSettings) -> dict[str, list[float]]:
-    """Return the seconds of each round: FedSkew in one process, the bare loop with one thread and with two."""
-    bare = BareLoop(run)
-    bare.round()  # the first use of torch.optim takes a second
-    times: dict[str, list[float]] = {"in-process": [], "bare-1": [], "bare-2": []}
-    began = time.perf_counter()
-
-    def after(line: str) -> None:
-        nonlocal began
-        if not line.startswith("round"):
-            return
-        times["in-process"].append(time.perf_counter() - began)
-        times["bare-1"].append(bare.round())
+    def round_on_two_threads(self) -> None:
+        """Train one round with two threads."""
         torch.set_num_threads(2)
-        times["bare-2"].append(bare.round())
+        self.round()
         torch.set_num_threads(1)
-        began = time.perf_counter()
-
-    execute(run, "inprocess", after)
-    return {name: values[1:] for name, values in times.items()}  # the first loads the data
 
 
 def laps(run: RunSettings, engine: str) -> list[float]:
@@ -139,10 +122,12 @@ def rows() -> Iterator[Row]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         for samples, goal in GOALS.items():
-            run = settings(Path(temporary), samples, ROUNDS[samples])
-            times, name = interleaved(run), f"{samples} samples a client, in one process"
-            yield figure(f"{name} / bare loop, 1 thread", times["in-process"], times["bare-1"], goal)
-            yield figure(f"{name} / bare loop, 2 threads", times["in-process"], times["bare-2"])
-            for what, measured in times.items():
+            block = BLOCKS[samples]
+            run = settings(Path(temporary), samples, rounds_of(block))
+            bare, name = BareLoop(run), f"{samples} samples a client, in one process"
+            ours, one, two = in_turns(run, "inprocess", block, bare.round, bare.round_on_two_threads)
+            yield figure(f"{name} / bare loop, 1 thread", ours, one, goal)
+            yield figure(f"{name} / bare loop, 2 threads", ours, two)
+            for what, measured in {"in-process": ours, "bare-1": one, "bare-2": two}.items():
                 yield seconds(f"a round of {samples} samples a client, {what}", measured)
             yield seconds(f"a round of {samples} samples a client, two workers", laps(run, "workers"))

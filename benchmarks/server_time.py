@@ -6,7 +6,6 @@ step on eight random images. After each round ten random updates of the model's 
 """
 
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.figures import MEASUREMENTS, Row, alternate, figure, seconds
+from benchmarks.figures import Row, alternate, figure, seconds
+from benchmarks.turns import in_turns, rounds_of
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from fedskew.engines import execute
 from server_app.results import RunFolder
 from server_app.settings import parse
 from strategies.fedavg import FedAvg
@@ -69,19 +68,12 @@ def of_a_run(folder: Path, method: str, model: str, side: int, updates: list[Sta
     stated: dict[str, Any] = {
         "method": method, "model": model, "dataset": f"npz:{data}", "classes": "10", "input-shape": f"3x{side}x{side}",
         "partition": "iid", "clients": CLIENTS, "local-steps": 1, "batch-size": 8, "learning-rate": 0.001,
-        "rounds": MEASUREMENTS + 1, "evaluate-every": 0, "device": "cpu", "results": str(folder / "results"),
+        "rounds": rounds_of(1), "evaluate-every": 0, "device": "cpu", "results": str(folder / "results"),
         "cache": str(folder / "cache"),
     }  # fmt: skip
-    settings, adding = parse(stated), list[float]()
-
-    def after(line: str) -> None:
-        if line.startswith("round"):
-            began = time.perf_counter()
-            add_once(updates)
-            adding.append(time.perf_counter() - began)
-
-    execute(settings, "inprocess", after)
-    return [record.seconds.server for record in RunFolder(settings.folder).rounds()][1:], adding[1:]
+    settings = parse(stated)
+    _, adding = in_turns(settings, "inprocess", 1, partial(add_once, updates))
+    return [record.seconds.server for record in RunFolder(settings.folder).rounds()][1:-1], adding
 
 
 def rows() -> Iterator[Row]:

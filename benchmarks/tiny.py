@@ -1,14 +1,13 @@
 """What a round of many tiny clients costs beside a bare PyTorch loop, and whether the clients that rest cost anything.
 
 13,706 parameters (small-cnn on 8x8 images), 20 samples a client, one batch, one epoch, SGD 0.01; all of 1,000 clients
-in every round, with two workers and in one process, each round followed by one of a bare loop of one thread. Then 100 a
+in every round, with two workers and in one process, in turns with a bare loop of one thread. Then 100 a
 round of 10,000 clients and of 1,000, in turns: seconds, and the memory of the run's processes with what they share
 counted once. `STOCK_ROUNDS` of stock Flower, its FedAvg with clients as small, 1,000 nodes on two actors.
 """
 
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,12 +18,12 @@ import torch
 from benchmarks.figures import MEASUREMENTS, Row, figure, seconds
 from benchmarks.ray_start import STOCK, stock_flower
 from benchmarks.round import BareLoop, laps, settings
-from fedskew.engines import execute
+from benchmarks.turns import in_turns, rounds_of
 from server_app.run_settings import RunSettings
 
 GOALS = {"workers": 0.85, "inprocess": None}
 """By engine: at most so many times the bare loop of one thread."""
-SAMPLES, ROUNDS, STOCK_ROUNDS = 20, 7, 5
+SAMPLES, BLOCK, ROUNDS, STOCK_ROUNDS = 20, 2, 7, 5
 TRAINING = """model = torch.nn.Sequential(torch.nn.Linear(64, 184), torch.nn.ReLU(), torch.nn.Linear(184, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.nn.functional.cross_entropy(model(torch.rand(20, 64)), torch.arange(20) % 10).backward()
@@ -37,21 +36,11 @@ def run_of(folder: Path, clients: int, sampled: int, rounds: int) -> RunSettings
     return settings(folder, SAMPLES, rounds, clients, sampled, "small-cnn", 8)
 
 
-def interleaved(run: RunSettings, engine: str) -> tuple[list[float], list[float]]:
-    """Return the seconds of each round, and of the bare loop's that follows it."""
-    bare, ours, theirs = BareLoop(run), list[float](), list[float]()
-    bare.round()
-    began = time.perf_counter()
-
-    def after(line: str) -> None:
-        nonlocal began
-        if line.startswith("round"):
-            ours.append(time.perf_counter() - began)
-            theirs.append(bare.round())
-            began = time.perf_counter()
-
-    execute(run, engine, after, workers=2)
-    return ours[1:], theirs[1:]
+def beside_bare(run: RunSettings, engine: str) -> list[list[float]]:
+    """Return the seconds of a round in each turn, and of the bare loop's."""
+    bare = BareLoop(run)
+    bare.round()  # the first use of torch.optim takes a second
+    return in_turns(run, engine, BLOCK, bare.round)
 
 
 def memory(process: psutil.Process) -> int:
@@ -96,7 +85,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         folder, times = Path(temporary), {}
         for engine, goal in GOALS.items():
-            times[engine], bare = interleaved(run_of(folder, 1000, 1000, ROUNDS), engine)
+            times[engine], bare = beside_bare(run_of(folder, 1000, 1000, rounds_of(BLOCK)), engine)
             name = {"workers": "two workers", "inprocess": "one process"}[engine]
             yield figure(f"1,000 tiny clients, {name} / bare loop, 1 thread", times[engine], bare, goal)
             yield seconds(f"a round of 1,000 tiny clients, {name}", times[engine])
