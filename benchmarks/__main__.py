@@ -7,8 +7,8 @@ are, five at least; a time in seconds stands beside it as a row of its own. `--w
 the text, between <!-- NAME --> and <!-- end of NAME -->. Wants a quiet machine; the exit status says nothing of goals.
 
 To add one: a module here with `rows() -> Iterator[Row]`, whose docstring says what is measured (benchmarks/figures.py
-has `alternate`, `figure` and `seconds`, benchmarks/turns.py a run's rounds in turns with other work); its name in SUITE;
-a heading and the two marks in docs/performance.md.
+has `alternate`, `figure` and `seconds`, benchmarks/turns.py rounds in turns with something else); its name in SUITE; a
+heading and the two marks in docs/performance.md.
 """
 
 import os
