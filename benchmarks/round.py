@@ -125,9 +125,9 @@ def rows() -> Iterator[Row]:
             block = BLOCKS[samples]
             run = settings(Path(temporary), samples, rounds_of(block))
             bare, name = BareLoop(run), f"{samples} samples a client, in one process"
-            ours, one, two = in_turns(run, "inprocess", block, bare.round, bare.round_on_two_threads)
-            yield figure(f"{name} / bare loop, 1 thread", ours, one, goal)
-            yield figure(f"{name} / bare loop, 2 threads", ours, two)
-            for what, measured in {"in-process": ours, "bare-1": one, "bare-2": two}.items():
+            ours, single, double = in_turns(run, "inprocess", block, bare.round, bare.round_on_two_threads)
+            yield figure(f"{name} / bare loop, 1 thread", ours, single, goal)
+            yield figure(f"{name} / bare loop, 2 threads", ours, double)
+            for what, measured in {"in-process": ours, "bare-1": single, "bare-2": double}.items():
                 yield seconds(f"a round of {samples} samples a client, {what}", measured)
             yield seconds(f"a round of {samples} samples a client, two workers", laps(run, "workers"))
