@@ -1,9 +1,9 @@
 """What a round of many tiny clients costs beside a bare PyTorch loop, and whether the clients that rest cost anything.
 
 13,706 parameters (small-cnn on 8x8 images), 20 samples a client, one batch, one epoch, SGD 0.01; all of 1,000 clients
-in every round, with two workers and in one process, in turns with a bare loop of one thread. Then 100 a
-round of 10,000 clients and of 1,000, in turns: seconds, and the memory of the run's processes with what they share
-counted once. `STOCK_ROUNDS` of stock Flower, its FedAvg with clients as small, 1,000 nodes on two actors.
+in every round, with two workers and in one process, in turns with a bare loop of one thread. Then 100 a round of 10,000
+clients and of 1,000, in turns: seconds, and the memory of the run's processes with what they share counted once.
+`STOCK_ROUNDS` of stock Flower, its FedAvg with clients as small, 1,000 nodes on two actors.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from benchmarks.figures import MEASUREMENTS, Row, figure, seconds
+from benchmarks.figures import MEASUREMENTS, Row, figure, rounded, seconds
 from benchmarks.ray_start import STOCK, stock_flower
 from benchmarks.round import BareLoop, laps, settings
 from benchmarks.turns import in_turns, rounds_of
@@ -38,9 +38,7 @@ def run_of(folder: Path, clients: int, sampled: int, rounds: int) -> RunSettings
 
 def beside_bare(run: RunSettings, engine: str) -> list[list[float]]:
     """Return the seconds of a round in each turn, and of the bare loop's."""
-    bare = BareLoop(run)
-    bare.round()  # the first use of torch.optim takes a second
-    return in_turns(run, engine, BLOCK, bare.round)
+    return in_turns(run, engine, BLOCK, BareLoop(run).round)
 
 
 def memory(process: psutil.Process) -> int:
@@ -102,5 +100,6 @@ def rows() -> Iterator[Row]:
         yield figure("100 clients a round of 10,000 / of 1,000, memory", most[10000], most[1000], 1.2)
         theirs = stock(folder)
         ours = times["workers"][:STOCK_ROUNDS]
-        yield figure("1,000 tiny clients, two workers / stock Flower on two actors", ours, theirs[: len(ours)], 1 / 60)
+        name, goal = "1,000 tiny clients, two workers / stock Flower on two actors", rounded(1 / 60)
+        yield figure(name, ours, theirs[: len(ours)], goal)
         yield seconds("a round of stock Flower", theirs)

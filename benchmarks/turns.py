@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from benchmarks.figures import MEASUREMENTS
 from client_app.play import Outcome
 from fedskew.engines.workers import WorkersGrid
 from fedskew.interrupt import one_interrupt
@@ -11,8 +12,6 @@ from server_app.app import run
 from server_app.run_settings import RunSettings
 from strategies.exchange import Request
 
-MEASURED = 6
-"""Turns that count."""
 PLAYERS = {"inprocess": 0, "workers": 2}
 """Worker processes, by engine."""
 
@@ -56,7 +55,7 @@ class InTurns(WorkersGrid):
 
 def rounds_of(block: int) -> int:
     """Return the rounds of a run in turns: the first turn does not count, and none follows the last round."""
-    return (MEASURED + 1) * block + 1
+    return (MEASUREMENTS + 1) * block + 1
 
 
 def in_turns(settings: RunSettings, engine: str, block: int, *others: Callable[[], object]) -> list[list[float]]:

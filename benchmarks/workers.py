@@ -72,5 +72,5 @@ def rows() -> Iterator[Row]:
                 ours, two_rounds = in_turns(run, "workers", block, partial(both, ends))
             bare, name = [taken / 2 for taken in two_rounds], f"{samples} samples a client, {precision}, two workers"
             yield figure(f"{name} / half of two bare loops", ours, bare, goal)
-            yield seconds(f"a round of ten clients of {name}", ours)
+            yield seconds(f"a round of ten clients, {name}", ours)
             yield seconds("half of two bare loops", bare)
