@@ -1,13 +1,18 @@
 """What a round costs beside a bare PyTorch loop: checkpoints on, no evaluation.
 
-McMahan's CNN, 10 clients, 5 a round, batch 32, one epoch, SGD 0.01. FedSkew's rounds and those of the bare loop, with
-one thread and with two, take turns in one process. Two worker processes have runs of their own.
+McMahan's CNN, 10 clients, 5 a round, batch 32, one epoch, SGD 0.01. FedSkew's rounds take turns with those of bare
+loops of one thread and of two, each in a process of its own, as FedSkew sets how its process gets memory. Two worker
+processes have runs of their own.
 """
 
 import json
+import multiprocessing
 import random
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -103,11 +108,36 @@ class BareLoop:
             for name in self.state
         }
 
-    def round_on_two_threads(self) -> None:
-        """Train one round with two threads."""
-        torch.set_num_threads(2)
-        self.round()
-        torch.set_num_threads(1)
+
+def play(run: RunSettings, threads: int, ends: Connection) -> None:
+    """In a process: play a bare round for every word that comes."""
+    torch.set_num_threads(threads)
+    bare = BareLoop(run)
+    while ends.recv():
+        bare.round()
+        ends.send(True)
+
+
+@contextmanager
+def bare_loop(run: RunSettings, threads: int = 1) -> Iterator[Connection]:
+    """Within this context, a process of its own waits to play a bare round for every `True` that it is sent."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=play, args=(run, threads, theirs))
+    process.start()
+    try:
+        yield ours
+    finally:
+        ours.send(False)
+        process.join()
+
+
+def all_play(*loops: Connection) -> None:
+    """Let bare loops play a round, all at once."""
+    for loop in loops:
+        loop.send(True)
+    for loop in loops:
+        loop.recv()
 
 
 def laps(run: RunSettings, engine: str) -> list[float]:
@@ -124,10 +154,12 @@ def rows() -> Iterator[Row]:
         for samples, goal in GOALS.items():
             block = BLOCKS[samples]
             run = settings(Path(temporary), samples, rounds_of(block))
-            bare, name = BareLoop(run), f"{samples} samples a client, in one process"
-            ours, single, double = in_turns(run, "inprocess", block, bare.round, bare.round_on_two_threads)
-            yield figure(f"{name} / bare loop, 1 thread", ours, single, goal)
-            yield figure(f"{name} / bare loop, 2 threads", ours, double)
-            for what, measured in {"in-process": ours, "bare-1": single, "bare-2": double}.items():
+            name = f"{samples} samples a client, in one process"
+            with bare_loop(run) as single, bare_loop(run, 2) as double:
+                bare = partial(all_play, single), partial(all_play, double)
+                ours, single_thread, two_threads = in_turns(run, "inprocess", block, *bare)
+            yield figure(f"{name} / bare loop, 1 thread", ours, single_thread, goal)
+            yield figure(f"{name} / bare loop, 2 threads", ours, two_threads)
+            for what, measured in {"in-process": ours, "bare-1": single_thread, "bare-2": two_threads}.items():
                 yield seconds(f"a round of {samples} samples a client, {what}", measured)
             yield seconds(f"a round of {samples} samples a client, two workers", laps(run, "workers"))

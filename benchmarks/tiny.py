@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,13 +18,13 @@ import torch
 
 from benchmarks.figures import MEASUREMENTS, Row, figure, rounded, seconds
 from benchmarks.ray_start import STOCK, stock_flower
-from benchmarks.round import BareLoop, laps, settings
+from benchmarks.round import all_play, bare_loop, laps, settings
 from benchmarks.turns import in_turns, rounds_of
 from server_app.run_settings import RunSettings
 
 GOALS = {"workers": 0.85, "inprocess": None}
 """By engine: at most so many times the bare loop of one thread."""
-SAMPLES, BLOCK, ROUNDS, STOCK_ROUNDS = 20, 2, 7, 5
+SAMPLES, BLOCK, ROUNDS, STOCK_ROUNDS = 20, 6, 7, 5
 TRAINING = """model = torch.nn.Sequential(torch.nn.Linear(64, 184), torch.nn.ReLU(), torch.nn.Linear(184, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.nn.functional.cross_entropy(model(torch.rand(20, 64)), torch.arange(20) % 10).backward()
@@ -38,7 +39,8 @@ def run_of(folder: Path, clients: int, sampled: int, rounds: int) -> RunSettings
 
 def beside_bare(run: RunSettings, engine: str) -> list[list[float]]:
     """Return the seconds of a round in each turn, and of the bare loop's."""
-    return in_turns(run, engine, BLOCK, BareLoop(run).round)
+    with bare_loop(run) as bare:
+        return in_turns(run, engine, BLOCK, partial(all_play, bare))
 
 
 def memory(process: psutil.Process) -> int:

@@ -4,7 +4,6 @@ Every image goes through the backbone alone, so its features depend on no other 
 """
 
 import hashlib
-from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from client_app.models import ModelSettings, build
 from client_app.models.backbone import sha256_of
 from client_app.process import repeat_to_the_bit
 from data import DataError, Federation
+from data.sample_cache import SampleCache
 from data.sources import cache
 
 VERSION = 1
@@ -47,7 +47,7 @@ def with_features(federation: Federation, model: str, settings: ModelSettings, f
     width = rows["test"].features_MD.shape[1]
     inputs = {f"{split}_inputs": part for split, part in rows.items()}
     vectors = replace(federation.dataset, shape=(width,), mean=(0.0,), std=(1.0,), **inputs)  # type: ignore[arg-type]
-    return replace(federation, dataset=vectors, augmentation="none", _kept=OrderedDict())
+    return replace(federation, dataset=vectors, augmentation="none", _cache=SampleCache())
 
 
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:

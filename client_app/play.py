@@ -126,7 +126,8 @@ def train(asked: Asked, clients: Mapping[int, Known]) -> Play:
             seconds = time.perf_counter() - began
         if player.policy is not None:
             player.policy.check_update(shared, report)
-        digests = {**player.digests, "memory": remember(player.memory_folder(number), round, report.memory)}
+        kept = remember(player.memory_folder(number), round, report.memory) if report.memory else ""
+        digests = {**player.digests, "memory": kept}
         return Answer(
             {"model": report.shared, **{f"upload/{name}": state for name, state in report.uploads.items()}},
             {

@@ -12,7 +12,7 @@ from client_app.features import with_features
 from client_app.memory import folder_of
 from client_app.models import build
 from client_app.policy import Policy
-from client_app.process import choose_device, code_version
+from client_app.process import choose_device, code_version, keep_freed_memory
 from client_app.site import DataChanged, NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.together import Together
@@ -35,6 +35,7 @@ class Player:
                 "this client runs other code than the server: another checkout is on its path "
                 "(restart Flower's SuperLink, or use `fedskew run`)"
             )
+        keep_freed_memory()
         self.assignment = assignment
         self.policy: Policy | None = None
         self.digests: dict[str, str] = {}
@@ -139,8 +140,8 @@ class Player:
 
 
 def on_device(state: State, device: str) -> State:
-    """Return the state with its tensors on `device`."""
-    return {name: tensor.to(device) for name, tensor in state.items()}
+    """Return the state with its tensors on `device`; what a process is sent is on the CPU."""
+    return state if device == "cpu" else {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:

@@ -6,13 +6,13 @@ order of their ids is the same on every engine.
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
-CHUNK = 2**15
+CHUNK = 2**18
 """Values that are summed at a time, so that their sum stays in the processor's cache while every state is added."""
 
 
@@ -29,25 +29,53 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str
 
 
 def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
-    """Return sum_i w_i s_i; of integer tensors the largest."""
+    """Return sum_i w_i s_i, added up in float64; of integer tensors the largest."""
     result: dict[str, Tensor] = {}
     for name, first in states[0].items():
-        tensors = [state[name] for state in states]
-        result[name] = summed(tensors, weights) if first.is_floating_point() else torch.stack(tensors).amax(0)
+        if first.is_floating_point():
+            result[name] = torch.empty_like(first, memory_format=torch.contiguous_format)
+        else:
+            result[name] = torch.stack([state[name] for state in states]).amax(0)
+    quantities = [name for name, tensor in result.items() if tensor.is_floating_point()]
+    device = next((tensor.device for tensor in result.values()), None)
+    places = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
+    for sums, *parts in pieces([result, *states], quantities):
+        total, wide = (shaped(place, sums) for place in places)
+        torch._foreach_zero_(total)
+        for values, weight in zip(parts, weights, strict=True):
+            torch._foreach_copy_(wide, values)
+            torch._foreach_add_(total, wide, alpha=weight)
+        torch._foreach_copy_(sums, total)
     return result
 
 
-def summed(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return sum_i w_i t_i, added up in float64."""
-    result = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
-    parts_P = torch.split(result.view(-1), CHUNK)
-    total_P, wide_P = torch.empty(2, len(parts_P[0]), dtype=torch.float64, device=result.device)
-    for part_P, *parts_KP in zip(parts_P, *(torch.split(tensor.reshape(-1), CHUNK) for tensor in tensors), strict=True):
-        sum_P = total_P[: len(part_P)].zero_()
-        for values_P, weight in zip(parts_KP, weights, strict=True):
-            sum_P.add_(wide_P[: len(part_P)].copy_(values_P), alpha=weight)
-        part_P.copy_(sum_P)
-    return result
+Piece = Sequence[list[Tensor]]
+"""Some of the values of several states, as the same tensors of each."""
+
+
+def pieces(states: Sequence[State], names: Sequence[str]) -> Iterator[Piece]:
+    """Yield the named tensors' values by at most CHUNK of each state: parts of a tensor, or whole ones together."""
+    small, size = list[str](), 0
+    for name in names:
+        count = states[0][name].numel()
+        if count > CHUNK:
+            for parts in zip(*(torch.split(state[name].reshape(-1), CHUNK) for state in states), strict=True):
+                yield [[part] for part in parts]
+            continue
+        if size + count > CHUNK:
+            yield [[state[name] for name in small] for state in states]
+            small, size = [], 0
+        small.append(name)
+        size += count
+    if small:
+        yield [[state[name] for name in small] for state in states]
+
+
+def shaped(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return a vector's values, from the first on, in the shapes of the tensors."""
+    sizes = [tensor.numel() for tensor in tensors]
+    parts = torch.split(flat[: sum(sizes)], sizes)
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def difference(left: State, right: State) -> dict[str, Tensor]:

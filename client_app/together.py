@@ -8,11 +8,12 @@ very code that trains one.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from client_app.client import Client, Contribution, Report, Variant, overrides
@@ -117,7 +118,8 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
             part, rows = optimizer.rows(begin, end), partial(rows_of, begin=begin, end=end)
             parameters = dict(zip(weights, (weight.requires_grad_() for weight in part.parameters), strict=True))
             batch = source.batch(begin, [plan[step] for plan in plans[begin:end]])
-            values_K = torch.vmap(value)(parameters, rows(rest), rows(about), *batch)
+            with channels_last(model):
+                values_K = torch.vmap(value)(parameters, rows(rest), rows(about), *batch)
             gradients: Sequence[Tensor] = torch.autograd.grad(values_K.sum(), list(parameters.values()))
             with torch.no_grad():
                 if tasks[0].overriding("gradient_offset"):
@@ -132,6 +134,26 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
         reported(task, before[k], len(plans[k]), losses[k], {name: column[k] for name, column in columns.items()})
         for k, task in enumerate(tasks)
     ]
+
+
+@contextmanager
+def channels_last(model: Classifier) -> Iterator[None]:
+    """Within this context, convolutions leave images with channels last in memory, as when one client trains.
+
+    Those of stacked clients have channels first, and the layers behind them take twice as long.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(laid_out) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def laid_out(layer: nn.Module, inputs: tuple[Tensor], images: Tensor) -> Tensor:
+    """Return images (..., C, H, W) with channels last in memory, in words that go with vmap."""
+    return images.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
 def contributions(task: Task, state: State) -> dict[str, Contribution]:

@@ -1,8 +1,7 @@
 """The data of all clients: what is drawn from a data set by a seed, and who holds which part of it."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from data.partitions import Indices, by_domain, hash_of
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.resolve import resolve
 from data.rules import SettingError, require
+from data.sample_cache import SampleCache
 from data.samples import Samples
 from data.settings import DataError, DataSettings
 from data.sources.catalog import is_sites
@@ -24,9 +24,6 @@ from data.sources.files import ImageFiles
 from data.sources.sites import agreement_of
 from data.unseen_domain import UnseenDomain, left_out, without
 from data.validation import cut_off, in_place_of_test
-
-KEPT = 64
-"""Clients' tensors that a federation keeps; together they are at most one copy of the training and of the test set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +53,7 @@ class Federation:
     """Sorted indices into the training set of what each client keeps for validation; None where nothing was cut off."""
     noise: tuple[float, int] = (0.0, 0)
     """Variance on the last client's training images, of the scale 0..1, client i's being i / K of it; and its seed."""
-    _kept: OrderedDict[tuple[str, int | None, str], Samples] = field(default_factory=OrderedDict, repr=False)
+    _cache: SampleCache = field(default_factory=SampleCache, repr=False)
 
     @property
     def clients(self) -> int:
@@ -132,18 +129,14 @@ class Federation:
         )
 
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
-        key = (split, client, device)
-        if key not in self._kept:
-            source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
-            augmentation = self.augmentation if split == "train" else "none"
-            samples = self.at(source, self._indices(split, client), device, augmentation)
-            if self.noise[0] and split == "train" and client is not None:
-                samples = noisy(samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client)
-            self._kept[key] = samples
-        self._kept.move_to_end(key)
-        samples = self._kept[key]
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        return self._cache.get((split, client, device), partial(self._read, split, client, device))
+
+    def _read(self, split: str, client: int | None, device: str) -> Samples:
+        source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
+        augmentation = self.augmentation if split == "train" else "none"
+        samples = self.at(source, self._indices(split, client), device, augmentation)
+        if self.noise[0] and split == "train" and client is not None:
+            samples = noisy(samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client)
         return samples
 
     def _indices(self, split: str, client: int | None) -> Indices:

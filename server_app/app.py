@@ -17,7 +17,7 @@ from torch import Tensor
 from client_app.memory import folder_of, recall
 from client_app.messages import to_flower
 from client_app.policy import QUESTION
-from client_app.process import choose_device, hidden_gpus, repeat_to_the_bit
+from client_app.process import choose_device, hidden_gpus, keep_freed_memory, repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation
@@ -72,6 +72,7 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     FolderBusy when another process works on the run.
     """
     repeat_to_the_bit()
+    keep_freed_memory()
     federation, folder = federation_of(settings), RunFolder(settings.folder)
     with folder.begin(settings, federation, tell) as finished:
         if finished is not None:

@@ -164,7 +164,8 @@ class Rounds:
             movements=partial(movements, self.server, updates),
             loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
             bytes_down=down * len(exchange.asked),
-            bytes_up=sum(size(u.shared) + sum(size(state) for state in u.uploads.values()) for u in updates),
+            bytes_up=len(updates) * size(self.shared)  # of which every update has the shapes
+            + sum(size(state) for update in updates for state in update.uploads.values()),
             seconds={
                 "clients": answered - self._began,
                 "client-work": math.fsum(update.metrics["seconds"] for update in updates),

@@ -7,6 +7,7 @@ takes in its `accepts`, and who may say what in exchange.py: a client is answere
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -123,19 +124,19 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
 
 def check_values(state: State, where: str = "") -> None:
     """Raise Refused for a tensor whose values are not finite or outside the range for its name."""
-    usual = [t for n, t in state.items() if t.numel() and t.is_floating_point() and last_of(n) not in TENSORS]
+    usual = [t for n, t in state.items() if t.numel() and t.is_floating_point() and range_of(n) is TENSORS[""]]
     # No value is larger than the Euclidean norm, which is computed at a twentieth of the largest value's time.
     if usual and all(size <= LARGEST for size in torch.stack(torch._foreach_norm(usual)).tolist()):
-        state = {name: t for name, t in state.items() if not t.is_floating_point() or last_of(name) in TENSORS}
+        state = {n: t for n, t in state.items() if not t.is_floating_point() or range_of(n) is not TENSORS[""]}
     for name, tensor in state.items():
-        allowed = TENSORS.get(last_of(name), TENSORS[""])
-        if reason := allowed.breach(tensor):
+        if reason := range_of(name).breach(tensor):
             raise OutOfRange(f"{where}{name} {reason}")
 
 
-def last_of(name: str) -> str:
-    """Return the last part of a tensor's name."""
-    return name.rpartition(".")[2]
+@lru_cache(maxsize=4096)
+def range_of(name: str) -> Range:
+    """Return what the values of a tensor must be, by its name."""
+    return TENSORS.get(name.rpartition(".")[2], TENSORS[""])
 
 
 def check_by_class(upload: State, classes: int, rows: Expected) -> None:

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,9 +15,10 @@ from strategies.server import Server, Update
 FAR, MOST = 5.0, 100
 """Times the median of the round's norms from which an update stands out; clients that a round's record tells of one by
 one, at most."""
-CHUNK, VALUES = 2**15, 2**22
-"""Coordinates at a time, and of all clients together at most: so that the updates' parts stay in the processor's cache
-for all that is asked of them."""
+CHUNK, VALUES, KEPT = 2**15, 2**23, 2**24
+"""Coordinates at a time, and of all clients together at most, so that the updates' parts stay in the processor's cache
+for all that is asked of them; and values of all clients that are not read twice: what is asked second depends on the
+first."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,16 @@ class Movement:
 
 def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
     """Return every update's movement, in the order of the updates."""
-    clients, names = len(updates), sorted(server.parameters)
+    clients = len(updates)
+    parts = partial(steps, server.start, [update.shared for update in updates], sorted(server.parameters))
+    if clients * sum(server.start[name].numel() for name in server.parameters) <= KEPT:
+        parts = partial(iter, list(parts()))
     squares_K, towards_K, length = torch.zeros(clients).double(), torch.zeros(clients).double(), 0.0
-    for steps_KP in chunks(server.start, [update.shared for update in updates], names):
+    for steps_KP in parts():
         squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
     norms_K = squares_K.sqrt()
     scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros(()).double())
-    for steps_KP in chunks(server.start, [update.shared for update in updates], names):
+    for steps_KP in parts():
         sum_P = scales_K.float() @ steps_KP
         towards_K += steps_KP @ sum_P
         length += float(sum_P @ sum_P)
@@ -54,18 +59,17 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
     ]
 
 
-def chunks(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
-    """Yield (K, at most CHUNK) float32 parts of w_i - w, parameter by parameter, each in place of the one before."""
+def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
+    """Yield (K, P) parts of w_i - w, parameter by parameter, at most CHUNK coordinates."""
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
-    place_KP = torch.empty(len(shared), width)
     for name in names:
-        flat_P, flat_KP = start[name].flatten(), [state[name].flatten() for state in shared]
-        for begin in range(0, len(flat_P), width):
-            start_P = flat_P[begin : begin + width]
-            steps_KP = place_KP[:, : len(start_P)]
-            for step_P, values_P in zip(steps_KP, flat_KP, strict=True):
-                torch.sub(values_P[begin : begin + width], start_P, out=step_P)
-            yield steps_KP
+        tensors = [state[name] for state in shared]
+        if start[name].numel() <= width:
+            yield torch.stack(tensors).sub_(start[name]).flatten(1)
+            continue
+        flat = (torch.split(tensor.reshape(-1), width) for tensor in (start[name], *tensors))
+        for start_P, *values_KP in zip(*flat, strict=True):
+            yield torch.stack(values_KP).sub_(start_P)
 
 
 def median_norm(movements: Sequence[Movement]) -> float:

@@ -113,7 +113,7 @@ def lines(*patterns: str) -> int:
 def test_the_house_stays_small() -> None:
     """Later work may raise a package's number, by a sentence in docs/decisions.md that says for what."""
     assert lines("server_app/*") <= 3060
-    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6730
+    assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6850
     assert lines("site_agent/*") <= 1490
     assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10280
     assert lines("fedskew/federation/*") <= 1180

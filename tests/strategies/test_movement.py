@@ -9,7 +9,7 @@ from server_builders import server_of, state_of, updates_of
 
 from client_app.state import difference
 from strategies import movement
-from strategies.movement import VALUES, chunks, movements
+from strategies.movement import VALUES, movements, steps
 from strategies.server import Update
 
 
@@ -20,7 +20,9 @@ def steps_of(updates: list[Update]) -> torch.Tensor:
     return torch.stack([torch.cat([m[n].flatten() for n in sorted(server.parameters)]) for m in moves]).double()
 
 
-@pytest.mark.parametrize(("name", "limit"), [("CHUNK", 7), ("CHUNK", 2**16), ("VALUES", 30), ("VALUES", 1)])
+@pytest.mark.parametrize(
+    ("name", "limit"), [("CHUNK", 7), ("CHUNK", 2**16), ("VALUES", 30), ("VALUES", 1), ("KEPT", 0)]
+)
 def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
     monkeypatch.setattr(movement, name, limit)
     updates = updates_of(1, 2, 3, 4)
@@ -37,7 +39,7 @@ def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, l
 
 def test_many_clients_take_no_more_memory_than_few() -> None:
     start = {"weight": torch.zeros(40_000)}
-    sizes = [part.shape for part in chunks(start, [start] * 5000, ["weight"])]
+    sizes = [part.shape for part in steps(start, [start] * 5000, ["weight"])]
     assert max(clients * width for clients, width in sizes) <= VALUES and sum(width for _, width in sizes) == 40_000
 
 

@@ -1,0 +1,29 @@
+"""What holds for a process that plays clients."""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+PAGE_FAULTS = """
+import resource, sys, torch
+from client_app.process import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(2 * 2**20) for _ in range(15)]
+    del tensors
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_the_memory_of_tensors_that_are_gone_is_there_for_the_next() -> None:
+    usual, kept = (
+        int(subprocess.run([sys.executable, "-c", PAGE_FAULTS, word], capture_output=True, check=True).stdout)
+        for word in ("usual", "keep")
+    )
+    assert kept < usual / 10
