@@ -1,16 +1,16 @@
 """What holds for a process that plays clients."""
 
 import ctypes
+import resource
 import subprocess
 import sys
 
 import pytest
 
 PAGE_FAULTS = """
-import resource, sys, torch
+import resource, torch
 from client_app.process import keep_freed_memory
-if sys.argv[1] == "keep":
-    keep_freed_memory()
+keep_freed_memory()
 for _ in range(4):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     tensors = [torch.ones(2 * 2**20) for _ in range(15)]
@@ -22,8 +22,5 @@ print(faults)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
 def test_the_memory_of_tensors_that_are_gone_is_there_for_the_next() -> None:
-    usual, kept = (
-        int(subprocess.run([sys.executable, "-c", PAGE_FAULTS, word], capture_output=True, check=True).stdout)
-        for word in ("usual", "keep")
-    )
-    assert kept < usual / 10
+    done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, check=True)
+    assert int(done.stdout) < 15 * 2**23 / resource.getpagesize() / 10  # left to itself, glibc mostly gives them all back
