@@ -2,10 +2,13 @@
 
 import hashlib
 import io
+import shutil
 import stat
+import tomllib
 import warnings
 import zipfile
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
 from data import DataError
 
@@ -34,11 +37,35 @@ def build(folder: Path) -> bytes:
     from flwr.cli.build import build_fab_from_disk
 
     try:
-        with warnings.catch_warnings():  # of flwr's own about pathspec
+        with warnings.catch_warnings(), TemporaryDirectory() as temporary:  # warnings of flwr's own about pathspec
             warnings.simplefilter("ignore")
-            return build_fab_from_disk(folder)
+            return build_fab_from_disk(staged(folder, Path(temporary, "app")))
     except Exception as error:
         raise DataError(f"{folder}: flwr cannot pack this app: {error}") from None
+
+
+def staged(app: Path, folder: Path) -> Path:
+    """Copy what an app's fab-include names to `folder`, and return where flwr shall look for the app.
+
+    flwr looks at every file below an app's folder before it asks which are the app's: tens of thousands where a virtual
+    environment or results lie there, which takes seconds. An app that names no folders and files is left where it is,
+    and so is one whose pyproject.toml flwr will complain of.
+    """
+    try:
+        patterns = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
+        names = {pattern.lstrip("/").partition("/")[0] for pattern in patterns}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return app
+    if not names or any(name in ("", ".", "..") or set(name) & set("*?[!\\") for name in names):
+        return app
+    folder.mkdir()
+    for name in sorted({*names, "pyproject.toml", ".gitignore"}):  # the last says what flwr leaves out
+        source = app / name
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.is_file() and not source.is_symlink():
+            shutil.copy2(source, folder / name)
+    return folder
 
 
 def packed_files(fab: bytes, name: str = "the app") -> dict[str, bytes]:

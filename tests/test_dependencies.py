@@ -25,7 +25,7 @@ PRIVATE = {
         "tests/site_agent/test_executor.py",
     ],
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
-    "flwr.cli.build": ["client_app/app_files.py", "tests/test_packaging.py"],
+    "flwr.cli.build": ["client_app/app_files.py", "tests/client_app/test_app_files.py", "tests/test_packaging.py"],
     "flwr.cli.utils": ["tests/test_packaging.py"],
     "flwr.proto.fleet_pb2": [
         "fedskew/federation/absence.py",

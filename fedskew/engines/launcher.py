@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import tomli_w
 
+from client_app.app_files import staged
 from client_app.own_code import FOLDER
 from data.text import spoken
 from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
@@ -93,7 +94,7 @@ def launch(
         options = ["--stream", "--run-config", str(settings), "--federation-config", federation]
         try:
             try:
-                _run(flower, [str(app.resolve()), "own", *options], log, result)
+                _run(flower, [str(staged(app.resolve(), flower.home / "app")), "own", *options], log, result)
             finally:
                 flower.end()
         except KeyboardInterrupt:

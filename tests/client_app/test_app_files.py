@@ -6,10 +6,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_app.app_files import app_files, app_hash, build, packed_files
+from client_app.app_files import app_files, app_hash, build, packed_files, staged
 from data import DataError
 
 PROJECT = """
@@ -50,6 +51,37 @@ def test_a_folder_and_its_fab_have_one_hash(folder: Path, tmp_path: Path) -> Non
     files = app_files(folder)
     assert sorted(files) == ["pyproject.toml", "small/client.py", "small/server.py"]
     assert app_hash(files) == app_hash(app_files(fab))
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern")
+def test_what_flwr_sees_of_a_clone_is_what_its_app_names(folder: Path, tmp_path: Path) -> None:
+    including = PROJECT.replace('"nobody"', '"nobody"\nfab-include = ["small/**", "/README.md"]')
+    texts = {
+        "pyproject.toml": including,
+        ".gitignore": "notes.txt",
+        "README.md": "An app.",
+        "small/notes.txt": "None's.",
+    }
+    for name, text in {**texts, ".venv/bin/python": "", "results/run/rounds.jsonl": "", "small/deep/a.py": ""}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "small" / "link.py").symlink_to(folder / "small" / "client.py")
+    seen = staged(folder, tmp_path / "seen")
+    assert sorted(path.name for path in seen.iterdir()) == [".gitignore", "README.md", "pyproject.toml", "small"]
+    assert build_fab_from_disk(seen) == build_fab_from_disk(folder)
+    assert sorted(app_files(folder)) == [
+        "README.md",
+        "pyproject.toml",
+        *(f"small/{n}.py" for n in ("client", "deep/a", "server")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "included", ['fab-include = ["**/*.py"]', "fab-include = []", 'fab-include = ["../small/**"]', "", "]"]
+)
+def test_an_app_that_names_no_folders_is_left_where_it_is(folder: Path, tmp_path: Path, included: str) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace('"nobody"', f'"nobody"\n{included}'))
+    assert staged(folder, tmp_path / "seen") == folder and not (tmp_path / "seen").exists()
 
 
 def test_another_zip_has_the_same_hash_and_another_byte_does_not(folder: Path) -> None:

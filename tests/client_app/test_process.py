@@ -23,4 +23,5 @@ print(faults)
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
 def test_the_memory_of_tensors_that_are_gone_is_there_for_the_next() -> None:
     done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, check=True)
-    assert int(done.stdout) < 15 * 2**23 / resource.getpagesize() / 10  # left to itself, glibc mostly gives them all back
+    pages = 15 * 2**23 / resource.getpagesize()
+    assert int(done.stdout) < pages / 10  # left to itself, glibc mostly gives them all back
