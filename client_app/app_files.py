@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import shutil
 import stat
 import tomllib
@@ -14,6 +15,8 @@ from data import DataError
 
 LARGEST = 64 * 2**20
 """Bytes that an app's files may have in all; flwr packs at most 10 MB."""
+INCLUDED = re.compile(r"/?(\w[\w.-]*)(/\*\*)?")
+"""A pattern of fab-include that is the name of a file, or all that is in a folder."""
 
 
 def app_files(path: Path) -> dict[str, bytes]:
@@ -48,15 +51,15 @@ def staged(app: Path, folder: Path) -> Path:
     """Copy what an app's fab-include names to `folder`, and return where flwr shall look for the app.
 
     flwr looks at every file below an app's folder before it asks which are the app's: tens of thousands where a virtual
-    environment or results lie there, which takes seconds. An app that names no folders and files is left where it is,
-    and so is one whose pyproject.toml flwr will complain of.
+    environment or results lie there, which takes seconds. An app that names anything but files and whole folders beside
+    its pyproject.toml is left where it is, and so is one that flwr will complain of.
     """
     try:
         patterns = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
-        names = {pattern.lstrip("/").partition("/")[0] for pattern in patterns}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        names = [match[1] if (match := INCLUDED.fullmatch(pattern)) else "" for pattern in patterns]
+    except (OSError, ValueError, LookupError, TypeError):
         return app
-    if not names or any(name in ("", ".", "..") or set(name) & set("*?[!\\") for name in names):
+    if not all(names) or not names:
         return app
     folder.mkdir()
     for name in sorted({*names, "pyproject.toml", ".gitignore"}):  # the last says what flwr leaves out

@@ -60,16 +60,16 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
 
 
 def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
-    """Yield (K, P) parts of w_i - w, parameter by parameter, at most CHUNK coordinates."""
+    """Yield (K, P) float32 parts of w_i - w, parameter by parameter, at most CHUNK coordinates."""
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
     for name in names:
         tensors = [state[name] for state in shared]
         if start[name].numel() <= width:
-            yield torch.stack(tensors).sub_(start[name]).flatten(1)
+            yield torch.stack(tensors).sub_(start[name]).flatten(1).float()
             continue
         flat = (torch.split(tensor.reshape(-1), width) for tensor in (start[name], *tensors))
         for start_P, *values_KP in zip(*flat, strict=True):
-            yield torch.stack(values_KP).sub_(start_P)
+            yield torch.stack(values_KP).sub_(start_P).float()
 
 
 def median_norm(movements: Sequence[Movement]) -> float:

@@ -77,7 +77,15 @@ def test_what_flwr_sees_of_a_clone_is_what_its_app_names(folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "included", ['fab-include = ["**/*.py"]', "fab-include = []", 'fab-include = ["../small/**"]', "", "]"]
+    "included",
+    [
+        'fab-include = ["**/*.py"]',
+        'fab-include = ["small/*.py"]',
+        "fab-include = []",
+        'fab-include = ["../small/**"]',
+        "",
+        "]",
+    ],
 )
 def test_an_app_that_names_no_folders_is_left_where_it_is(folder: Path, tmp_path: Path, included: str) -> None:
     (folder / "pyproject.toml").write_text(PROJECT.replace('"nobody"', f'"nobody"\n{included}'))

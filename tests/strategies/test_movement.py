@@ -37,6 +37,14 @@ def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, l
         )
 
 
+def test_a_model_in_float64_is_looked_at_as_well() -> None:
+    wide = [replace(u, shared={n: t.double() for n, t in u.shared.items()}) for u in updates_of(1, 2)]
+    server = replace(server_of(), start={name: tensor.double() for name, tensor in server_of().start.items()})
+    for before, after in zip(movements(server_of(), updates_of(1, 2)), movements(server, wide), strict=True):
+        assert after.norm == pytest.approx(before.norm, rel=1e-5)
+        assert after.cosine == pytest.approx(before.cosine, abs=1e-5)
+
+
 def test_many_clients_take_no_more_memory_than_few() -> None:
     start = {"weight": torch.zeros(40_000)}
     sizes = [part.shape for part in steps(start, [start] * 5000, ["weight"])]
