@@ -285,7 +285,7 @@ def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Pat
     run(app, folder, text="mine")
     assert (folder / "result").read_text().startswith("mine|")
     assert not left & set(psutil.pids())
-    shutil.rmtree(home, ignore_errors=True)  # unless another command has begun since, nobody else can know of it
+    shutil.rmtree(home)  # nobody else can know of it
 
 
 @pytest.mark.slow
