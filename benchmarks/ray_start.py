@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.figures import MEASUREMENTS, Row, row, seconds
 from benchmarks.round import CLIENTS, settings
 from fedskew.engines import execute
-from fedskew.engines.launcher import _Flower
+from fedskew.engines.flower import Flower
 from server_app.run_settings import RunSettings
 
 ROUNDS, GOAL = 9, 0.7
@@ -75,7 +75,7 @@ def stock_flower(folder: Path, rounds: int, nodes: int, text: str = STOCK) -> tu
         '[tool.flwr.app]\npublisher = "fedskew"\n[tool.flwr.app.components]\nserverapp = "stock:server_app"\n'
         f'clientapp = "stock:client_app"\n[tool.flwr.app.config]\nrounds = {rounds}\nstamps = "{stamps}"\n'
     )
-    flower, began = _Flower(home, folder / "run"), time.time()
+    flower, began = Flower(home, folder / "run"), time.time()
     try:
         flower.superlink()
         words = ["run", str(app), "own", "--stream", "--federation-config"]

@@ -63,6 +63,6 @@ def _resnet(name: str, shape: tuple[int, int, int], classes: int, small: bool) -
     whole = getattr(torchvision.models, name)(num_classes=classes)
     first = _small_stem(shape[0]) if small else nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False)
     nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
-    stem = [first, whole.bn1, whole.relu, *([] if small else [whole.maxpool])]
+    stem = [first, whole.bn1, *([] if small else [whole.maxpool]), whole.relu]  # as in cnn.py: the same, sooner
     stages = [whole.layer1, whole.layer2, whole.layer3, whole.layer4]
     return Classifier(nn.Sequential(*stem, *stages, whole.avgpool, nn.Flatten()), whole.fc)

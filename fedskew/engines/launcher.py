@@ -5,14 +5,9 @@ SuperLink, stays for ever, with the environment and working directory of the fir
 directory; and after the last round five seconds pass in shutting down. Here a result file is the one proof of success.
 """
 
-import contextlib
-import json
 import os
 import re
-import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -21,41 +16,23 @@ from pathlib import Path
 import psutil
 import tomli_w
 
-from client_app.app_files import staged
-from client_app.own_code import FOLDER
 from data.text import spoken
-from fedskew.engines.processes import SHORTEST, alive, claim, clear_leftovers, end, free_port, mark, note_owner, running
+from fedskew.engines.doorway import doorway
+from fedskew.engines.flower import Flower, LaunchFailed
+from fedskew.engines.processes import PATIENCE, SHORTEST, alive, claim, clear_leftovers, note_owner
 from fedskew.interrupt import one_interrupt
 
-DEFAULTS = {  # the user's environment goes before them
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run installs torch anew, and fails offline
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux as well: Ray then listens on the loopback address alone
-    "RAY_raylet_start_wait_time_s": "120",  # 30 are too few where the cores have other work
-    "RAY_prestart_worker_first_driver": "0",  # idle workers, which no client is played in
-    "RAY_worker_niceness": "0",  # 15 gives the clients nothing where the cores have other work
-    "PYTHONUNBUFFERED": "1",
-}
 SHORT = 32
 """Length of a folder's name below which Ray's sockets in it stay within the 107 bytes that a socket's path may have."""
 PREFIX = "fedskew-"
-START_TIMEOUT = 60.0
-"""Seconds until the SuperLink has to listen."""
+HASTE = 0.1
+"""Seconds that processes have to end once the result is there: none of them holds anything that is still wanted."""
 LOG_LAG = 0.6
 """Seconds by which flwr's log stream is behind."""
 FAREWELL = 4.0
 """Seconds the log stream has to end after the simulation process ended; after kill -9 flwr itself takes 42 s."""
 STATUS_INTERVAL = 30.0
 """Seconds between two questions for the run's status, in case the stream hangs; one costs a second of CPU time."""
-
-
-class LaunchFailed(RuntimeError):
-    """A run that ended without a result, or could not be started; the message is the reason."""
 
 
 def launch(
@@ -89,14 +66,14 @@ def launch(
         note_owner(Path(temporary))
         settings = Path(temporary, "run.toml")
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        flower = _Flower(Path(temporary), folder)
+        flower = Flower(Path(temporary), folder)
         claim(folder)
-        options = ["--stream", "--run-config", str(settings), "--federation-config", federation]
+        words = [str(doorway(app, flower.home / "app")), "own", "--stream", "--run-config", str(settings)]
         try:
             try:
-                _run(flower, [str(staged(app.resolve(), flower.home / "app")), "own", *options], log, result)
+                _run(flower, words, federation, log, result)
             finally:
-                flower.end()
+                flower.end(HASTE if result.exists() else PATIENCE)
         except KeyboardInterrupt:
             flower.end()  # the interrupt may have hit the cleaning; there is only one, so nothing can hit this
             raise
@@ -108,81 +85,15 @@ def short_folder() -> str:
     return usual if len(usual) + len(f"/{PREFIX}xxxxxxxx") < SHORT else SHORTEST
 
 
-class _Flower:
-    """flwr's commands on one SuperLink, with their home and their working directory in a temporary folder."""
-
-    def __init__(self, home: Path, folder: Path) -> None:
-        self.home, self.folder = home, folder
-        self.path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        defaults = DEFAULTS | {"RAY_TMPDIR": str(home)}
-        self.environment = defaults | os.environ | mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
-        self.environment.setdefault(FOLDER, str(Path.cwd()))  # where the user's own modules lie
-        self.started: list[subprocess.Popen[bytes]] = []
-        (home / "empty").mkdir()  # a neutral working directory: clients import from there first
-
-    def start(self, command: str, *words: str, output: Path, errors: bool = True) -> subprocess.Popen[bytes]:
-        """Start a command that appends what it prints to the file `output`. Raises LaunchFailed when it is missing."""
-        if (path := shutil.which(command, path=self.path)) is None:
-            raise LaunchFailed(f"no {command} beside {sys.executable} or on PATH: `pip install 'flwr[simulation]'`")
-        with output.open("ab") as file:
-            process = subprocess.Popen(
-                [path, *words],
-                cwd=self.home / "empty",
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the launcher only, which ends the others
-            )
-        self.started.append(process)
-        return process
-
-    def superlink(self) -> subprocess.Popen[bytes]:
-        """Start a SuperLink and return it once it listens. Raises LaunchFailed with its last words when it does not."""
-        port = free_port()
-        connection = f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-        (self.home / "config.toml").write_text(connection)
-        words = f"--insecure --simulation --isolation subprocess --host 127.0.0.1 --port {port}".split()
-        output = self.home / "superlink.log"
-        process = self.start("flower-superlink", *words, output=output)
-        deadline = time.monotonic() + START_TIMEOUT
-        while True:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise LaunchFailed(f"the SuperLink did not start: {output.read_text(errors='replace')[-1000:].strip()}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.5):
-                return process
-            time.sleep(0.02)
-
-    def simulation(self) -> psutil.Process | None:
-        """Return the process that holds the ServerApp, or None."""
-        return next(iter(running(self.folder, "flwr-simulation")), None)
-
-    def status(self) -> tuple[str, str]:
-        """Return status and details of the run, both empty when they are not to be had."""
-        answer = self.home / "list.json"
-        answer.unlink(missing_ok=True)
-        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, LookupError):
-            self.start("flwr", "list", "own", "--format", "json", output=answer, errors=False).wait(timeout=20)
-            run = json.loads(answer.read_text())["runs"][0]
-            details = str(run["status-details"])
-            return str(run["status"]), "" if details == "N/A" else details
-        return "", ""
-
-    def end(self) -> None:
-        """End all processes of the run, and delete what they were writing."""
-        from server_app.lock import tidy  # with torch
-
-        end(self.folder)
-        tidy(self.folder)
-        for process in self.started:
-            process.wait(timeout=10)
-
-
-def _run(flower: _Flower, words: list[str], log: Path, result: Path) -> None:
+def _run(flower: Flower, words: list[str], federation: str, log: Path, result: Path) -> None:
     """Start `flwr run` with `words` and wait for the run's end. Raises LaunchFailed when there is no result then."""
     logged = log.stat().st_size if log.exists() else 0
+    # A Ray that runs already cannot be told how many CPUs and GPUs it has, so then flwr is left to start it, or not to.
+    wait_for_ray = None if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation else flower.ray()
     link = flower.superlink()
-    stream = flower.start("flwr", "run", *words, output=log)
+    if wait_for_ray:
+        wait_for_ray()
+    stream = flower.start("flwr", "run", *words, "--federation-config", federation, output=log)
     died = _wait(flower, link, stream, result)
     if result.exists():
         time.sleep(LOG_LAG)
@@ -192,13 +103,15 @@ def _run(flower: _Flower, words: list[str], log: Path, result: Path) -> None:
         file.seek(logged)
         text = file.read().decode(errors="replace")
     with log.open("ab") as file:  # what a crash of the interpreter printed is only there
-        file.write(b"\n--- SuperLink ---\n" + (flower.home / "superlink.log").read_bytes())
+        for name in ("superlink.log", "ray.log"):
+            if (output := flower.home / name).exists():
+                file.write(f"\n--- {name} ---\n".encode() + output.read_bytes())
     if died and not details:
         raise LaunchFailed(died)
     raise LaunchFailed(reason(text, details) or f"the run ended without {result}: {status or 'status unknown'}")
 
 
-def _wait(flower: _Flower, link: subprocess.Popen[bytes], stream: subprocess.Popen[bytes], result: Path) -> str:
+def _wait(flower: Flower, link: subprocess.Popen[bytes], stream: subprocess.Popen[bytes], result: Path) -> str:
     """Return at the result or the run's end; the answer is a sentence when a process died before its time, else ""."""
     simulation: psutil.Process | None = None
     looked = asked = time.monotonic()

@@ -9,7 +9,8 @@ from typing import Any
 from client_app.policy import QUESTION
 from data.sources.agreement import Agreement
 from fedskew.engines import APP
-from fedskew.engines.launcher import LaunchFailed, reason
+from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.launcher import reason
 from fedskew.engines.processes import running
 from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder

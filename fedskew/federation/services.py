@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedskew.engines.launcher import DEFAULTS, LaunchFailed
+from fedskew.engines.flower import DEFAULTS, LaunchFailed
 from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder

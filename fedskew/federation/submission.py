@@ -9,7 +9,8 @@ import psutil
 
 from data import federate
 from fedskew.engines import APP, following
-from fedskew.engines.launcher import LaunchFailed, reason
+from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.launcher import reason
 from fedskew.engines.processes import alive, running
 from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder

@@ -1,5 +1,6 @@
 """The models' sizes, and FedBN: which tensors stay on a client."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,35 @@ def test_vgg_9_is_its_layers() -> None:
     x = F.relu(F.linear(F.dropout(convolutions(x, 4).flatten(1), 0.1), *weights[6]))
     x = F.dropout(F.relu(F.linear(x, *weights[7])), 0.1)
     torch.testing.assert_close(ours, x, rtol=1e-4, atol=1e-5)
+
+
+def as_drawn(features: nn.Module) -> nn.Sequential:
+    """Return the same layers with every pooling behind its activation, as the papers draw them."""
+    layers = list(features.children())
+    for place, (first, second) in enumerate(pairwise(layers)):
+        if isinstance(first, nn.MaxPool2d):
+            assert isinstance(second, nn.ReLU)
+            layers[place : place + 2] = [second, first]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("small-cnn", 8), ("mcmahan-cnn", 28), ("vgg-9", 32), pytest.param("alexnet-bn", 64, marks=pytest.mark.slow)],
+)
+def test_pooling_before_the_activation_changes_no_bit(name: str, side: int) -> None:
+    ours = build(name, (3, side, side), 10, 0)
+    drawn = Classifier(as_drawn(ours.features), ours.head)
+    inputs_B, labels_B = torch.randn(6, 3, side, side), torch.arange(6)
+    results = []
+    for model in (ours, drawn):
+        torch.manual_seed(0)  # dropout
+        logits_BC = model(inputs_B)
+        gradients = torch.autograd.grad(F.cross_entropy(logits_BC, labels_B), list(ours.parameters()))
+        results.append([logits_BC, *gradients])
+    assert list(map(type, drawn.features.children())) != list(map(type, ours.features.children()))
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
 
 
 def test_channels_last_in_memory_stays_in_the_model() -> None:

@@ -15,7 +15,8 @@ import tomli_w
 from flwr.common.config import parse_config_args
 
 from fedskew.engines import launcher
-from fedskew.engines.launcher import LaunchFailed, federation_words, launch, reason
+from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.launcher import federation_words, launch, reason
 from fedskew.engines.processes import end, marked
 from server_app.lock import FolderBusy
 
@@ -130,7 +131,7 @@ def test_a_folder_that_is_no_app_is_refused(tmp_path: Path, folder: Path) -> Non
 def test_missing_commands_are_named(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
     monkeypatch.setenv("PATH", str(folder))
-    with pytest.raises(LaunchFailed, match="no flower-superlink beside"):
+    with pytest.raises(LaunchFailed, match="no ray beside"):
         run(app, folder)
 
 
@@ -145,11 +146,13 @@ def test_what_was_being_written_is_deleted_with_the_processes(
 
 def test_a_superlink_that_does_not_start_says_why(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    for name in ("flwr", "flower-superlink"):
-        (folder / name).write_text("#!/bin/sh\necho no room for the database; exit 3\n")
+    commands = {"ray": "sleep 60", "flower-superlink": "echo no room for the database; exit 3"}
+    for name, command in commands.items():
+        (folder / name).write_text(f"#!/bin/sh\n{command}\n")
         (folder / name).chmod(0o755)
-    with pytest.raises(LaunchFailed, match="did not start: no room for the database"):
+    with pytest.raises(LaunchFailed, match="SuperLink did not start: no room for the database"):
         run(app, folder)
+    assert not marked(folder)
 
 
 @pytest.mark.parametrize("value", [True, False, 3, -0.5, 1e-05, 1e30, "", 'a "b" \\ c', "two\nlines\t\x7f\x00", "é😀"])
@@ -292,10 +295,10 @@ def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Pat
 def test_a_hanging_stream_is_noticed(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream is stopped, so that only flwr's status tells that the run is over."""
     monkeypatch.setattr(launcher, "STATUS_INTERVAL", 2.0)
-    start = launcher._Flower.start
+    start = launcher.Flower.start
 
     def start_and_stop(
-        self: launcher._Flower, command: str, *words: str, output: Path, errors: bool = True
+        self: launcher.Flower, command: str, *words: str, output: Path, errors: bool = True
     ) -> subprocess.Popen[bytes]:
         process = start(self, command, *words, output=output, errors=errors)
         if words[0] == "run":
@@ -303,7 +306,7 @@ def test_a_hanging_stream_is_noticed(app: Path, folder: Path, monkeypatch: pytes
             process.send_signal(signal.SIGSTOP)
         return process
 
-    monkeypatch.setattr(launcher._Flower, "start", start_and_stop)
+    monkeypatch.setattr(launcher.Flower, "start", start_and_stop)
     with pytest.raises(LaunchFailed, match="alpha = 0: must be greater than 0"):
         run(app, folder, failure="alpha = 0: must be greater than 0")
     assert not marked(folder)

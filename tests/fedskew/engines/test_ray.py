@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from fedskew.engines import APP, execute
-from fedskew.engines.launcher import LaunchFailed, launch
+from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.launcher import launch
 from fedskew.engines.processes import end, mark, marked
 from server_app.run_settings import RunSettings
 from server_app.settings import parse

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from fedskew.cli.federation import status
-from fedskew.engines.launcher import LaunchFailed
+from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import readiness
 from fedskew.federation.control import RunStatus
 from fedskew.federation.folder import FederationFolder

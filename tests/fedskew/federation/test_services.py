@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedskew.engines.launcher import LaunchFailed
+from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
 from fedskew.federation.control import Unreachable
 from fedskew.federation.services import wait_for

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedskew.engines.launcher import LaunchFailed
+from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import submission
 from fedskew.federation.control import RunStatus, Unreachable
 from fedskew.federation.folder import FederationFolder

@@ -1,0 +1,49 @@
+"""A small Flower app that imports another one from where it lies.
+
+flwr packs an app's folder and unpacks it into a new one at every run, where each process would have to compile it anew.
+"""
+
+import json
+import tomllib
+from pathlib import Path
+
+import tomli_w
+
+
+def doorway(app: Path, folder: Path) -> Path:
+    """Write a Flower app with the settings and components of `app` to `folder`, and return that.
+
+    Raises ValueError where `app` is no Flower app.
+    """
+    try:
+        flower = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        components = {kind: name.split(":") for kind, name in flower["components"].items()}
+        texts = {kind: module_text(app.resolve(), kind, *place) for kind, place in components.items()}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{app}: its pyproject.toml describes no Flower app: {error}") from None
+    folder.mkdir()
+    for kind, text in texts.items():
+        (folder / f"doorway_{kind}.py").write_text(text, encoding="utf-8")
+    described = {
+        "project": {"name": "doorway", "version": "1.0.0", "description": f"Imports {app}.", "license": "Apache-2.0"},
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": flower["publisher"],
+                    "components": {kind: f"doorway_{kind}:{kind}" for kind in texts},
+                    "config": flower.get("config", {}),
+                }
+            }
+        },
+    }
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
+    return folder
+
+
+def module_text(app: Path, kind: str, module: str, attribute: str) -> str:
+    """Return the module that imports one component; flwr wants to see that its name is given a value."""
+    return (
+        "import importlib\nimport operator\nimport sys\n\n"
+        f"sys.path.insert(0, {json.dumps(str(app))})\n"
+        f"{kind} = operator.attrgetter({json.dumps(attribute)})(importlib.import_module({json.dumps(module)}))\n"
+    )

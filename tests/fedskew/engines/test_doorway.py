@@ -1,0 +1,46 @@
+"""The small app that a run on Ray is started by: Flower takes it, and it is the real app that it leads to."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from client_app.app_files import app_files
+from fedskew.engines import APP
+from fedskew.engines.doorway import doorway
+
+PYPROJECT = APP / "pyproject.toml"
+IMPORTING = """
+import doorway_{kind}, {kind}_app.app
+assert doorway_{kind}.{kind}app is {kind}_app.app.app
+print({kind}_app.app.__file__)
+"""
+
+
+@pytest.mark.parametrize("kind", ["server", "client"])
+def test_the_doorway_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> None:
+    folder = doorway(APP, tmp_path / "doorway")
+    program = IMPORTING.format(kind=kind).replace(f"doorway_{kind}", f"doorway_{kind}app")
+    words = [sys.executable, "-c", program]
+    printed = subprocess.run(words, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True)
+    assert printed.stdout.strip() == str(APP / f"{kind}_app" / "app.py"), printed.stderr
+
+
+def test_flower_packs_the_doorway_with_the_app_s_settings(tmp_path: Path) -> None:
+    files = app_files(doorway(APP, tmp_path / "doorway"))
+    assert sorted(files) == ["doorway_clientapp.py", "doorway_serverapp.py", "pyproject.toml"]
+    given, packed = (tomllib.loads(text.decode()) for text in (files["pyproject.toml"], PYPROJECT.read_bytes()))
+    assert given["tool"]["flwr"]["app"]["config"] == packed["tool"]["flwr"]["app"]["config"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "not toml", "[tool.flwr]\napp = 1\n", "[tool.flwr.app]\n", "[tool.flwr.app.components]\nserverapp = 'a'\n"],
+)
+def test_what_is_no_app_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"pyproject\.toml describes no Flower app"):
+        doorway(tmp_path, tmp_path / "doorway")
+    assert not (tmp_path / "doorway").exists()
