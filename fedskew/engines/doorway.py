@@ -3,7 +3,6 @@
 flwr packs an app's folder and unpacks it into a new one at every run, where each process would have to compile it anew.
 """
 
-import json
 import tomllib
 from pathlib import Path
 
@@ -17,24 +16,18 @@ def doorway(app: Path, folder: Path) -> Path:
     """
     try:
         flower = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
-        components = {kind: name.split(":") for kind, name in flower["components"].items()}
-        texts = {kind: module_text(app.resolve(), kind, *place) for kind, place in components.items()}
+        publisher, settings = flower["publisher"], flower.get("config", {})
+        places = {kind: name.split(":") for kind, name in flower["components"].items()}
+        texts = {kind: module_text(app.resolve(), kind, *place) for kind, place in places.items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{app}: its pyproject.toml describes no Flower app: {error}") from None
     folder.mkdir()
     for kind, text in texts.items():
         (folder / f"doorway_{kind}.py").write_text(text, encoding="utf-8")
+    components = {kind: f"doorway_{kind}:{kind}" for kind in texts}
     described = {
         "project": {"name": "doorway", "version": "1.0.0", "description": f"Imports {app}.", "license": "Apache-2.0"},
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": flower["publisher"],
-                    "components": {kind: f"doorway_{kind}:{kind}" for kind in texts},
-                    "config": flower.get("config", {}),
-                }
-            }
-        },
+        "tool": {"flwr": {"app": {"publisher": publisher, "components": components, "config": settings}}},
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
     return folder
@@ -44,6 +37,6 @@ def module_text(app: Path, kind: str, module: str, attribute: str) -> str:
     """Return the module that imports one component; flwr wants to see that its name is given a value."""
     return (
         "import importlib\nimport operator\nimport sys\n\n"
-        f"sys.path.insert(0, {json.dumps(str(app))})\n"
-        f"{kind} = operator.attrgetter({json.dumps(attribute)})(importlib.import_module({json.dumps(module)}))\n"
+        f"sys.path.insert(0, {str(app)!r})\n"
+        f"{kind} = operator.attrgetter({attribute!r})(importlib.import_module({module!r}))\n"
     )

@@ -52,8 +52,9 @@ def launch(
     `flwr run --federation-config` and goes before `nodes` and the one CPU a client. Output is appended to `log`.
 
     Raises LaunchFailed when the run ended without a result or could not be started; FolderBusy when another launcher
-    works on `folder`; ValueError when `result` is there already or federation_config is no list of KEY=VALUE;
-    KeyboardInterrupt on Ctrl-C, SIGTERM or a closed terminal. No process of the run is left in any of these cases.
+    works on `folder`; ValueError when `result` is there already, federation_config is no list of KEY=VALUE or `app` no
+    Flower app; KeyboardInterrupt on Ctrl-C, SIGTERM or a closed terminal. No process of the run is left in any of these
+    cases.
     """
     if result.exists():
         raise ValueError(f"{result} is there already: a result of this run could not be told from it")

@@ -37,7 +37,14 @@ def test_flower_packs_the_doorway_with_the_app_s_settings(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "not toml", "[tool.flwr]\napp = 1\n", "[tool.flwr.app]\n", "[tool.flwr.app.components]\nserverapp = 'a'\n"],
+    [
+        "",
+        "not toml",
+        "[tool.flwr]\napp = 1\n",
+        "[tool.flwr.app]\n",
+        "[tool.flwr.app]\npublisher = 'a'\ncomponents.serverapp = 'a'\n",
+        "[tool.flwr.app.components]\nserverapp = 'a:b'\n",
+    ],
 )
 def test_what_is_no_app_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)

@@ -144,13 +144,19 @@ def test_what_was_being_written_is_deleted_with_the_processes(
     assert not partial.exists()
 
 
-def test_a_superlink_that_does_not_start_says_why(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LISTENING = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[-1]))); time.sleep(60)"
+
+
+@pytest.mark.parametrize(("command", "name"), [("flower-superlink", "the SuperLink"), ("ray", "Ray")])
+def test_what_does_not_start_says_why(
+    app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str
+) -> None:
+    commands = {"ray": "sleep 60", "flower-superlink": f'exec {sys.executable} -c "{LISTENING}" "$@"'}
+    for program, text in {**commands, command: "echo no room for the database; exit 3"}.items():
+        (folder / program).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / program).chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    commands = {"ray": "sleep 60", "flower-superlink": "echo no room for the database; exit 3"}
-    for name, command in commands.items():
-        (folder / name).write_text(f"#!/bin/sh\n{command}\n")
-        (folder / name).chmod(0o755)
-    with pytest.raises(LaunchFailed, match="SuperLink did not start: no room for the database"):
+    with pytest.raises(LaunchFailed, match=f"^{name} did not start: no room for the database"):
         run(app, folder)
     assert not marked(folder)
 
