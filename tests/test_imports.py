@@ -115,7 +115,7 @@ def test_the_house_stays_small() -> None:
     assert lines("server_app/*") <= 3060
     assert lines("client_app/*", "strategies/*") - lines("client_app/models/*") <= 6850
     assert lines("site_agent/*") <= 1490
-    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10365
+    assert lines("fedskew/*") - lines("fedskew/federation/*") <= 10400
     assert lines("fedskew/federation/*") <= 1180
 
 

@@ -5,6 +5,7 @@ opens its own session, and Ray's agents outlive their parents. But all inherit t
 """
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import socket
@@ -20,6 +21,10 @@ from server_app.lock import FolderBusy
 RUN = "FEDSKEW_RUN"
 LAUNCHER = "FEDSKEW_LAUNCHER"
 OWNER = "fedskew-owner"
+PREFIX = "fedskew"
+"""Of the names of semaphores."""
+SEMAPHORES = Path("/dev/shm")
+"""Where Linux shows the semaphores that have a name."""
 SHORTEST = "/tmp"
 """Where temporary folders go whose usual place has too long a name."""
 PATIENCE = 1.0
@@ -161,14 +166,39 @@ def machine() -> str:
     return socket.gethostname()
 
 
+def name_semaphores() -> None:
+    """Let multiprocessing's semaphores bear this process's name, so that they do not stay when this is killed.
+
+    Python deletes them with the last process that knows of them, but where kill -9 has hit that one, too.
+    """
+    if SEMAPHORES.is_dir():
+        pid, _, began = identity().partition("/")
+        prefix = f"/{PREFIX}-{namespace()}-{pid}-{float(began):.0f}"
+        with contextlib.suppress(AttributeError):  # no public name for it
+            multiprocessing.current_process()._config["semprefix"] = prefix  # type: ignore[attr-defined]
+
+
+def namespace() -> str:
+    """Return the number of the process ids' namespace: containers may share semaphores and not know who lives."""
+    with contextlib.suppress(OSError):
+        return "".join(filter(str.isdigit, str(Path("/proc/self/ns/pid").readlink())))
+    return "0"
+
+
 def clear_leftovers() -> None:
-    """Delete the temporary folders of this machine's killed commands, but for those that Ray's processes still use."""
+    """Delete what this machine's killed commands left: their temporary folders, but for those that Ray's processes
+    still use, and their semaphores."""
     places = {Path(tempfile.gettempdir()), Path(SHORTEST)}
     for note in (note for place in places for note in place.glob(f"*/{OWNER}")):
         with contextlib.suppress(OSError, ValueError):
             host, name = note.read_text().split()
             if host == machine() and _launcher(name) is None and str(note.parent) not in homes():
                 shutil.rmtree(note.parent, ignore_errors=True)
+    for semaphore in SEMAPHORES.glob(f"sem.{PREFIX}-*"):
+        with contextlib.suppress(OSError, ValueError):
+            _, space, pid, began, _ = semaphore.name.split("-")
+            if space == namespace() and _launcher(f"{pid}/{began}") is None:
+                semaphore.unlink()
 
 
 def homes() -> set[str]:

@@ -30,7 +30,7 @@ from client_app.play import Answer, Asked, Known, Outcome, answers
 from client_app.state import State
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
-from fedskew.engines.processes import clear_leftovers, note_owner
+from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
 from fedskew.engines.shared_memory import Place, SharedMemory
 from fedskew.interrupt import held_back
 from strategies.exchange import Direct, Lost, Request
@@ -199,6 +199,7 @@ def fork_server(*preload: str) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
     clear_leftovers()
+    name_semaphores()
     if QUIET not in sys.warnoptions:  # from which both processes take their options
         sys.warnoptions.append(QUIET)
     for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first ends a block's hold

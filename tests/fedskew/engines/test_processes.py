@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,9 @@ import fedskew.engines.processes
 from fedskew.engines.processes import (
     LAUNCHER,
     OWNER,
+    PREFIX,
     RUN,
+    SEMAPHORES,
     alive,
     beginning,
     claim,
@@ -196,6 +199,31 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
         clear_leftovers()
         user.kill()
     assert sorted(folder.name for folder in tmp_path.iterdir()) == sorted(folders.keys() - {"dead"})
+
+
+LOCKING = """
+import multiprocessing, time
+from fedskew.engines.processes import name_semaphores
+name_semaphores()
+lock = multiprocessing.get_context("forkserver").Lock()
+print("there", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not SEMAPHORES.is_dir(), reason="only Linux shows semaphores")
+def test_semaphores_of_a_killed_command_go_with_the_next_one() -> None:
+    """With its process group, so that nobody of it is left to delete them."""
+    words = [sys.executable, "-c", LOCKING]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        pattern = f"sem.{PREFIX}-*-{process.pid}-*"
+        clear_leftovers()
+        assert list(SEMAPHORES.glob(pattern)), "its owner lives"
+        os.killpg(process.pid, signal.SIGKILL)
+    assert list(SEMAPHORES.glob(pattern))
+    clear_leftovers()
+    assert not list(SEMAPHORES.glob(pattern))
 
 
 def test_a_worker_that_has_workers_leaves_the_folder_to_its_parent() -> None:
