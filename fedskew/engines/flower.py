@@ -69,7 +69,7 @@ class Flower:
         return process
 
     def ray(self) -> Callable[[], None]:
-        """Start Ray where flwr finds it, and return what waits until it listens and raises LaunchFailed as above.
+        """Start Ray where flwr finds it, and return what waits until it listens, or raises LaunchFailed as `listening`.
 
         flwr itself would start it only when it has imported the app, while a core has nothing to do before that.
         """

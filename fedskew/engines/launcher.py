@@ -19,12 +19,11 @@ import tomli_w
 from data.text import spoken
 from fedskew.engines.doorway import doorway
 from fedskew.engines.flower import Flower, LaunchFailed
-from fedskew.engines.processes import PATIENCE, SHORTEST, alive, claim, clear_leftovers, note_owner
+from fedskew.engines.processes import PATIENCE, PREFIX, SHORTEST, alive, claim, clear_leftovers, note_owner
 from fedskew.interrupt import one_interrupt
 
 SHORT = 32
 """Length of a folder's name below which Ray's sockets in it stay within the 107 bytes that a socket's path may have."""
-PREFIX = "fedskew-"
 HASTE = 0.1
 """Seconds that processes have to end once the result is there: none of them holds anything that is still wanted."""
 LOG_LAG = 0.6

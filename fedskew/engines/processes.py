@@ -21,8 +21,8 @@ from server_app.lock import FolderBusy
 RUN = "FEDSKEW_RUN"
 LAUNCHER = "FEDSKEW_LAUNCHER"
 OWNER = "fedskew-owner"
-PREFIX = "fedskew"
-"""Of the names of semaphores."""
+PREFIX = "fedskew-"
+"""Of the names of semaphores and of a run's temporary folder."""
 SEMAPHORES = Path("/dev/shm")
 """Where Linux shows the semaphores that have a name."""
 SHORTEST = "/tmp"
@@ -173,16 +173,14 @@ def name_semaphores() -> None:
     """
     if SEMAPHORES.is_dir():
         pid, _, began = identity().partition("/")
-        prefix = f"/{PREFIX}-{namespace()}-{pid}-{float(began):.0f}"
+        prefix = f"/{PREFIX}{namespace()}-{pid}-{float(began):.0f}"
         with contextlib.suppress(AttributeError):  # no public name for it
             multiprocessing.current_process()._config["semprefix"] = prefix  # type: ignore[attr-defined]
 
 
 def namespace() -> str:
-    """Return the number of the process ids' namespace: containers may share semaphores and not know who lives."""
-    with contextlib.suppress(OSError):
-        return "".join(filter(str.isdigit, str(Path("/proc/self/ns/pid").readlink())))
-    return "0"
+    """Return the number in `machine`, as a semaphore's name may hold it: containers may share semaphores, too."""
+    return "".join(filter(str.isdigit, machine().rpartition("/")[2]))
 
 
 def clear_leftovers() -> None:
@@ -194,7 +192,7 @@ def clear_leftovers() -> None:
             host, name = note.read_text().split()
             if host == machine() and _launcher(name) is None and str(note.parent) not in homes():
                 shutil.rmtree(note.parent, ignore_errors=True)
-    for semaphore in SEMAPHORES.glob(f"sem.{PREFIX}-*"):
+    for semaphore in SEMAPHORES.glob(f"sem.{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             _, space, pid, began, _ = semaphore.name.split("-")
             if space == namespace() and _launcher(f"{pid}/{began}") is None:

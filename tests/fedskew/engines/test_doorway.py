@@ -13,8 +13,8 @@ from fedskew.engines.doorway import doorway
 
 PYPROJECT = APP / "pyproject.toml"
 IMPORTING = """
-import doorway_{kind}, {kind}_app.app
-assert doorway_{kind}.{kind}app is {kind}_app.app.app
+import doorway_{kind}app, {kind}_app.app
+assert doorway_{kind}app.{kind}app is {kind}_app.app.app
 print({kind}_app.app.__file__)
 """
 
@@ -22,8 +22,7 @@ print({kind}_app.app.__file__)
 @pytest.mark.parametrize("kind", ["server", "client"])
 def test_the_doorway_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> None:
     folder = doorway(APP, tmp_path / "doorway")
-    program = IMPORTING.format(kind=kind).replace(f"doorway_{kind}", f"doorway_{kind}app")
-    words = [sys.executable, "-c", program]
+    words = [sys.executable, "-c", IMPORTING.format(kind=kind)]
     printed = subprocess.run(words, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True)
     assert printed.stdout.strip() == str(APP / f"{kind}_app" / "app.py"), printed.stderr
 
@@ -31,7 +30,7 @@ def test_the_doorway_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -
 def test_flower_packs_the_doorway_with_the_app_s_settings(tmp_path: Path) -> None:
     files = app_files(doorway(APP, tmp_path / "doorway"))
     assert sorted(files) == ["doorway_clientapp.py", "doorway_serverapp.py", "pyproject.toml"]
-    given, packed = (tomllib.loads(text.decode()) for text in (files["pyproject.toml"], PYPROJECT.read_bytes()))
+    given, packed = (tomllib.loads(text.decode()) for text in (PYPROJECT.read_bytes(), files["pyproject.toml"]))
     assert given["tool"]["flwr"]["app"]["config"] == packed["tool"]["flwr"]["app"]["config"]
 
 

@@ -217,7 +217,7 @@ def test_semaphores_of_a_killed_command_go_with_the_next_one() -> None:
     words = [sys.executable, "-c", LOCKING]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None and process.stdout.readline()
-        pattern = f"sem.{PREFIX}-*-{process.pid}-*"
+        pattern = f"sem.{PREFIX}*-{process.pid}-*"
         clear_leftovers()
         assert list(SEMAPHORES.glob(pattern)), "its owner lives"
         os.killpg(process.pid, signal.SIGKILL)
