@@ -45,7 +45,9 @@ def table(rows: list[Row]) -> list[str]:
     lines = ["| figure | ratio | least to most of measurements | goal |", "|---|---:|---|---:|"]
     for row in (row for row in rows if "ratio" in row):
         spread = f"{row['least']} to {row['most']} of {row['measurements']}"
-        lines.append(f"| {row['name']} | {row['ratio']} | {spread} | {'' if row['goal'] is None else row['goal']} |")
+        lines.append(
+            f"| {row['name']} | {row['ratio']} | {spread} | {'' if row['goal'] is None else row['goal']} |"
+        )
     times = [f"{row['name']} {row['seconds']}" for row in rows if "seconds" in row]
     return lines + (["", f"Seconds: {'; '.join(times)}."] if times else [])
 
@@ -75,7 +77,11 @@ def main() -> None:
             print(json.dumps(row), flush=True)
             rows.append(row)
         if stated.write:
-            write(stated.write, name, [*table(rows), "", f"{os.cpu_count()} cores, load {load:.1f} before."])
+            write(
+                stated.write,
+                name,
+                [*table(rows), "", f"{os.cpu_count()} cores, load {load:.1f} before."],
+            )
 
 
 if __name__ == "__main__":

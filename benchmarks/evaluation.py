@@ -30,9 +30,13 @@ def rows() -> Iterator[Row]:
             model.eval()
             right = 0
             for indices_B in torch.arange(IMAGES).split(INFERENCE_BATCH["cpu"]):
-                right += int((model(samples.batch(indices_B)).argmax(1) == samples.labels_N[indices_B]).sum())
+                right += int(
+                    (model(samples.batch(indices_B)).argmax(1) == samples.labels_N[indices_B]).sum()
+                )
             return right
 
-        measured, bare = alternate(lambda m=model, d=state, s=samples: measure_all(m, {"average": d}, s), passes)
+        measured, bare = alternate(
+            lambda m=model, d=state, s=samples: measure_all(m, {"average": d}, s), passes
+        )
         yield figure(f"all numbers of {name} / its passes and the accuracy", measured, bare)
         yield seconds(f"all numbers of {name}", measured)

@@ -33,17 +33,24 @@ def measure(federation: LocalFederation, model: str, rounds: int) -> tuple[float
     job.finish()
     seconds = [record["seconds"] for record in job.records()]
     start = first - sum(seconds[0][part] for part in ("clients", "server", "evaluation"))
-    return statistics.median(part[name] for part in seconds[1:] for name in ("clients", "evaluation")), start
+    return statistics.median(
+        part[name] for part in seconds[1:] for name in ("clients", "evaluation")
+    ), start
 
 
 def table(numbers: list[int], rounds: int) -> list[str]:
     """Return the table's lines."""
-    rows = ["| sites | model | exchange, median | start to the first round |", "|---:|---|---:|---:|"]
+    rows = [
+        "| sites | model | exchange, median | start to the first round |",
+        "|---:|---|---:|---:|",
+    ]
     medians = {}
     for sites in numbers:
         with tempfile.TemporaryDirectory(prefix="fedskew-") as folder:
             federation = LocalFederation(Path(folder))
-            federation.prepare("digits", sites, "train-images=400", "test-images=200", "min-samples=8")
+            federation.prepare(
+                "digits", sites, "train-images=400", "test-images=200", "min-samples=8"
+            )
             with federation.at_work():
                 for model in TENSORS if sites == 4 else (SMALL,):
                     medians[sites, model], start = measure(federation, model, rounds)
@@ -55,7 +62,10 @@ def table(numbers: list[int], rounds: int) -> list[str]:
                     print(rows[-1], flush=True)
     if 4 in numbers:
         few, small = medians[4, MANY] / medians[4, FEW], medians[4, MANY] / medians[4, SMALL]
-        rows += ["", f"56 tensors against 18 of as many bytes: {few:.2f} times the seconds (at most 1.15)."]
+        rows += [
+            "",
+            f"56 tensors against 18 of as many bytes: {few:.2f} times the seconds (at most 1.15).",
+        ]
         rows += [f"Against 8 of a hundredth of the bytes: {small:.2f} times."]
     return rows
 
@@ -65,7 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sites", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--write", type=Path, help="A text whose table between the marks is replaced.")
+    parser.add_argument(
+        "--write", type=Path, help="A text whose table between the marks is replaced."
+    )
     stated = parser.parse_args()
     before = os.getloadavg()[0]
     rows = table(stated.sites, stated.rounds)

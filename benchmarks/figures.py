@@ -11,7 +11,9 @@ MEASUREMENTS = 5
 """How often everything is measured at least."""
 
 
-def figure(name: str, measured: Sequence[float], reference: Sequence[float], goal: float | None = None) -> Row:
+def figure(
+    name: str, measured: Sequence[float], reference: Sequence[float], goal: float | None = None
+) -> Row:
     """Return the row of a ratio: the median over measurements that stand beside each other, and their spread."""
     ratios = [left / right for left, right in zip(measured, reference, strict=True)]
     return row(name, ratios, goal)
@@ -39,7 +41,9 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def alternate(*actions: Callable[[], object], measurements: int = MEASUREMENTS) -> list[list[float]]:
+def alternate(
+    *actions: Callable[[], object], measurements: int = MEASUREMENTS
+) -> list[list[float]]:
     """Return each action's seconds, the actions taking turns; the first turn of all is not counted."""
     times: list[list[float]] = [[] for _ in actions]
     for _ in range(measurements + 1):

@@ -21,7 +21,11 @@ from client_app.together import Together
 from client_app.training import train_round
 from data import Samples
 
-KINDS = {"small-cnn": (64, 20, (1, 8, 8)), "mcmahan-cnn": (32, 100, (1, 28, 28)), "resnet-8": (8, 256, (3, 32, 32))}
+KINDS = {
+    "small-cnn": (64, 20, (1, 8, 8)),
+    "mcmahan-cnn": (32, 100, (1, 28, 28)),
+    "resnet-8": (8, 256, (3, 32, 32)),
+}
 """By model: clients, samples of each, their shape."""
 
 
@@ -29,10 +33,18 @@ def clients_of(name: str, device: str) -> list[Client]:
     """Return clients with random images, all on the device."""
     number, size, shape = KINDS[name]
     model, draws = build(name, shape, 10, 0).to(device), torch.Generator().manual_seed(0)
-    mean, labels_N = torch.zeros(shape[0], 1, 1, device=device), torch.arange(size, device=device) % 10
-    images = [torch.randint(256, (size, *shape), generator=draws).byte().to(device) for _ in range(number)]
+    mean, labels_N = (
+        torch.zeros(shape[0], 1, 1, device=device),
+        torch.arange(size, device=device) % 10,
+    )
+    images = [
+        torch.randint(256, (size, *shape), generator=draws).byte().to(device) for _ in range(number)
+    ]
     start = copy(model.state_dict())
-    return [Client(k, model, Samples(x, labels_N, mean, mean + 1), 10, start=start) for k, x in enumerate(images)]
+    return [
+        Client(k, model, Samples(x, labels_N, mean, mean + 1), 10, start=start)
+        for k, x in enumerate(images)
+    ]
 
 
 def rounds_of(name: str, device: str) -> dict[str, Callable[[], None]]:

@@ -35,7 +35,13 @@ NEEDED = {
     "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
 }  # fmt: skip
 """By method: the settings that it needs, and short work for the server."""
-FIRST_DEMO = {"dataset": "digits", "alpha": 0.1, "imbalance-factor": 4, "rounds": 12, "local-epochs": 20}
+FIRST_DEMO = {
+    "dataset": "digits",
+    "alpha": 0.1,
+    "imbalance-factor": 4,
+    "rounds": 12,
+    "local-epochs": 20,
+}
 """The experiment that `make demo` was at first."""
 
 
@@ -67,11 +73,15 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+")
     stated = parser.parse_args()
     checkout = stated.checkout.resolve()
-    methods = stated.methods or [row["method"] for row in json.loads(fedskew(checkout, "list", "methods", "--json"))]
+    methods = stated.methods or [
+        row["method"] for row in json.loads(fedskew(checkout, "list", "methods", "--json"))
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for engine in stated.engines:
             for label, settings in runs(methods):
-                words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+                words = [
+                    word for key, value in settings.items() for word in ("--set", f"{key}={value}")
+                ]
                 at = ("--engine", engine, "--results", f"{folder}/{engine}", "--json")
                 summary = json.loads(fedskew(checkout, "run", *at, *words))
                 print(f"{engine:<10} {label:<24} {summary['hash']['all']}", flush=True)

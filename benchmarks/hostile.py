@@ -46,7 +46,11 @@ def moved(factor: float) -> Attack:
 
     def attack(start: State, records: RecordDict) -> None:
         sent = unpack(records.array_records[f"{HOSTILE}/model"])
-        weights = [name for name in sent if not name.endswith(("running_mean", "running_var", "num_batches_tracked"))]
+        weights = [
+            name
+            for name in sent
+            if not name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        ]
         steps = {name: start[name] + factor * (sent[name] - start[name]) for name in weights}
         records[f"{HOSTILE}/model"] = pack({**sent, **steps})
 
@@ -61,7 +65,9 @@ def many_examples(start: State, records: RecordDict) -> None:
 
 def all_nan(start: State, records: RecordDict) -> None:
     sent = unpack(records.array_records[f"{HOSTILE}/model"])
-    spoiled = {name: tensor * math.nan for name, tensor in sent.items() if tensor.is_floating_point()}
+    spoiled = {
+        name: tensor * math.nan for name, tensor in sent.items() if tensor.is_floating_point()
+    }
     records[f"{HOSTILE}/model"] = pack({**sent, **spoiled})
 
 
@@ -99,9 +105,14 @@ class HostileGrid(LocalGrid):
             yield reply
 
 
-def played(results: Path, attack: str, method: str, seed: int, rounds: int) -> tuple[float, Sequence[RoundRecord]]:
+def played(
+    results: Path, attack: str, method: str, seed: int, rounds: int
+) -> tuple[float, Sequence[RoundRecord]]:
     """Return the last round's accuracy in percent, NaN for a run that diverged, and all records."""
-    settings = parse(SETTINGS | {"method": method, "seed": seed, "rounds": rounds, "results": str(results / attack)})
+    settings = parse(
+        SETTINGS
+        | {"method": method, "seed": seed, "rounds": rounds, "results": str(results / attack)}
+    )
     with HostileGrid(ATTACKS[attack]) as grid, suppress(Diverged):
         run(grid, settings, lambda line: None)
     records = RunFolder(settings.folder).rounds()
@@ -116,7 +127,10 @@ def named(records: Sequence[RoundRecord]) -> str:
         reason = standing_out(record.updates, record.median_norm).get(HOSTILE)
         if reason or HOSTILE in record.failures:
             reasons[reason or "left out"] += 1
-    return ", ".join(f"{reason}: {times} of {len(records)}" for reason, times in reasons.items()) or "never"
+    return (
+        ", ".join(f"{reason}: {times} of {len(records)}" for reason, times in reasons.items())
+        or "never"
+    )
 
 
 def table(seeds: Sequence[int], rounds: int) -> str:
@@ -133,9 +147,15 @@ def table(seeds: Sequence[int], rounds: int) -> str:
                 runs = [played(Path(folder), attack, method, seed, rounds) for seed in seeds]
                 accuracies = [accuracy for accuracy, _ in runs]
                 without = alone.setdefault(method, accuracies)
-                losses = [reference - accuracy for reference, accuracy in zip(without, accuracies, strict=True)]
+                losses = [
+                    reference - accuracy
+                    for reference, accuracy in zip(without, accuracies, strict=True)
+                ]
                 lost = math.nan if any(map(math.isnan, losses)) else max(losses)
-                mean, most = f"{statistics.fmean(accuracies):.1f}", f" (at most -{max(0.0, lost):.1f})"
+                mean, most = (
+                    f"{statistics.fmean(accuracies):.1f}",
+                    f" (at most -{max(0.0, lost):.1f})",
+                )
                 cells.append("diverges" if math.isnan(lost) else mean + most * (attack != "silent"))
                 words = words or named([record for _, records in runs for record in records])
             lines.append(f"| {attack} | {' | '.join(cells)} | {words} |")

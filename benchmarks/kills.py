@@ -28,7 +28,17 @@ ENGINES = {
     "inprocess": ["--engine", "inprocess"],
     "workers": ["--engine", "workers", "--workers", "2"],
     "ray": ["--engine", "ray", "--workers", "2"],
-    "sweep": ["demo-missing", "--seed", "0", "--engine", "workers", "--workers", "1", "--jobs", "2"],
+    "sweep": [
+        "demo-missing",
+        "--seed",
+        "0",
+        "--engine",
+        "workers",
+        "--workers",
+        "1",
+        "--jobs",
+        "2",
+    ],
 }
 TOGETHER = 3
 """Kills of one run at most."""
@@ -39,7 +49,16 @@ def command(engine: str, results: Path) -> subprocess.Popen[bytes]:
     settings = {} if engine == "sweep" else SMALL
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return subprocess.Popen(
-        [sys.executable, "-m", "fedskew", "run", *ENGINES[engine], "--results", str(results), *words],
+        [
+            sys.executable,
+            "-m",
+            "fedskew",
+            "run",
+            *ENGINES[engine],
+            "--results",
+            str(results),
+            *words,
+        ],
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -50,7 +69,8 @@ def command(engine: str, results: Path) -> subprocess.Popen[bytes]:
 def hashes(results: Path) -> dict[str, str]:
     """Return the hash of everything that each run has made, by run."""
     return {
-        file.parent.name: json.loads(file.read_text())["hash"]["all"] for file in sorted(results.glob("*/summary.json"))
+        file.parent.name: json.loads(file.read_text())["hash"]["all"]
+        for file in sorted(results.glob("*/summary.json"))
     }
 
 
@@ -88,11 +108,17 @@ def main() -> None:
             took = time.monotonic() - began
             print(f"{engine:<10} undisturbed in {took:.0f} s: {len(expected)} runs", flush=True)
             while left > 0:
-                moments = [(draws.uniform(0, took), draws.random() < 0.5) for _ in range(min(TOGETHER, left))]
+                moments = [
+                    (draws.uniform(0, took), draws.random() < 0.5)
+                    for _ in range(min(TOGETHER, left))
+                ]
                 same = killed(engine, Path(folder) / str(left), moments) == expected
                 left, kills, others = left - len(moments), kills + len(moments), others + (not same)
                 at = ", ".join(f"{seconds:.1f}{' group' * group}" for seconds, group in moments)
-                print(f"{engine:<10} killed at {at}: {'the same' if same else 'ANOTHER HASH'}", flush=True)
+                print(
+                    f"{engine:<10} killed at {at}: {'the same' if same else 'ANOTHER HASH'}",
+                    flush=True,
+                )
     print(f"{kills} kills, seed {stated.seed}: {others} runs with another hash")
     sys.exit(others > 0)
 

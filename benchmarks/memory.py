@@ -50,14 +50,20 @@ def command(folder: Path, engine: str, clients: int, turn: int) -> list[str]:
         "partition": "iid", "clients": clients, "participation": SAMPLED / clients, "local-steps": 1, "rounds": 3,
         "device": "cpu", "cache": folder / "cache", "results": folder / f"{engine}-{clients}-{turn}",
     }  # fmt: skip
-    return ["run", *ENGINES[engine], *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
+    return [
+        "run",
+        *ENGINES[engine],
+        *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
+    ]
 
 
 def rows() -> Iterator[Row]:
     """Yield the figures."""
     draw, labels = np.random.default_rng(0), np.arange(IMAGES) % 10
     images = draw.integers(0, 256, (IMAGES, 8, 8), dtype=np.uint8)
-    peaks: dict[tuple[str, int], list[float]] = {(engine, n): [] for engine in ENGINES for n in (10, 10_000)}
+    peaks: dict[tuple[str, int], list[float]] = {
+        (engine, n): [] for engine in ENGINES for n in (10, 10_000)
+    }
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         folder = Path(temporary)
         shown = {"test_images": images[:100], "test_labels": labels[:100]}
@@ -69,6 +75,11 @@ def rows() -> Iterator[Row]:
         few, many = peaks[engine, 10], peaks[engine, 10_000]
         yield figure(f"peak memory, {engine}, 10,000 clients / 10 clients", many, few, GOAL)
     yield figure(
-        "peak memory, 10 clients, two workers / one process", peaks["two workers", 10], peaks["one process", 10]
+        "peak memory, 10 clients, two workers / one process",
+        peaks["two workers", 10],
+        peaks["one process", 10],
     )
-    yield row("peak memory of one process, 10 clients, in GiB", [most / 2**10 for most in peaks["one process", 10]])
+    yield row(
+        "peak memory of one process, 10 clients, in GiB",
+        [most / 2**10 for most in peaks["one process", 10]],
+    )

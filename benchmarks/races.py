@@ -42,7 +42,9 @@ Numbers = dict[tuple[str, float], float]
 def start(*words: str) -> subprocess.Popen[bytes]:
     """Start a command of the workbench in a session of its own."""
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-m", "fedskew", *words], env=environment, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedskew", *words], env=environment, start_new_session=True
+    )
 
 
 def sets(settings: Mapping[str, object]) -> list[str]:
@@ -55,14 +57,27 @@ def dealt(name: str, stated: argparse.Namespace) -> dict[str, object]:
     file = Path(stated.results).resolve() / f"{name}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        start("data", "save-partition", str(file), *sets({**ENTRIES[f".{name}"], "data-root": stated.data_root})).wait()
+        start(
+            "data",
+            "save-partition",
+            str(file),
+            *sets({**ENTRIES[f".{name}"], "data-root": stated.data_root}),
+        ).wait()
     return {"partition-file": file, "data-root": stated.data_root}
 
 
 def full(stated: argparse.Namespace) -> None:
     """Train every method in full."""
     for name in stated.federations:
-        words = ["--experiments", str(FILE), name, "--results", stated.results, "--engine", "inprocess"]
+        words = [
+            "--experiments",
+            str(FILE),
+            name,
+            "--results",
+            stated.results,
+            "--engine",
+            "inprocess",
+        ]
         words += [word for column in stated.columns for word in ("--column", column)]
         words += [word for row in stated.rows for word in ("--row", row)]
         start("run", *words, "--jobs", stated.jobs, *sets(dealt(name, stated))).wait()
@@ -70,8 +85,18 @@ def full(stated: argparse.Namespace) -> None:
 
 def race_words(name: str, stated: argparse.Namespace, folder: Path) -> list[str]:
     """Return the words of a federation's race."""
-    settings = {key: value for key, value in ENTRIES[name]["settings"].items() if key != "evaluate-every"}
-    words = ["select", "--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(folder)]
+    settings = {
+        key: value for key, value in ENTRIES[name]["settings"].items() if key != "evaluate-every"
+    }
+    words = [
+        "select",
+        "--minutes",
+        str(stated.minutes),
+        "--jobs",
+        stated.jobs,
+        "--results",
+        str(folder),
+    ]
     return [*words, *sets({**settings, **dealt(name, stated)})]
 
 
@@ -101,7 +126,10 @@ def kills(stated: argparse.Namespace) -> None:
         (plan,) = whole.glob("race-*/plan.json")
         (folder / plan.parent.name).mkdir(parents=True)
         shutil.copy(plan, folder / plan.parent.name)
-        took, moments = plan.with_name("result.json").stat().st_mtime - plan.stat().st_mtime, list[float]()
+        took, moments = (
+            plan.with_name("result.json").stat().st_mtime - plan.stat().st_mtime,
+            list[float](),
+        )
         for _ in range(KILLS):
             process = start(*race_words(name, stated, folder))
             moments.append(draws.uniform(0.1, 0.4) * took)
@@ -112,7 +140,9 @@ def kills(stated: argparse.Namespace) -> None:
                 process.wait()
         start(*race_words(name, stated, folder)).wait()
         at = ", ".join(f"{seconds:.0f}" for seconds in moments)
-        print(f"{name}: killed after {at} s: {'the same' if result(folder) == result(whole) else 'ANOTHER RESULT'}")
+        print(
+            f"{name}: killed after {at} s: {'the same' if result(folder) == result(whole) else 'ANOTHER RESULT'}"
+        )
 
 
 def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
@@ -126,9 +156,13 @@ def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
     overrides = {key: str(value) for key, value in dealt(name, stated).items()}
     for cell in plan(load_experiments(FILE)[name], {**overrides, "results": stated.results}):
         summary = RunFolder(cell.run.folder).finished(cell.run.general.rounds)
-        value = math.nan if summary is None else selected(summary, cell.deployed)["balanced-accuracy"]
+        value = (
+            math.nan if summary is None else selected(summary, cell.deployed)["balanced-accuracy"]
+        )
         values.setdefault((cell.row, cell.run.training.learning_rate), []).append(100 * value)
-    complete = {key: of_seeds for key, of_seeds in values.items() if all(map(math.isfinite, of_seeds))}
+    complete = {
+        key: of_seeds for key, of_seeds in values.items() if all(map(math.isfinite, of_seeds))
+    }
     return {key: statistics.fmean(of_seeds) for key, of_seeds in complete.items()}
 
 
@@ -139,10 +173,15 @@ def table(stated: argparse.Namespace) -> None:
     """
     every = {name: numbers_of(name, stated) for name in stated.federations}
     rates = {name: ENTRIES[name]["columns"]["own"]["learning-rate"] for name in every}
-    plain = {name: {m: v for (m, rate), v in of.items() if rate == rates[name]} for name, of in every.items()}
+    plain = {
+        name: {m: v for (m, rate), v in of.items() if rate == rates[name]}
+        for name, of in every.items()
+    }
     common = sorted(set.intersection(*(set(numbers) for numbers in plain.values())))
     overall = max(common, key=lambda method: sum(numbers[method] for numbers in plain.values()))
-    print(f"| federation | best of all | the race took | regret | of FedAvg | of {overall} | of advice | gain |")
+    print(
+        f"| federation | best of all | the race took | regret | of FedAvg | of {overall} | of advice | gain |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     columns: list[list[float]] = []
     for name, numbers in every.items():
@@ -158,12 +197,17 @@ def table(stated: argparse.Namespace) -> None:
     print(f"| mean | | | {' | '.join(f'{number:.1f}' for number in means)} |\n")
     for name, numbers in every.items():
         ordered = sorted(numbers.items(), key=lambda entry: -entry[1])
-        print(f"{name}: " + ", ".join(f"{method} ({rate:g}) {value:.1f}" for (method, rate), value in ordered))
+        print(
+            f"{name}: "
+            + ", ".join(f"{method} ({rate:g}) {value:.1f}" for (method, rate), value in ordered)
+        )
 
 
 def equal(stated: argparse.Namespace) -> None:
     """Race on digits where methods are equal: clients alike, and labels that say nothing of the image."""
-    from fedskew.cli.select import select  # in this process, as twenty starts would take longer than the races
+    from fedskew.cli.select import (
+        select,
+    )  # in this process, as twenty starts would take longer than the races
 
     folder = Path(stated.results).resolve() / "equal"
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,11 +216,16 @@ def equal(stated: argparse.Namespace) -> None:
         for seed in range(SEEDS):
             place = folder / f"{kind}-{seed}"
             if not list(place.glob("race-*/result.json")):
-                settings = [f"{key}={value}" for key, value in {**SMALL, **alike(kind, seed, folder)}.items()]
+                settings = [
+                    f"{key}={value}"
+                    for key, value in {**SMALL, **alike(kind, seed, folder)}.items()
+                ]
                 select(stated.minutes, None, settings, None, str(place), int(stated.jobs))
             ends.append("; ".join(map(str, result(place)["lines"])))  # type: ignore[call-overload]
             print(f"  {seed}: {ends[-1]}", flush=True)
-        print(f"{kind}: not distinguishable in {sum('no method is distinguishable' in end for end in ends)} of {SEEDS}")
+        print(
+            f"{kind}: not distinguishable in {sum('no method is distinguishable' in end for end in ends)} of {SEEDS}"
+        )
 
 
 def alike(kind: str, seed: int, folder: Path) -> dict[str, object]:
@@ -217,9 +266,13 @@ def main() -> None:
     parser.add_argument("--data-root", default="")
     parser.add_argument("--results", default="results/races")
     parser.add_argument("--federations", nargs="+", choices=ADVICE, default=list(ADVICE))
-    parser.add_argument("--columns", nargs="+", default=["own"], help="full: learning rates of races.yaml")
+    parser.add_argument(
+        "--columns", nargs="+", default=["own"], help="full: learning rates of races.yaml"
+    )
     parser.add_argument("--rows", nargs="+", default=[], help="full: methods")
-    parser.add_argument("--kinds", nargs="+", default=["iid", "random-labels"], help="equal: of federations")
+    parser.add_argument(
+        "--kinds", nargs="+", default=["iid", "random-labels"], help="equal: of federations"
+    )
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--jobs", default="1", help="runs at a time, of one thread each")
     stated = parser.parse_args()

@@ -30,7 +30,12 @@ def on_ray(run: RunSettings) -> tuple[dict[str, float], list[float]]:
     laps = [record["seconds"]["round"] for record in records]
     main = (run.folder / "settings.json").stat().st_mtime - began
     finished = (run.folder / "summary.json").stat().st_mtime - began
-    parts = {"until main()": main, "round 1": laps[0], "after the last round": total - finished, "total": total}
+    parts = {
+        "until main()": main,
+        "round 1": laps[0],
+        "after the last round": total - finished,
+        "total": total,
+    }
     return parts, laps[1:]
 
 
@@ -64,7 +69,9 @@ def main(grid, context):
 """
 
 
-def stock_flower(folder: Path, rounds: int, nodes: int, text: str = STOCK) -> tuple[dict[str, float], list[float]]:
+def stock_flower(
+    folder: Path, rounds: int, nodes: int, text: str = STOCK
+) -> tuple[dict[str, float], list[float]]:
     """Return the same parts of stock Flower: its FedAvg, clients that do nothing, `flwr run --stream` to its end."""
     app, home, stamps = folder / "stock", folder / "home", folder / "stamps"
     app.mkdir()
@@ -103,7 +110,9 @@ def rows() -> Iterator[Row]:
             ours = on_ray(settings(folder, 32, ROUNDS))
             theirs = stock_flower(folder, ROUNDS, min(os.cpu_count() or 1, CLIENTS))
         for name, (fixed, laps) in zip(parts, (ours, theirs), strict=True):
-            parts[name].append({**fixed, "fixed": fixed["total"] - (ROUNDS - 1) * statistics.median(laps)})
+            parts[name].append(
+                {**fixed, "fixed": fixed["total"] - (ROUNDS - 1) * statistics.median(laps)}
+            )
             steady[name] += laps
     for what, goal in (("fixed", GOAL), ("total", None)):
         ratios = [ours[what] / theirs[what] for ours, theirs in zip(*parts.values(), strict=True)]

@@ -50,7 +50,10 @@ def settings(
         sizes = {"train": clients * samples, "test": 100}
         np.savez(
             path,
-            **{f"{name}_images": draw.integers(0, 256, (size, *shape), dtype=np.uint8) for name, size in sizes.items()},
+            **{
+                f"{name}_images": draw.integers(0, 256, (size, *shape), dtype=np.uint8)
+                for name, size in sizes.items()
+            },
             **{f"{name}_labels": np.arange(size) % 10 for name, size in sizes.items()},
         )
     return parse(
@@ -101,10 +104,14 @@ class BareLoop:
                 loss.backward()
                 optimizer.step()
                 total += loss.item()
-            states.append({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+            states.append(
+                {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            )
             sizes.append(len(labels))
         self.state = {
-            name: sum(state[name] * (size / sum(sizes)) for state, size in zip(states, sizes, strict=True))
+            name: sum(
+                state[name] * (size / sum(sizes)) for state, size in zip(states, sizes, strict=True)
+            )
             for name in self.state
         }
 
@@ -160,6 +167,12 @@ def rows() -> Iterator[Row]:
                 ours, single_thread, two_threads = in_turns(run, "inprocess", block, *bare)
             yield figure(f"{name} / bare loop, 1 thread", ours, single_thread, goal)
             yield figure(f"{name} / bare loop, 2 threads", ours, two_threads)
-            for what, measured in {"in-process": ours, "bare-1": single_thread, "bare-2": two_threads}.items():
+            for what, measured in {
+                "in-process": ours,
+                "bare-1": single_thread,
+                "bare-2": two_threads,
+            }.items():
                 yield seconds(f"a round of {samples} samples a client, {what}", measured)
-            yield seconds(f"a round of {samples} samples a client, two workers", laps(run, "workers"))
+            yield seconds(
+                f"a round of {samples} samples a client, two workers", laps(run, "workers")
+            )

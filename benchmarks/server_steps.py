@@ -95,7 +95,9 @@ def rows() -> Iterator[Row]:
     torch.manual_seed(0)
     for classes in CREFF:
         step, products = creff(classes)
-        yield figure(f"CReFF's server step, {classes} classes / its matrix products", step, products, GOAL)
+        yield figure(
+            f"CReFF's server step, {classes} classes / its matrix products", step, products, GOAL
+        )
         yield seconds(f"CReFF's server step, {classes} classes", step)
     step, products = feddf()
     yield figure("FedDF's server step / its passes through the network", step, products, GOAL)

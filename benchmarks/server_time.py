@@ -31,17 +31,31 @@ MODELS: dict[str, tuple[str, int]] = {
     "57 M": ("alexnet-bn", 64),
 }
 """Name and side of the images, by parameters."""
-METHODS = ("fedavg", "fedavgm", "fedadam", "fednova", "scaffold", "norm-clipping", "trimmed-mean", "median")
+METHODS = (
+    "fedavg",
+    "fedavgm",
+    "fedadam",
+    "fednova",
+    "scaffold",
+    "norm-clipping",
+    "trimmed-mean",
+    "median",
+)
 OF_THE_LARGEST = METHODS[:3]
 """At 57 M parameters the others take minutes."""
 
 
 def updates_of(model: str, side: int) -> list[State]:
     """Return random updates of a model's size."""
-    draw, shapes = torch.Generator().manual_seed(0), build(model, (3, side, side), 10, 0).state_dict()
+    draw, shapes = (
+        torch.Generator().manual_seed(0),
+        build(model, (3, side, side), 10, 0).state_dict(),
+    )
     return [
         {
-            name: torch.randn(tensor.shape, generator=draw) if tensor.is_floating_point() else tensor
+            name: torch.randn(tensor.shape, generator=draw)
+            if tensor.is_floating_point()
+            else tensor
             for name, tensor in shapes.items()
         }
         for _ in range(CLIENTS)
@@ -57,14 +71,22 @@ def add_once(updates: list[State]) -> dict[str, torch.Tensor]:
     return total
 
 
-def of_a_run(folder: Path, method: str, model: str, side: int, updates: list[State]) -> tuple[list[float], list[float]]:
+def of_a_run(
+    folder: Path, method: str, model: str, side: int, updates: list[State]
+) -> tuple[list[float], list[float]]:
     """Return the server's seconds of a run's rounds but the first, and those of reading and adding after each."""
     data = folder / f"{side}.npz"
     if not data.exists():
         draw = np.random.default_rng(0)
         images = draw.integers(0, 256, (16 * CLIENTS, side, side, 3), dtype=np.uint8)
         labels = np.arange(16 * CLIENTS) % 10
-        np.savez(data, train_images=images, train_labels=labels, test_images=images[:10], test_labels=labels[:10])
+        np.savez(
+            data,
+            train_images=images,
+            train_labels=labels,
+            test_images=images[:10],
+            test_labels=labels[:10],
+        )
     stated: dict[str, Any] = {
         "method": method, "model": model, "dataset": f"npz:{data}", "classes": "10", "input-shape": f"3x{side}x{side}",
         "partition": "iid", "clients": CLIENTS, "local-steps": 1, "batch-size": 8, "learning-rate": 0.001,
@@ -82,13 +104,22 @@ def rows() -> Iterator[Row]:
     for size, (model, side) in MODELS.items():
         updates = updates_of(model, side)
         network = build(model, (3, side, side), 10, 0)
-        server = Server(network, updates[0], clients=CLIENTS, round=1, seed=0, training=TrainingSettings())
+        server = Server(
+            network, updates[0], clients=CLIENTS, round=1, seed=0, training=TrainingSettings()
+        )
         replies = [Update(number, state, 10 + number) for number, state in enumerate(updates)]
         combine = partial(FedAvg().combine, server, {}, replies)
         mean, adding = alternate(combine, partial(add_once, updates))
-        yield figure(f"FedAvg's mean of ten updates of {size} / reading and adding them once", mean, adding, GOAL)
+        yield figure(
+            f"FedAvg's mean of ten updates of {size} / reading and adding them once",
+            mean,
+            adding,
+            GOAL,
+        )
         yield seconds(f"FedAvg's mean of ten updates of {size}", mean)
         for method in OF_THE_LARGEST if size == "57 M" else METHODS:
             with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as folder:
                 server_seconds, adding = of_a_run(Path(folder), method, model, side, updates)
-            yield figure(f"the server's part of a round, {method}, {size} / the same", server_seconds, adding)
+            yield figure(
+                f"the server's part of a round, {method}, {size} / the same", server_seconds, adding
+            )

@@ -87,7 +87,9 @@ def rows() -> Iterator[Row]:
         for engine, goal in GOALS.items():
             times[engine], bare = beside_bare(run_of(folder, 1000, 1000, rounds_of(BLOCK)), engine)
             name = {"workers": "two workers", "inprocess": "one process"}[engine]
-            yield figure(f"1,000 tiny clients, {name} / bare loop, 1 thread", times[engine], bare, goal)
+            yield figure(
+                f"1,000 tiny clients, {name} / bare loop, 1 thread", times[engine], bare, goal
+            )
             yield seconds(f"a round of 1,000 tiny clients, {name}", times[engine])
             yield seconds("bare loop", bare)
         taken: dict[int, list[float]] = {1000: [], 10000: []}
@@ -98,8 +100,12 @@ def rows() -> Iterator[Row]:
                     measured = sorted(laps(run_of(folder, clients, 100, ROUNDS), "workers"))
                 taken[clients].append(measured[len(measured) // 2])
                 most[clients] += seen
-        yield figure("100 clients a round of 10,000 / of 1,000, time", taken[10000], taken[1000], 1.2)
-        yield figure("100 clients a round of 10,000 / of 1,000, memory", most[10000], most[1000], 1.2)
+        yield figure(
+            "100 clients a round of 10,000 / of 1,000, time", taken[10000], taken[1000], 1.2
+        )
+        yield figure(
+            "100 clients a round of 10,000 / of 1,000, memory", most[10000], most[1000], 1.2
+        )
         theirs = stock(folder)
         ours = times["workers"][:STOCK_ROUNDS]
         name, goal = "1,000 tiny clients, two workers / stock Flower on two actors", rounded(1 / 60)

@@ -30,5 +30,10 @@ def rows() -> Iterator[Row]:
         for engine, goal in GOALS.items():
             measured, bare = beside_bare(run, engine)
             name = {"workers": "two workers", "inprocess": "one process"}[engine]
-            yield figure(f"1,000 tiny clients, {TOGETHER} together, {name} / bare loop, 1 thread", measured, bare, goal)
+            yield figure(
+                f"1,000 tiny clients, {TOGETHER} together, {name} / bare loop, 1 thread",
+                measured,
+                bare,
+                goal,
+            )
             yield seconds(f"a round of 1,000 tiny clients, {TOGETHER} together, {name}", measured)

@@ -36,7 +36,9 @@ class InTurns(WorkersGrid):
         if line.startswith("round"):
             self.lines.release()
 
-    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Outcome]:
+    def outcomes(
+        self, request: Request, clients: Sequence[int], timeout: float
+    ) -> Iterator[Outcome]:
         """Play a round, after what is due of the others."""
         if self.rounds and self.rounds % self.block == 0:
             self.end_turn()
@@ -58,7 +60,9 @@ def rounds_of(block: int) -> int:
     return (MEASUREMENTS + 1) * block + 1
 
 
-def in_turns(settings: RunSettings, engine: str, block: int, *others: Callable[[], object]) -> list[list[float]]:
+def in_turns(
+    settings: RunSettings, engine: str, block: int, *others: Callable[[], object]
+) -> list[list[float]]:
     """Return the seconds of a round in the run's turns, and in those of each of the others, without the first turns."""
     with one_interrupt(), InTurns(PLAYERS[engine], block, others) as grid:
         run(grid, settings, grid.tell)

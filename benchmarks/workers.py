@@ -29,7 +29,10 @@ def rows() -> Iterator[Row]:
             run = replace(run, training=replace(run.training, precision=precision))
             with bare_loop(run) as left, bare_loop(run) as right:
                 ours, two_rounds = in_turns(run, "workers", block, partial(all_play, left, right))
-            bare, name = [taken / 2 for taken in two_rounds], f"{samples} samples a client, {precision}, two workers"
+            bare, name = (
+                [taken / 2 for taken in two_rounds],
+                f"{samples} samples a client, {precision}, two workers",
+            )
             yield figure(f"{name} / half of two bare loops", ours, bare, goal)
             yield seconds(f"a round of ten clients, {name}", ours)
             yield seconds("half of two bare loops", bare)

@@ -34,7 +34,13 @@ def query(message: Message, context: Context) -> Message:
 def reply(message: Message, context: Context) -> Message:
     """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed."""
     task, content = message.content.config_records["task"], RecordDict()
-    asked = Asked(message.metadata.message_type, task, states(message), str(task["assignment"]), context.node_config)
+    asked = Asked(
+        message.metadata.message_type,
+        task,
+        states(message),
+        str(task["assignment"]),
+        context.node_config,
+    )
     for number, answer in answers(asked, known_of(task)):
         if isinstance(answer, str):
             content[f"{number}/error"] = ConfigRecord({"reason": answer})
@@ -53,12 +59,16 @@ def known_of(task: ConfigRecord) -> dict[int, Known]:
     """Return the message's clients, each with what the server knows of it."""
     columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
     assert all(isinstance(column, list) for column in columns)
-    return {int(n): Known(int(round), str(m), str(d)) for n, round, m, d in zip(*columns, strict=True)}
+    return {
+        int(n): Known(int(round), str(m), str(d)) for n, round, m, d in zip(*columns, strict=True)
+    }
 
 
 def records_of(answer: Answer) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:
     """Return an answer as flwr's records."""
-    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {n: pack(s) for n, s in answer.states.items()}
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
+        n: pack(s) for n, s in answer.states.items()
+    }
     if answer.metrics:
         records["metrics"] = MetricRecord({**answer.metrics})
     words = {"digests": answer.digests, "worker": answer.worker}

@@ -40,7 +40,10 @@ def build(folder: Path) -> bytes:
     from flwr.cli.build import build_fab_from_disk
 
     try:
-        with warnings.catch_warnings(), TemporaryDirectory() as temporary:  # warnings of flwr's own about pathspec
+        with (
+            warnings.catch_warnings(),
+            TemporaryDirectory() as temporary,
+        ):  # warnings of flwr's own about pathspec
             warnings.simplefilter("ignore")
             return build_fab_from_disk(staged(folder, Path(temporary, "app")))
     except Exception as error:
@@ -55,17 +58,23 @@ def staged(app: Path, folder: Path) -> Path:
     its pyproject.toml is left where it is, and so is one that flwr will complain of.
     """
     try:
-        patterns = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
+        patterns = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
+            "fab-include"
+        ]
         names = [match[1] if (match := INCLUDED.fullmatch(pattern)) else "" for pattern in patterns]
     except (OSError, ValueError, LookupError, TypeError):
         return app
     if not all(names) or not names:
         return app
     folder.mkdir()
-    for name in sorted({*names, "pyproject.toml", ".gitignore"}):  # the last says what flwr leaves out
+    for name in sorted(
+        {*names, "pyproject.toml", ".gitignore"}
+    ):  # the last says what flwr leaves out
         source = app / name
         if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         elif source.is_file() and not source.is_symlink():
             shutil.copy2(source, folder / name)
     return folder
@@ -100,12 +109,24 @@ def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
     file = entry.filename
     if stat.S_ISLNK(entry.external_attr >> 16):
         raise DataError(f"{name}: {file!r} is a link, which an app must not hold")
-    plain = file.isprintable() and "\\" not in file and ":" not in file and "\0" not in entry.orig_filename
-    if not plain or file.startswith("/") or ".." in PurePosixPath(file).parts or str(PurePosixPath(file)) != file:
+    plain = (
+        file.isprintable()
+        and "\\" not in file
+        and ":" not in file
+        and "\0" not in entry.orig_filename
+    )
+    if (
+        not plain
+        or file.startswith("/")
+        or ".." in PurePosixPath(file).parts
+        or str(PurePosixPath(file)) != file
+    ):
         raise DataError(f"{name}: {file!r} is no plain path inside the app")
 
 
 def app_hash(files: dict[str, bytes]) -> str:
     """Return the sha256 of an app's files: of a line `NAME SHA256` each, sorted."""
-    rows = sorted(f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in files.items())
+    rows = sorted(
+        f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in files.items()
+    )
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()

@@ -38,7 +38,10 @@ class Assignment:
                 "training": asdict(self.training),
                 "model": self.model,
                 "model-settings": asdict(self.model_settings),
-                "variants": {place_of(type(variant)) or variant.name: asdict(variant) for variant in self.variants},
+                "variants": {
+                    place_of(type(variant)) or variant.name: asdict(variant)
+                    for variant in self.variants
+                },
                 "seed": self.seed,
                 "device": self.device,
                 "folder": str(self.folder),
@@ -56,7 +59,9 @@ class Assignment:
             training=TrainingSettings(**fields["training"]),
             model=fields["model"],
             model_settings=ModelSettings(**fields["model-settings"]),
-            variants=tuple(kind_of(name, own_code)(**stated) for name, stated in fields["variants"].items()),
+            variants=tuple(
+                kind_of(name, own_code)(**stated) for name, stated in fields["variants"].items()
+            ),
             seed=fields["seed"],
             device=fields["device"],
             folder=Path(fields["folder"]),

@@ -53,7 +53,11 @@ def to_bytes(state: State) -> bytes:
     for name, tensor in state.items():
         values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         begin, end = end, end + values.nbytes
-        head[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        head[name] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
         parts.append(values.data)
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -107,8 +111,16 @@ def place_of(name: str, entry: Any, begin: int) -> Place:
     dtype, shape = entry["dtype"], entry["shape"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise Unreadable(f"{where} is of type {str(dtype)[:20]!a}, not one of {', '.join(DTYPES)}")
-    whole = isinstance(shape, list) and len(shape) <= MOST_SIDES and all(type(side) is int for side in shape)
-    if not whole or min(shape, default=0) < 0 or math.prod(max(1, side) for side in shape) > LARGEST:
+    whole = (
+        isinstance(shape, list)
+        and len(shape) <= MOST_SIDES
+        and all(type(side) is int for side in shape)
+    )
+    if (
+        not whole
+        or min(shape, default=0) < 0
+        or math.prod(max(1, side) for side in shape) > LARGEST
+    ):
         raise Unreadable(f"{where} is of shape {str(shape)[:80]!a}, which no tensor has")
     return Place(name, DTYPES[dtype], tuple(shape), begin)
 

@@ -62,7 +62,9 @@ class Client:
         """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
         if self.sampling_weights_N is None:
             return self.counts_C / len(self.samples)
-        mass_C = torch.bincount(self.labels_N.cpu(), self.sampling_weights_N.cpu(), self.num_classes)
+        mass_C = torch.bincount(
+            self.labels_N.cpu(), self.sampling_weights_N.cpu(), self.num_classes
+        )
         return mass_C / mass_C.sum()
 
     @cached_property

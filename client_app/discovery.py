@@ -11,6 +11,14 @@ Part = TypeVar("Part")
 
 def parts_in(package: ModuleType, kind: type[Part]) -> dict[str, type[Part]]:
     """Return the subclasses of `kind` that a package's modules define and name, by their names, in order."""
-    modules = [import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
-    parts = [part for module in modules for part in vars(module).values() if isclass(part) and issubclass(part, kind)]
+    modules = [
+        import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    parts = [
+        part
+        for module in modules
+        for part in vars(module).values()
+        if isclass(part) and issubclass(part, kind)
+    ]
     return {name: part for part in parts if (name := vars(part).get("name")) is not None}

@@ -32,7 +32,9 @@ class Rows:
         return rows
 
 
-def with_features(federation: Federation, model: str, settings: ModelSettings, folder: str, device: str) -> Federation:
+def with_features(
+    federation: Federation, model: str, settings: ModelSettings, folder: str, device: str
+) -> Federation:
     """Return the federation with the features of its images in their place; the same one where not all is frozen.
 
     `folder` is the setting cache. Raises SettingError for weights that are not the model's, DataError for a cache that
@@ -41,7 +43,9 @@ def with_features(federation: Federation, model: str, settings: ModelSettings, f
     if settings.freeze != "all":
         return federation
     rows = {
-        split: Rows(features_of(federation, split, indices_M, model, settings, folder, device), indices_M)
+        split: Rows(
+            features_of(federation, split, indices_M, model, settings, folder, device), indices_M
+        )
         for split, indices_M in used(federation).items()
     }
     width = rows["test"].features_MD.shape[1]
@@ -76,13 +80,29 @@ def features_of(
     """Return (M, D) float32, memory-mapped: the features of a split's samples, computed where there are none yet."""
     data = federation.dataset
     chosen = hashlib.sha256(indices_M.astype("<i8").tobytes()).hexdigest()
-    made_of = [VERSION, data.content, split, chosen, data.mean, data.std, model, sha256_of(settings.weights)]
-    computed = [settings.image_side, device, torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    made_of = [
+        VERSION,
+        data.content,
+        split,
+        chosen,
+        data.mean,
+        data.std,
+        model,
+        sha256_of(settings.weights),
+    ]
+    computed = [
+        settings.image_side,
+        device,
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+    ]
     path = cache.cache_folder(folder) / f"features-{cache.key_of([*made_of, *computed], [])[:24]}"
     for _ in range(2):
         if (copy := cache.read(path)) is not None:
             return copy[0]["features"]
-        cache.write(path, {"features": compute(federation, split, indices_M, model, settings, device)})
+        cache.write(
+            path, {"features": compute(federation, split, indices_M, model, settings, device)}
+        )
     raise DataError(f"{path}: the cached features vanished while they were being read")
 
 
@@ -98,7 +118,11 @@ def compute(
     """Return (M, D): the features of a split's samples, one image at a time."""
     repeat_to_the_bit()
     samples = federation.at(split, indices_M, device)
-    backbone = build(model, federation.dataset.shape, 2, 0, replace(settings, freeze="stages")).to(device).eval()
+    backbone = (
+        build(model, federation.dataset.shape, 2, 0, replace(settings, freeze="stages"))
+        .to(device)
+        .eval()
+    )
     places = torch.arange(len(samples), device=device)
     rows = [backbone.features(samples.batch(place)).cpu() for place in torch.split(places, 1)]
     features: NDArray[np.float32] = torch.cat(rows).numpy()

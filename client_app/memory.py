@@ -37,7 +37,9 @@ def identity(folder: Path, round: int, run: str = "") -> dict[str, str]:
     return {KIND: "memory", "run": run, "client": folder.name, "round": str(round)}
 
 
-def recall(folder: Path, round: int, run: str = "", known: str = "") -> dict[str, dict[str, Tensor]]:
+def recall(
+    folder: Path, round: int, run: str = "", known: str = ""
+) -> dict[str, dict[str, Tensor]]:
     """Return what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
     Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, another
@@ -50,7 +52,9 @@ def recall(folder: Path, round: int, run: str = "", known: str = "") -> dict[str
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
     tensors = read(path, identity(folder, round, run))[0]
     if known and digest([tensors]) != known:
-        raise Damaged(f"{path} is whole, and not the memory that the server knows of: its digest is another")
+        raise Damaged(
+            f"{path} is whole, and not the memory that the server knows of: its digest is another"
+        )
     return split_prefix(tensors)
 
 
@@ -61,7 +65,9 @@ def forget_all_but(folder: Path, round: int) -> None:
     checkpoint there, and to its previous one, which counts where the last is damaged. Files after `round` are of
     replies that the server did not use.
     """
-    if not folder.exists():  # as of most clients: looking for files costs a tiny client a twentieth of its round
+    if (
+        not folder.exists()
+    ):  # as of most clients: looking for files costs a tiny client a twentieth of its round
         return
     files = sorted(folder.glob("round-*.safetensors"))
     kept = [path for path in files if path <= file_of(folder, round)][-3:]
@@ -74,6 +80,10 @@ def remember(folder: Path, round: int, memory: Mapping[str, State]) -> str:
     """Write what the client keeps in `round`, if anything, and return its digest."""
     if not memory:
         return ""
-    tensors = {name: tensor for part, state in memory.items() for name, tensor in with_prefix(part, state).items()}
+    tensors = {
+        name: tensor
+        for part, state in memory.items()
+        for name, tensor in with_prefix(part, state).items()
+    }
     write_atomically(file_of(folder, round), tensors, identity(folder, round))
     return digest([tensors])

@@ -55,7 +55,11 @@ def unpack(record: object, most: int | None = None) -> dict[str, torch.Tensor]:
     """
     if isinstance(record, TensorRecord):
         return record.state
-    if not isinstance(record, ArrayRecord) or list(record) != [STATE] or record[STATE].stype != FORM:
+    if (
+        not isinstance(record, ArrayRecord)
+        or list(record) != [STATE]
+        or record[STATE].stype != FORM
+    ):
         raise Unreadable("the record is not one array of safetensors")
     return from_bytes(record[STATE].data, most)
 
@@ -68,7 +72,12 @@ def folded(content: Mapping[str, Value]) -> RecordDict:
     """
     small = {name: record for name, record in content.items() if record.count_bytes() <= PIECE}
     blob = recorddict_to_proto(RecordDict(small)).SerializeToString()
-    return RecordDict({**{n: r for n, r in content.items() if n not in small}, FOLDED: ConfigRecord({FOLDED: blob})})
+    return RecordDict(
+        {
+            **{n: r for n, r in content.items() if n not in small},
+            FOLDED: ConfigRecord({FOLDED: blob}),
+        }
+    )
 
 
 def unfolded(content: RecordDict) -> RecordDict:
@@ -77,14 +86,18 @@ def unfolded(content: RecordDict) -> RecordDict:
         return content
     blob = content.config_records[FOLDED][FOLDED]
     inside = recorddict_from_proto(RecordDictProto.FromString(blob))
-    return RecordDict({**{name: record for name, record in content.items() if name != FOLDED}, **inside})
+    return RecordDict(
+        {**{name: record for name, record in content.items() if name != FOLDED}, **inside}
+    )
 
 
 def to_flower(state: State) -> ArrayRecord:
     """Return the state as flwr's own strategies and loops expect it, an array a tensor."""
     if _in_one_process.get():
         return TensorRecord(state)
-    return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in state.items()})
+    return ArrayRecord(
+        {name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in state.items()}
+    )
 
 
 def from_flower(record: ArrayRecord) -> dict[str, torch.Tensor]:

@@ -64,13 +64,18 @@ class TrainingSettings(Settings):
 
     def rate(self, round: int) -> float:
         """Return the learning rate of `round` (1-based)."""
-        return float(self.learning_rate * self.learning_rate_decay ** ((round - 1) // self.learning_rate_decay_every))
+        return float(
+            self.learning_rate
+            * self.learning_rate_decay ** ((round - 1) // self.learning_rate_decay_every)
+        )
 
 
 class SGD:
     """v <- momentum v + g + weight_decay w;  w <- w - rate v."""
 
-    def __init__(self, parameters: Iterable[Tensor], rate: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], rate: float, momentum: float, weight_decay: float
+    ) -> None:
         self.parameters = list(parameters)
         self.rate, self.momentum, self.weight_decay = rate, momentum, weight_decay
         self.velocity: list[Tensor] = []
@@ -79,7 +84,9 @@ class SGD:
         """Return the optimizer of some of the rows of parameters that are stacked; it moves these very tensors."""
         if self.momentum and not self.velocity:
             self.velocity = [torch.zeros_like(weight) for weight in self.parameters]
-        part = SGD((w[begin:end] for w in self.parameters), self.rate, self.momentum, self.weight_decay)
+        part = SGD(
+            (w[begin:end] for w in self.parameters), self.rate, self.momentum, self.weight_decay
+        )
         part.velocity = [velocity[begin:end] for velocity in self.velocity]
         return part
 
@@ -88,7 +95,9 @@ class SGD:
         """Move every parameter along its gradient; `gradients`, two of which may share memory, stay as they are."""
         directions = list(gradients)
         if self.weight_decay:
-            directions = list(torch._foreach_add(directions, self.parameters, alpha=self.weight_decay))
+            directions = list(
+                torch._foreach_add(directions, self.parameters, alpha=self.weight_decay)
+            )
         if self.momentum:
             if self.velocity:
                 torch._foreach_mul_(self.velocity, self.momentum)

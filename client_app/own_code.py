@@ -56,7 +56,11 @@ def source_hash(*modules: str) -> str:
     for name in sorted({module.partition(".")[0] for module in modules}):
         module = sys.modules[name]
         folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-        files = [(file, file.relative_to(folder)) for folder in folders for file in sorted(folder.rglob("*.py"))]
+        files = [
+            (file, file.relative_to(folder))
+            for folder in folders
+            for file in sorted(folder.rglob("*.py"))
+        ]
         alone = getattr(module, "__file__", None)
         for file, place in files or ([(Path(alone), Path(Path(alone).name))] if alone else []):
             sha.update(f"{name}/{place}\n".encode() + file.read_bytes())
@@ -65,4 +69,8 @@ def source_hash(*modules: str) -> str:
 
 def place_of(kind: type) -> str:
     """Return MODULE:CLASS of a class of the user's own, or nothing for one of this package."""
-    return "" if kind.__module__.startswith(f"{__package__}.") else f"{kind.__module__}:{kind.__qualname__}"
+    return (
+        ""
+        if kind.__module__.startswith(f"{__package__}.")
+        else f"{kind.__module__}:{kind.__qualname__}"
+    )

@@ -83,12 +83,19 @@ Outcome = tuple[int, Answer | str]
 
 def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
     """Return the records named `kind/NAME`, by NAME."""
-    return {name.removeprefix(f"{kind}/"): r for name, r in records.items() if name.startswith(f"{kind}/")}
+    return {
+        name.removeprefix(f"{kind}/"): r
+        for name, r in records.items()
+        if name.startswith(f"{kind}/")
+    }
 
 
 def answers(asked: Asked, clients: Mapping[int, Known]) -> Iterator[Outcome]:
     """Play clients, one after the other, and yield what each of them answers."""
-    play, sites = {"train": train, "evaluate": evaluate, "query": query}[asked.kind](asked, clients), installed()
+    play, sites = (
+        {"train": train, "evaluate": evaluate, "query": query}[asked.kind](asked, clients),
+        installed(),
+    )
     for number, known in clients.items():
         repeat_to_the_bit(sites[number].threads if number in sites else 1)
         try:
@@ -103,13 +110,19 @@ def answers(asked: Asked, clients: Mapping[int, Known]) -> Iterator[Outcome]:
 
 def train(asked: Asked, clients: Mapping[int, Known]) -> Play:
     """Return what trains a client for one round; those that can train together have done so already."""
-    shared, broadcast, round = asked.states["model"], asked.named("broadcast"), int(str(asked.task["round"]))
+    shared, broadcast, round = (
+        asked.states["model"],
+        asked.named("broadcast"),
+        int(str(asked.task["round"])),
+    )
 
     def begin(player: Player, number: int, known: Known) -> Client:
         folder = player.memory_folder(number)
         memory = known.recall(folder)
         forget_all_but(folder, known.round)
-        return player.client(number, round, shared, broadcast, memory, asked.node_config, load=False)
+        return player.client(
+            number, round, shared, broadcast, memory, asked.node_config, load=False
+        )
 
     reports = trained_together(asked, clients, begin)
 
@@ -129,7 +142,10 @@ def train(asked: Asked, clients: Mapping[int, Known]) -> Play:
         kept = remember(player.memory_folder(number), round, report.memory) if report.memory else ""
         digests = {**player.digests, "memory": kept}
         return Answer(
-            {"model": report.shared, **{f"upload/{name}": state for name, state in report.uploads.items()}},
+            {
+                "model": report.shared,
+                **{f"upload/{name}": state for name, state in report.uploads.items()},
+            },
             {
                 "num-examples": report.examples,
                 "loss": report.loss,
@@ -162,7 +178,10 @@ def trained_together(
                 members.append(begin(player, number, known))
             except Exception as error:
                 reports[number] = error, 0.0
-        reports |= {client.id: (report, seconds) for client, report, seconds in player.together.train(members)}
+        reports |= {
+            client.id: (report, seconds)
+            for client, report, seconds in player.together.train(members)
+        }
     except Exception as error:  # whatever is wrong is each client's own when it trains alone
         log.warning("clients train one by one: %s", error)
     return reports
@@ -185,7 +204,10 @@ def evaluate(asked: Asked, clients: Mapping[int, Known]) -> Play:
         if player.policy is not None:  # the server of sites knows no counts
             player.policy.check_scores()
             counts_C = player.policy.counts_C
-            numbers = {f"local-accuracy/{name}": scores[f"test/{name}"].local_accuracy(counts_C) for name in deployed}
+            numbers = {
+                f"local-accuracy/{name}": scores[f"test/{name}"].local_accuracy(counts_C)
+                for name in deployed
+            }
         return Answer({name: measured.state() for name, measured in scores.items()}, numbers)
 
     return play

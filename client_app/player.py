@@ -47,7 +47,9 @@ class Player:
             device, self.run_folder = assignment.device, assignment.folder
             dealt, kept = federate(assignment.data, assignment.seed), assignment.data.cache
             at = choose_device(device)
-            self.federation = with_features(dealt, assignment.model, assignment.model_settings, kept, at)
+            self.federation = with_features(
+                dealt, assignment.model, assignment.model_settings, kept, at
+            )
         else:
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
@@ -60,7 +62,9 @@ class Player:
         about = (assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed))
         self.model = build(*about, assignment.model_settings).to(self.device)
         self.private = private_names(self.model, assignment.variants)
-        self.initial = copy({name: t for name, t in self.model.state_dict().items() if name in self.private})
+        self.initial = copy(
+            {name: t for name, t in self.model.state_dict().items() if name in self.private}
+        )
 
     def memory_folder(self, client: int) -> Path:
         """Return the folder of a client's memory."""
@@ -84,7 +88,9 @@ class Player:
     def check_number(self, client: int) -> None:
         """Raise LookupError for a client that does not exist."""
         if not 0 <= client < self.federation.clients:
-            raise LookupError(f"there is no client {client}, only 0 to {self.federation.clients - 1}")
+            raise LookupError(
+                f"there is no client {client}, only 0 to {self.federation.clients - 1}"
+            )
 
     def client(
         self,
@@ -135,7 +141,9 @@ class Player:
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return every variant's answer to `question`."""
-        answers = {v.name: v.answer(client, question) for v in sorted_by_name(self.assignment.variants)}
+        answers = {
+            v.name: v.answer(client, question) for v in sorted_by_name(self.assignment.variants)
+        }
         return {name: state for name, state in answers.items() if state}
 
 
@@ -160,9 +168,15 @@ def view(site: Site, assignment: Assignment) -> SiteView:
     if data.dataset != in_messages(agreement):
         raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
     agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
-    stated = [field.name for field in fields(data) if field.name not in agreed and not data.is_default(field.name)]
+    stated = [
+        field.name
+        for field in fields(data)
+        if field.name not in agreed and not data.is_default(field.name)
+    ]
     file = assignment.model_settings.weights
-    if stated or file or ":" in assignment.model:  # neither a module nor a file, nor what another package would bring
+    if (
+        stated or file or ":" in assignment.model
+    ):  # neither a module nor a file, nor what another package would bring
         raise NotAgreed(f"{', '.join(stated) or file or assignment.model} is the site's own affair")
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
@@ -172,7 +186,9 @@ def check_same(folder: Path, content: str) -> None:
     """Raise DataError where a run's folder keeps another hash of the data: they have changed since the run began."""
     file = folder / DATA_HASH
     if file.exists() and file.read_text() != content:
-        raise DataError(f"the data have changed since the run began: their hash is {content}, not that of {file}")
+        raise DataError(
+            f"the data have changed since the run began: their hash is {content}, not that of {file}"
+        )
 
 
 def keep(folder: Path, content: str) -> None:

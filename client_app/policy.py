@@ -31,7 +31,11 @@ class Policy:
 
     def check_ready(self) -> None:
         """Look at all that the run will ask for; whatever has to stay is named at once."""
-        needed = {"model", "scores", *(variant.reveals for variant in self.variants if variant.reveals)}
+        needed = {
+            "model",
+            "scores",
+            *(variant.reveals for variant in self.variants if variant.reveals),
+        }
         if kept := sorted(needed - self.site.allow):
             raise NotAllowed(", ".join(kept))
         for permission in sorted(needed):
@@ -57,13 +61,17 @@ class Policy:
         """Look at scores on the test set."""
         self.check_permission("scores")
         if self.tested < (least := self.site.min_test_samples):
-            raise NotAllowed("scores", f"{self.tested} test samples, and min-test-samples = {least}")
+            raise NotAllowed(
+                "scores", f"{self.tested} test samples, and min-test-samples = {least}"
+            )
 
     def check_counts(self, permission: str) -> None:
         """Look at what is told class by class: no class held may have too few samples."""
         fewest = min((int(count) for count in self.counts_C.tolist() if count), default=0)
         if permission in BY_CLASS and fewest < (least := self.site.min_class_samples):
-            raise NotAllowed(permission, f"a class has {fewest} samples, and min-class-samples = {least}")
+            raise NotAllowed(
+                permission, f"a class has {fewest} samples, and min-class-samples = {least}"
+            )
 
     def check_permission(self, permission: str) -> None:
         """Look for the permission in the site's file."""

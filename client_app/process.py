@@ -66,6 +66,12 @@ def keep_freed_memory() -> None:
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
     """Return a hint for a run's first line when this machine has GPUs that no client was given; flwr gives none."""
-    if device == "cpu" or not torch.cuda.is_available() or any(worker.get("device") == "cuda" for worker in workers):
+    if (
+        device == "cpu"
+        or not torch.cuda.is_available()
+        or any(worker.get("device") == "cuda" for worker in workers)
+    ):
         return ""
-    return "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"
+    return (
+        "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"
+    )

@@ -16,7 +16,16 @@ STATED = 0.9
 """The specificity at which the sensitivity is given, and the sensitivity at which the specificity is."""
 MOST_RANKED = 100
 """More classes than these are not ranked, one by one, in every evaluation."""
-COLUMNS = ("pairs", "ordered", "squared-error", "positives", "precision", "sensitivity", "negatives", "specificity")
+COLUMNS = (
+    "pairs",
+    "ordered",
+    "squared-error",
+    "positives",
+    "precision",
+    "sensitivity",
+    "negatives",
+    "specificity",
+)
 """What is summed over sets of samples, of every class: its pairs with other samples, those in the right order, a tie
 being half, the squared standard error of these; its samples, and their sums of average precision and of sensitivity;
 the other samples, and their sum of specificity. Where a set lacks the class, or others, all are 0."""
@@ -49,23 +58,35 @@ def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ra
     positives, negatives = positive_G.sum(-1, keepdims=True), negative_G.sum(-1, keepdims=True)
     hits_G, alarms_G = positive_G.cumsum(-1), negative_G.cumsum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        below_G = (negatives - alarms_G + negative_G / 2) / negatives  # V10 of a sample of the class
+        below_G = (
+            negatives - alarms_G + negative_G / 2
+        ) / negatives  # V10 of a sample of the class
         above_G = (hits_G - positive_G / 2) / positives  # V01 of another sample
         auroc = (positive_G * below_G).sum(-1) / positives[..., 0]
-        variance = component(positive_G, below_G, auroc, positives) + component(negative_G, above_G, auroc, negatives)
-        precision = (positive_G * hits_G / np.maximum(hits_G + alarms_G, 1e-300)).sum(-1) / positives[..., 0]
+        variance = component(positive_G, below_G, auroc, positives) + component(
+            negative_G, above_G, auroc, negatives
+        )
+        precision = (positive_G * hits_G / np.maximum(hits_G + alarms_G, 1e-300)).sum(
+            -1
+        ) / positives[..., 0]
         sensitivity_G, specificity_G = hits_G / positives, 1 - alarms_G / negatives
     nothing = np.isnan(auroc)
     close = stated - 1e-12
     sensitivity = np.where(specificity_G >= close, sensitivity_G, 0.0).max(-1, initial=0.0)
     specificity = np.where(sensitivity_G >= close, specificity_G, 0.0).max(-1, initial=0.0)
-    return Ranked(auroc, variance, *(np.where(nothing, np.nan, part) for part in (precision, sensitivity, specificity)))
+    return Ranked(
+        auroc,
+        variance,
+        *(np.where(nothing, np.nan, part) for part in (precision, sensitivity, specificity)),
+    )
 
 
 def component(counts_G: Floats, values_G: Floats, mean: Floats, total: Floats) -> Floats:
     """Return the variance of the mean of values that lie in 0 to 1; of a single one the largest it can have."""
     squares, number = (counts_G * (values_G - mean[..., None]) ** 2).sum(-1), total[..., 0]
-    return np.asarray(np.where(number > 1, squares / np.maximum(number - 1, 1) / number, mean * (1 - mean)))
+    return np.asarray(
+        np.where(number > 1, squares / np.maximum(number - 1, 1) / number, mean * (1 - mean))
+    )
 
 
 def margins(log_probabilities_NC: Tensor) -> Floats:
@@ -74,8 +95,12 @@ def margins(log_probabilities_NC: Tensor) -> Floats:
     if log_NC.shape[1] == 2:
         return np.asarray((log_NC - log_NC.flip(1)).numpy())
     highest_N1 = log_NC.argmax(1, keepdim=True)
-    rest_N1 = log_NC.scatter(1, highest_N1, -torch.inf).logsumexp(1, keepdim=True)  # 1 - p of the highest, exactly
-    others_NC = torch.log1p(-log_NC.exp().clamp(max=0.5)).scatter(1, highest_N1, rest_N1)  # no other is above 1/2
+    rest_N1 = log_NC.scatter(1, highest_N1, -torch.inf).logsumexp(
+        1, keepdim=True
+    )  # 1 - p of the highest, exactly
+    others_NC = torch.log1p(-log_NC.exp().clamp(max=0.5)).scatter(
+        1, highest_N1, rest_N1
+    )  # no other is above 1/2
     return np.asarray((log_NC - others_NC).numpy())
 
 
@@ -93,7 +118,11 @@ def ranking(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
         order_N, starts_G = order_of(margin_NC[:, label])
         positive_G = np.add.reduceat(positive_N[order_N].astype(float), starts_G)
         negative_G = np.add.reduceat((~positive_N)[order_N].astype(float), starts_G)
-        numbers, positives, negatives = ranked(positive_G, negative_G), positive_N.sum(), (~positive_N).sum()
+        numbers, positives, negatives = (
+            ranked(positive_G, negative_G),
+            positive_N.sum(),
+            (~positive_N).sum(),
+        )
         pairs = float(positives * negatives)
         sums = (
             pairs, round(2 * pairs * float(numbers.auroc)) / 2, pairs**2 * numbers.variance, positives,
@@ -105,7 +134,9 @@ def ranking(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 def contradiction(ranking_CS: Tensor, samples_C: Tensor) -> str:
     """Return how the sums of one set contradict how many samples it has of each class, or an empty sentence."""
-    pairs, ordered, error, positives, precision, sensitivity, negatives, specificity = ranking_CS.unbind(1)
+    pairs, ordered, error, positives, precision, sensitivity, negatives, specificity = (
+        ranking_CS.unbind(1)
+    )
     others_C = samples_C.sum() - samples_C
     ranks_C = (samples_C > 0) & (others_C > 0) & (len(samples_C) <= MOST_RANKED)
     wanted_3C = torch.stack([samples_C * others_C, samples_C, others_C]).double() * ranks_C
@@ -114,5 +145,9 @@ def contradiction(ranking_CS: Tensor, samples_C: Tensor) -> str:
     if (ordered > pairs).any() or (error > pairs**2).any():
         return "have more pairs in the right order than there are"
     slack = 1 + 1e-9
-    within = (precision <= positives * slack) & (sensitivity <= positives * slack) & (specificity <= negatives * slack)
+    within = (
+        (precision <= positives * slack)
+        & (sensitivity <= positives * slack)
+        & (specificity <= negatives * slack)
+    )
     return "" if within.all() else "have a mean above 1"

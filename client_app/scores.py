@@ -63,7 +63,9 @@ class Scores:
     def of(state: State, classes: int, tested_C: Tensor | None = None) -> "Scores":
         """Undo `state`. Raises ValueError when the tensors cannot be scores over `classes` classes, or over samples of
         which `tested_C` (C,) are of each class, where it is known."""
-        sums = (torch.zeros(shape).double() for shape in ((), (3, BINS), (), (classes, len(COLUMNS))))
+        sums = (
+            torch.zeros(shape).double() for shape in ((), (3, BINS), (), (classes, len(COLUMNS)))
+        )
         wanted = Scores(torch.zeros(classes, classes).long(), *sums)
         expected = {name: (tensor.shape, tensor.dtype) for name, tensor in wanted.state().items()}
         if {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} != expected:
@@ -86,7 +88,12 @@ class Scores:
             return "hold a loss that no probability gives"
         inside, correct, confidence = self.calibration
         right = int(self.confusion_CC.diagonal().sum())
-        if inside.sum() != total or correct.sum() != right or (correct > inside).any() or (inside % 1).any():
+        if (
+            inside.sum() != total
+            or correct.sum() != right
+            or (correct > inside).any()
+            or (inside % 1).any()
+        ):
             return "have other samples in their bins than in their classes"
         if (confidence > inside + 1e-6 * total).any():
             return "are surer than sure"
@@ -108,18 +115,24 @@ class Scores:
         return Scores.of_probabilities(*tested(logits_BC, labels_B, groups_B))
 
     @staticmethod
-    def of_probabilities(log_probabilities_BC: Tensor, labels_B: Tensor, ranks: bool = True) -> "Scores":
+    def of_probabilities(
+        log_probabilities_BC: Tensor, labels_B: Tensor, ranks: bool = True
+    ) -> "Scores":
         """Return the scores of logarithms of probabilities, (B, C) float64, the ranking only where it is asked for."""
         classes = log_probabilities_BC.shape[1]
         confidence_B, predicted_B = log_probabilities_BC.exp().max(1)
         bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)
         columns = (torch.ones_like(confidence_B), (predicted_B == labels_B).double(), confidence_B)
         return Scores(
-            torch.bincount(labels_B * classes + predicted_B, minlength=classes**2).reshape(classes, classes),
+            torch.bincount(labels_B * classes + predicted_B, minlength=classes**2).reshape(
+                classes, classes
+            ),
             F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
             torch.stack([torch.bincount(bins_B, column, BINS) for column in columns]),
             brier(log_probabilities_BC, labels_B),
-            ranking(log_probabilities_BC, labels_B) if ranks else torch.zeros(classes, len(COLUMNS)).double(),
+            ranking(log_probabilities_BC, labels_B)
+            if ranks
+            else torch.zeros(classes, len(COLUMNS)).double(),
         )
 
 
@@ -133,7 +146,9 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
 
 
-def tested(logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def tested(
+    logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the logarithms of the probabilities of what is tested, samples or groups, (N, C) float64, and its labels.
 
     Raises FloatingPointError when a logit is not finite.
@@ -153,7 +168,9 @@ def brier(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
     return error / 2 if classes == 2 else error
 
 
-def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
+def by_group(
+    log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return ln of each group's mean probabilities, (G, C), and its label, (G,), which its samples have in common."""
     members = [torch.nonzero(groups_N == group).squeeze(1) for group in torch.unique(groups_N)]
     means = [log_probabilities_NC[group].logsumexp(0) - math.log(len(group)) for group in members]
@@ -162,7 +179,10 @@ def by_group(log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor) -
 
 @torch.no_grad()
 def measure_all(
-    model: Classifier, states: Mapping[str, State], samples: Samples, kept: dict[str, State] | None = None
+    model: Classifier,
+    states: Mapping[str, State],
+    samples: Samples,
+    kept: dict[str, State] | None = None,
 ) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
@@ -179,7 +199,10 @@ def measure_all(
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
         model.load(states[names[0]])
-        heads = {name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")] for name in names}
+        heads = {
+            name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")]
+            for name in names
+        }
         outputs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
         logits: dict[str, list[Tensor]] = {name: [] for name in names}
         for indices_B in torch.split(everything, batch_size):
@@ -210,7 +233,11 @@ def sharing_features(states: Mapping[str, State]) -> list[list[str]]:
     for name, state in states.items():
         for group in groups:
             other = states[group[0]]
-            if all(torch.equal(tensor, other[key]) for key, tensor in state.items() if not key.startswith("head.")):
+            if all(
+                torch.equal(tensor, other[key])
+                for key, tensor in state.items()
+                if not key.startswith("head.")
+            ):
                 group.append(name)
                 break
         else:

@@ -110,7 +110,9 @@ def kind_of(error: Exception) -> str:
         return "agreement"
     if isinstance(error, NotAllowed):
         return f"{POLICY} {error.permission}"
-    return next((KINDS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in KINDS), "failure")
+    return next(
+        (KINDS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in KINDS), "failure"
+    )
 
 
 def reason_of(error: Exception, client: int) -> str:

@@ -46,7 +46,11 @@ def read_site(path: Path) -> Site:
     state, data = path_in(table, path, "state"), data_of(table, path)
     table.require(not state.exists() or state.is_dir(), "state", "must be a folder")
     inside = Path(data.partition(":")[2]).resolve().is_relative_to(state.resolve())
-    table.require(not inside, "data", f"must not lie below state = {table.entries.get('state')!r}, which is deleted")
+    table.require(
+        not inside,
+        "data",
+        f"must not lie below state = {table.entries.get('state')!r}, which is deleted",
+    )
     device, threads = table.take("device", str, "cpu"), table.take("threads", int, 1)
     table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
     table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
@@ -113,7 +117,9 @@ def whole_path(table: Table, path: Path, key: str, stated: str) -> Path:
         whole = path.resolve().parent / Path(stated).expanduser()
         whole.resolve().exists()
     except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
-        raise table.error(key, stated[:80], f"is no path here ({getattr(error, 'strerror', None) or error})") from None
+        raise table.error(
+            key, stated[:80], f"is no path here ({getattr(error, 'strerror', None) or error})"
+        ) from None
     return whole
 
 
@@ -125,7 +131,11 @@ def data_of(table: Table, path: Path) -> str:
     whole = whole_path(table, path, "data", rest)
     there = {"folder": whole.is_dir, "abide": whole.parent.is_dir}.get(kind, whole.is_file)
     table.require(there(), "data", f"there is no {whole.parent if kind == 'abide' else whole}")
-    table.require(kind != "abide" or abide_name(whole.name) in KNOWN, "data", f"{whole.name} is no site of ABIDE")
+    table.require(
+        kind != "abide" or abide_name(whole.name) in KNOWN,
+        "data",
+        f"{whole.name} is no site of ABIDE",
+    )
     return f"{kind}:{whole}"
 
 
@@ -133,8 +143,16 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
     """Return how the data are read, settings of OF_OWN. Raises DataError for what they do not allow."""
     keys = {DataSettings.key(field): field for field in OF_OWN}
     read = Table(table.take("read", dict, {}), f"{path}: read", tuple(keys))
-    stated = {field: read.take(key, type(getattr(USUAL, field))) for key, field in keys.items() if key in read.entries}
-    table.require(not (stated and data.startswith("abide:")), "data", "is read in one way: [read] has no effect")
+    stated = {
+        field: read.take(key, type(getattr(USUAL, field)))
+        for key, field in keys.items()
+        if key in read.entries
+    }
+    table.require(
+        not (stated and data.startswith("abide:")),
+        "data",
+        "is read in one way: [read] has no effect",
+    )
     try:
         return DataSettings(**stated)
     except SettingError as error:

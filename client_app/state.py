@@ -59,7 +59,9 @@ def pieces(states: Sequence[State], names: Sequence[str]) -> Iterator[Piece]:
     for name in names:
         count = states[0][name].numel()
         if count > CHUNK:
-            for parts in zip(*(torch.split(state[name].reshape(-1), CHUNK) for state in states), strict=True):
+            for parts in zip(
+                *(torch.split(state[name].reshape(-1), CHUNK) for state in states), strict=True
+            ):
                 yield [[part] for part in parts]
             continue
         if size + count > CHUNK:
@@ -80,7 +82,9 @@ def shaped(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def difference(left: State, right: State) -> dict[str, Tensor]:
     """Return left - right over the floating-point tensors."""
-    return {name: tensor - right[name] for name, tensor in left.items() if tensor.is_floating_point()}
+    return {
+        name: tensor - right[name] for name, tensor in left.items() if tensor.is_floating_point()
+    }
 
 
 def norm(state: State) -> float:
@@ -90,7 +94,10 @@ def norm(state: State) -> float:
 
 def copy(state: State) -> dict[str, Tensor]:
     """Return a copy that shares no memory with `state`, carries no gradient and is laid out as its shape says."""
-    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in state.items()
+    }
 
 
 def with_prefix(prefix: str, state: State) -> dict[str, Tensor]:
@@ -121,7 +128,9 @@ def digest(states: Iterable[State], *words: str) -> str:
 
 def seed_of(*words: object) -> int:
     """Return a 63-bit seed that depends on every word, and on nothing else."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "big") >> 1
+    return (
+        int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "big") >> 1
+    )
 
 
 def seed_global(seed: int, device: torch.device) -> None:

@@ -35,11 +35,16 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         where = getattr(error, "filename2", None) or path  # what was to be replaced
-        raise WriteFailed(f"{where} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise WriteFailed(
+            f"{where} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def write_atomically(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, previous: Path | None = None
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    previous: Path | None = None,
 ) -> None:
     """Write tensors and text so that a reader, and a kill at any time, finds the old file or the new one.
 
@@ -51,7 +56,9 @@ def write_atomically(
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, text)
+            save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()}, partial, text
+            )
             if previous is not None and path.exists():
                 path.replace(previous)
             partial.replace(path)
@@ -60,7 +67,9 @@ def write_atomically(
             partial.unlink(missing_ok=True)
 
 
-def read(path: Path, identity: Mapping[str, str] | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read(
+    path: Path, identity: Mapping[str, str] | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return a file's tensors and text.
 
     `identity` is what the file must say of itself: of which kind, run, client, round it is. Files of earlier versions
@@ -77,7 +86,9 @@ def read(path: Path, identity: Mapping[str, str] | None = None) -> tuple[dict[st
         raise Damaged(f"{path} is damaged: its checksum is another")
     for key, value in (identity or {}).items():
         if (said := text.get(key, value)) != value:
-            raise Damaged(f"{path} is not the file that belongs here: its {key} is {said[:80]!r}, not {value!r}")
+            raise Damaged(
+                f"{path} is not the file that belongs here: its {key} is {said[:80]!r}, not {value!r}"
+            )
     return tensors, text
 
 

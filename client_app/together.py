@@ -42,7 +42,12 @@ class Together:
         settings: TrainingSettings,
         state_of: Callable[[Client], State],
     ) -> None:
-        self.model, self.variants, self.settings, self.state_of = model, variants, settings, state_of
+        self.model, self.variants, self.settings, self.state_of = (
+            model,
+            variants,
+            settings,
+            state_of,
+        )
         self.obstacle = obstacle(model, shape, variants)
         self.mixing = not self.obstacle and mixes(model, shape)
         """Whether a sample's result depends on the others of its batch, so that no batch can be filled up."""
@@ -50,7 +55,9 @@ class Together:
     def train(self, clients: Sequence[Client]) -> Iterator[Outcome]:
         """Yield every client's outcome, those of a pass one after the other."""
         groups: dict[object, list[Task]] = {}
-        for client in sorted(clients, key=lambda client: -len(client.samples)):  # batches of a pass are then alike
+        for client in sorted(
+            clients, key=lambda client: -len(client.samples)
+        ):  # batches of a pass are then alike
             try:
                 task = task_of(client, self.variants, self.settings)
             except Exception as error:
@@ -83,12 +90,18 @@ class Together:
             yield client, outcome, time.perf_counter() - began
             return
         try:
-            reports = train_stacked(tasks, [self.state_of(task.client) for task in tasks], self.mixing)
+            reports = train_stacked(
+                tasks, [self.state_of(task.client) for task in tasks], self.mixing
+            )
         except Exception as error:
-            log.warning("%d clients cannot train together, their halves are tried: %s", len(tasks), error)
+            log.warning(
+                "%d clients cannot train together, their halves are tried: %s", len(tasks), error
+            )
         else:
             seconds = (time.perf_counter() - began) / len(tasks)
-            yield from ((task.client, report, seconds) for task, report in zip(tasks, reports, strict=True))
+            yield from (
+                (task.client, report, seconds) for task, report in zip(tasks, reports, strict=True)
+            )
             return
         torch.cuda.empty_cache()  # out here, where the error holds no tensor any more
         for half in (tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]):
@@ -108,30 +121,50 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     weights = {name: stacked[name] for name in model.trained}
     rest = {name: tensor for name, tensor in stacked.items() if name not in weights}
     about = stack([facts_of(task) for task in tasks])
-    optimizer = SGD(weights.values(), settings.rate(round), settings.momentum, settings.weight_decay)
-    source, plans = Source([task.client for task in tasks]), [list(batches(task.client, settings)) for task in tasks]
+    optimizer = SGD(
+        weights.values(), settings.rate(round), settings.momentum, settings.weight_decay
+    )
+    source, plans = (
+        Source([task.client for task in tasks]),
+        [list(batches(task.client, settings)) for task in tasks],
+    )
     totals_K = torch.zeros(len(tasks), dtype=torch.float64, device=source.device)
     value = partial(mean_loss, tasks[0], {name: states[0][name] for name in frozen})
     for step in range(len(plans[0])):
         sizes = [len(plan[step]) for plan in plans if step < len(plan)]
         for begin, end in runs(sizes) if mixing else [(0, len(sizes))]:
             part, rows = optimizer.rows(begin, end), partial(rows_of, begin=begin, end=end)
-            parameters = dict(zip(weights, (weight.requires_grad_() for weight in part.parameters), strict=True))
+            parameters = dict(
+                zip(weights, (weight.requires_grad_() for weight in part.parameters), strict=True)
+            )
             batch = source.batch(begin, [plan[step] for plan in plans[begin:end]])
             with channels_last(model):
                 values_K = torch.vmap(value)(parameters, rows(rest), rows(about), *batch)
-            gradients: Sequence[Tensor] = torch.autograd.grad(values_K.sum(), list(parameters.values()))
+            gradients: Sequence[Tensor] = torch.autograd.grad(
+                values_K.sum(), list(parameters.values())
+            )
             with torch.no_grad():
                 if tasks[0].overriding("gradient_offset"):
-                    gradients = torch.vmap(partial(corrected, tasks[0]))(gradients, parameters, rows(about))
+                    gradients = torch.vmap(partial(corrected, tasks[0]))(
+                        gradients, parameters, rows(about)
+                    )
                 if settings.clip_norm:
                     gradients = torch.vmap(partial(clip, largest=settings.clip_norm))(gradients)
                 part.step(gradients)
                 totals_K[begin:end] += values_K.detach()
-    columns = {n: [states[0][n]] * len(tasks) if n in frozen else stacked[n].unbind() for n in model.state_dict()}
+    columns = {
+        n: [states[0][n]] * len(tasks) if n in frozen else stacked[n].unbind()
+        for n in model.state_dict()
+    }
     losses = [total / len(plan) for total, plan in zip(totals_K.tolist(), plans, strict=True)]
     return [
-        reported(task, before[k], len(plans[k]), losses[k], {name: column[k] for name, column in columns.items()})
+        reported(
+            task,
+            before[k],
+            len(plans[k]),
+            losses[k],
+            {name: column[k] for name, column in columns.items()},
+        )
         for k, task in enumerate(tasks)
     ]
 
@@ -164,7 +197,9 @@ def contributions(task: Task, state: State) -> dict[str, Contribution]:
     return task.before()
 
 
-def reported(task: Task, before: dict[str, Contribution], steps: int, loss: float, state: State) -> Report:
+def reported(
+    task: Task, before: dict[str, Contribution], steps: int, loss: float, state: State
+) -> Report:
     """Return a client's report; the model is loaded where a variant may look at it."""
     if task.overriding("after"):
         task.client.model.load_state_dict(state)
@@ -183,11 +218,15 @@ def mean_loss(
 ) -> Tensor:
     """Return () a client's mean loss over the samples whose share is not 0."""
     with task.precision(inputs_B):
-        logits_BC = torch.func.functional_call(task.client.model, {**weights, **rest, **frozen}, (inputs_B,))
+        logits_BC = torch.func.functional_call(
+            task.client.model, {**weights, **rest, **frozen}, (inputs_B,)
+        )
     return (seen(task, about).losses(logits_BC, labels_B) * share_B).sum()
 
 
-def corrected(task: Task, gradients: Sequence[Tensor], parameters: State, about: State) -> list[Tensor]:
+def corrected(
+    task: Task, gradients: Sequence[Tensor], parameters: State, about: State
+) -> list[Tensor]:
     """Return a client's gradients with all offsets."""
     return list(seen(task, about).corrected(gradients, parameters))
 
@@ -197,8 +236,14 @@ def facts_of(task: Task) -> State:
     facts = {} if task.offset is None else {"offset": task.offset}
     if task.overriding("loss_weights") or task.overriding("gradient_offset"):
         facts |= {name: getattr(task.client, name) for name in COUNTS}
-        memory = {name: state for name, state in task.client.memory.items() if name != "private"}  # in the weights
-        facts |= {f"memory/{part}/{name}": t for part, state in memory.items() for name, t in state.items()}
+        memory = {
+            name: state for name, state in task.client.memory.items() if name != "private"
+        }  # in the weights
+        facts |= {
+            f"memory/{part}/{name}": t
+            for part, state in memory.items()
+            for name, t in state.items()
+        }
     return facts
 
 
@@ -206,9 +251,15 @@ def seen(task: Task, about: State) -> Task:
     """Return the task of the client that these facts are of, as its variants see it; it has no samples and no name."""
     if not about:
         return task
-    facts = split_prefix({name if "/" in name else f"client/{name}": tensor for name, tensor in about.items()})
-    client = replace(task.client, id=-1, seed=-1, samples=None, memory=split_prefix(facts.get("memory", {})))  # type: ignore[arg-type]
-    vars(client).update({name: tensor for name, tensor in facts["client"].items() if name != "offset"})
+    facts = split_prefix(
+        {name if "/" in name else f"client/{name}": tensor for name, tensor in about.items()}
+    )
+    client = replace(
+        task.client, id=-1, seed=-1, samples=None, memory=split_prefix(facts.get("memory", {}))
+    )  # type: ignore[arg-type]
+    vars(client).update(
+        {name: tensor for name, tensor in facts["client"].items() if name != "offset"}
+    )
     return replace(task, client=client, offset=facts["client"].get("offset"))
 
 
@@ -241,7 +292,9 @@ class Source:
         """All clients' samples as one, where nothing is drawn and nothing decoded."""
         if alike and samples[0].augmentation == "none":
             labels = torch.cat([part.labels_N for part in samples])
-            self.joined = replace(samples[0], inputs_N=torch.cat(inputs), labels_N=labels, groups_N=None)
+            self.joined = replace(
+                samples[0], inputs_N=torch.cat(inputs), labels_N=labels, groups_N=None
+            )
         sizes = torch.tensor([0, *(len(part) for part in samples)])
         self.firsts_K = sizes.cumsum(0)[:-1].to(self.device)
 
@@ -254,10 +307,18 @@ class Source:
         if self.joined is not None:
             flat = (index_KB + self.firsts_K[begin : begin + len(indices), None]).flatten()
             inputs, labels = self.joined.batch(flat), self.joined.labels_N[flat]
-            return inputs.view(*index_KB.shape, *inputs.shape[1:]), labels.view_as(index_KB), share_KB
+            return (
+                inputs.view(*index_KB.shape, *inputs.shape[1:]),
+                labels.view_as(index_KB),
+                share_KB,
+            )
         members = list(zip(self.clients[begin:], self.draws[begin:], indices, strict=False))
-        labels_KB = torch.stack([c.labels_N[row] for (c, _, _), row in zip(members, index_KB, strict=True)])
-        inputs_KB = pad_sequence([c.samples.batch(index, draws) for c, draws, index in members], batch_first=True)
+        labels_KB = torch.stack(
+            [c.labels_N[row] for (c, _, _), row in zip(members, index_KB, strict=True)]
+        )
+        inputs_KB = pad_sequence(
+            [c.samples.batch(index, draws) for c, draws, index in members], batch_first=True
+        )
         return inputs_KB, labels_KB, share_KB
 
 
@@ -267,9 +328,13 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
         mapped = overrides(variant, "loss_weights") or overrides(variant, "gradient_offset")
         if mapped and not variant.trains_together:
             return f"{variant.name} does not say that it can (trains_together)"
-    if len(dict(model.named_parameters(remove_duplicate=False))) > len(dict(model.named_parameters())):
+    if len(dict(model.named_parameters(remove_duplicate=False))) > len(
+        dict(model.named_parameters())
+    ):
         return "two parts of the model share a parameter"
-    state = {name: torch.stack([tensor.detach()] * 2) for name, tensor in model.state_dict().items()}
+    state = {
+        name: torch.stack([tensor.detach()] * 2) for name, tensor in model.state_dict().items()
+    }
     mode = model.training
     model.train()
     try:
@@ -277,7 +342,11 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
         torch.vmap(call)(state, torch.zeros(2, 3, *shape, device=model.head.weight.device))
     except Exception as error:
         drawing = "randomness" in str(error)  # torch's words for dropout and its like
-        return "the model draws at random in training, as dropout does" if drawing else f"the model: {sentence(error)}"
+        return (
+            "the model draws at random in training, as dropout does"
+            if drawing
+            else f"the model: {sentence(error)}"
+        )
     finally:
         model.train(mode)
     return ""
@@ -285,9 +354,13 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
 
 def mixes(model: Classifier, shape: tuple[int, ...]) -> bool:
     """Return whether a sample's logits in training depend on the other samples of its batch, as with batch norm."""
-    inputs_B = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)).to(model.head.weight.device)
+    inputs_B = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)).to(
+        model.head.weight.device
+    )
     mode = model.training
     model.train()
-    logits_BC = torch.func.functional_call(model, copy(model.state_dict()), inputs_B.requires_grad_())
+    logits_BC = torch.func.functional_call(
+        model, copy(model.state_dict()), inputs_B.requires_grad_()
+    )
     model.train(mode)
     return bool(torch.autograd.grad(logits_BC[0].sum(), inputs_B)[0][1:].any())

@@ -29,9 +29,17 @@ class Task:
         """Return the variants that have a hook of their own."""
         return [variant for variant in self.variants if overrides(variant, hook)]
 
-    def loss(self, indices_B: Tensor, weights_B: Tensor | None = None, draws: torch.Generator | None = None) -> Tensor:
+    def loss(
+        self,
+        indices_B: Tensor,
+        weights_B: Tensor | None = None,
+        draws: torch.Generator | None = None,
+    ) -> Tensor:
         """Return the combined training loss, as `Loss`; with `draws` the images are augmented."""
-        inputs_B, labels_B = self.client.samples.batch(indices_B, draws), self.client.labels_N[indices_B]
+        inputs_B, labels_B = (
+            self.client.samples.batch(indices_B, draws),
+            self.client.labels_N[indices_B],
+        )
         with self.precision(inputs_B):
             logits_BC = self.client.model(inputs_B)
         losses_B = self.losses(logits_BC, labels_B)
@@ -39,13 +47,19 @@ class Task:
 
     def precision(self, inputs_B: Tensor) -> torch.autocast:
         """Return the context of a pass through the model."""
-        return torch.autocast(inputs_B.device.type, torch.bfloat16, self.settings.precision == "bfloat16")
+        return torch.autocast(
+            inputs_B.device.type, torch.bfloat16, self.settings.precision == "bfloat16"
+        )
 
     def losses(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return (B,): what the samples' logits cost, with all offsets and weights."""
-        logits_BC = logits_BC.to(self.client.model.head.weight)  # what follows is in the weights' own precision
+        logits_BC = logits_BC.to(
+            self.client.model.head.weight
+        )  # what follows is in the weights' own precision
         if self.offset is not None:
-            logits_BC = logits_BC + (self.offset[labels_B] if self.offset.dim() == 2 else self.offset)
+            logits_BC = logits_BC + (
+                self.offset[labels_B] if self.offset.dim() == 2 else self.offset
+            )
         losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
         for variant in self.overriding("loss_weights"):
             losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
@@ -54,8 +68,13 @@ class Task:
     def corrected(self, gradients: Sequence[Tensor], parameters: State) -> Sequence[Tensor]:
         """Return the parameters' gradients with all offsets."""
         for variant in self.overriding("gradient_offset"):
-            terms = [variant.gradient_offset(self.client, name, weight) for name, weight in parameters.items()]
-            gradients = [g if term is None else g + term for g, term in zip(gradients, terms, strict=True)]
+            terms = [
+                variant.gradient_offset(self.client, name, weight)
+                for name, weight in parameters.items()
+            ]
+            gradients = [
+                g if term is None else g + term for g, term in zip(gradients, terms, strict=True)
+            ]
         return gradients
 
     def before(self) -> dict[str, Contribution]:
@@ -65,11 +84,16 @@ class Task:
             self.client.model.eval()
         return {variant.name: variant.before(self.client, self.loss) for variant in beginning}
 
-    def report(self, before: dict[str, Contribution], steps: int, loss: float, state: State) -> Report:
+    def report(
+        self, before: dict[str, Contribution], steps: int, loss: float, state: State
+    ) -> Report:
         """Return what is sent and kept after training to `state`."""
         rate = self.settings.rate(self.client.round)
         trained = Trained(
-            steps, coefficient_sum(steps, self.settings.momentum, total_pull(self.variants) * rate), rate, state
+            steps,
+            coefficient_sum(steps, self.settings.momentum, total_pull(self.variants) * rate),
+            rate,
+            state,
         )
         after = {variant.name: variant.after(self.client, trained) for variant in self.variants}
         private = private_names(self.client.model, self.variants)
@@ -107,16 +131,23 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     client.model.train()
     if len(client.samples) == 1:
         freeze_statistics(client.model)  # one example has no variance to normalize by
-    optimizer = SGD(parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay)
+    optimizer = SGD(
+        parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay
+    )
     steps, total = 0, torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
-    draws = client.generator("augmentation")  # in training steps alone: no hook sees an augmented image
+    draws = client.generator(
+        "augmentation"
+    )  # in training steps alone: no hook sees an augmented image
     for indices_B in batches(client, settings):
         value = task.loss(indices_B, draws=draws)
         gradients: Sequence[Tensor] = torch.autograd.grad(value, list(parameters.values()))
         with torch.no_grad():
             gradients = task.corrected(gradients, parameters)
         optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
-        steps, total = steps + 1, total + value.detach()  # left on the device: nothing waits for a number here
+        steps, total = (
+            steps + 1,
+            total + value.detach(),
+        )  # left on the device: nothing waits for a number here
     return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
 
 
@@ -130,7 +161,9 @@ def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
     """Return the sum of the logit offsets, (C,) or (C, C), on the head's device, or None when there are none."""
-    offsets = [offset for variant in variants if (offset := variant.logit_offset(client)) is not None]
+    offsets = [
+        offset for variant in variants if (offset := variant.logit_offset(client)) is not None
+    ]
     total = sum(offsets[1:], offsets[0]) if offsets else None
     return None if total is None else total.to(client.model.head.weight)
 
@@ -145,7 +178,11 @@ def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
 
     An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
     """
-    generator, size, weights_N = client.generator("batches"), len(client.samples), client.sampling_weights_N
+    generator, size, weights_N = (
+        client.generator("batches"),
+        len(client.samples),
+        client.sampling_weights_N,
+    )
     weights_N = None if weights_N is None else weights_N.cpu()
 
     def epoch() -> list[Tensor]:
@@ -153,9 +190,13 @@ def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
             order = torch.randperm(size, generator=generator)
         else:
             order = torch.multinomial(weights_N, size, replacement=True, generator=generator)
-        return mini_batches(order.to(client.labels_N.device), settings.batch_size)[: settings.batch_limit or None]
+        return mini_batches(order.to(client.labels_N.device), settings.batch_size)[
+            : settings.batch_limit or None
+        ]
 
-    epochs = (epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs)))
+    epochs = (
+        epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs))
+    )
     return islice(chain.from_iterable(epochs), settings.local_steps or None)
 
 
@@ -164,7 +205,9 @@ def steps_of(samples: int, settings: TrainingSettings) -> int:
     if settings.local_steps:
         return settings.local_steps
     whole, rest = divmod(samples, settings.batch_size)
-    epoch = whole + (rest > 1 or (rest == 1 and whole == 0))  # a last batch of one joins the one before
+    epoch = whole + (
+        rest > 1 or (rest == 1 and whole == 0)
+    )  # a last batch of one joins the one before
     return settings.local_epochs * min(epoch, settings.batch_limit or epoch)
 
 
@@ -200,7 +243,9 @@ def merged(part: str, *stages: dict[str, Contribution]) -> dict[str, State]:
         for name, contribution in stage.items():
             state: State = getattr(contribution, part)
             if twice := state.keys() & result.get(name, {}).keys():
-                raise ValueError(f"{name} contributes {sorted(twice)} to the {part} both before and after training")
+                raise ValueError(
+                    f"{name} contributes {sorted(twice)} to the {part} both before and after training"
+                )
             if state:
                 result[name] = {**result.get(name, {}), **state}
     return result

@@ -65,7 +65,11 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     """
     batch, (height, width) = len(images_B), images_B.shape[2:]
     area = height * width * torch.empty(batch, TRIES).uniform_(*AREA, generator=draws)
-    ratio = torch.empty(batch, TRIES).uniform_(math.log(RATIO[0]), math.log(RATIO[1]), generator=draws).exp()
+    ratio = (
+        torch.empty(batch, TRIES)
+        .uniform_(math.log(RATIO[0]), math.log(RATIO[1]), generator=draws)
+        .exp()
+    )
     wide, high = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
     first = fits.float().argmax(1, keepdim=True)
@@ -92,7 +96,9 @@ def _grey(images_B: Tensor) -> Tensor:
     """(B, 1, H, W): luma."""
     if images_B.shape[1] != 3:
         return images_B
-    return (images_B * images_B.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    return (images_B * images_B.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(
+        1, keepdim=True
+    )
 
 
 def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:

@@ -74,7 +74,9 @@ def load(settings: DataSettings) -> Dataset:
         if copy is not None:
             break
         arrays = _read(settings, names, classes, shape)
-        folder = _folder(settings, identity, names)  # again: a download has made the files that the key is about
+        folder = _folder(
+            settings, identity, names
+        )  # again: a download has made the files that the key is about
         cache.write(folder, arrays)
         copy = cache.read(folder)
     if copy is None:
@@ -110,7 +112,11 @@ def load(settings: DataSettings) -> Dataset:
         train_domains=loaded("train_domains") if domains else None,
         test_domains=loaded("test_domains") if domains else None,
         test_groups=loaded("test_groups") if "test_groups" in mapped else None,
-        domain_names=decoded(mapped["domain_names"]) if by_site else domain_names(names) if domains else (),
+        domain_names=decoded(mapped["domain_names"])
+        if by_site
+        else domain_names(names)
+        if domains
+        else (),
         content=content,
     )
 
@@ -142,7 +148,11 @@ def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
 def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     """The settings that change what is read from the same files, where they do."""
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
-    abide = [settings.window_width, settings.window_stride, settings.test_fold] if "abide" in layouts else []
+    abide = (
+        [settings.window_width, settings.window_stride, settings.test_fold]
+        if "abide" in layouts
+        else []
+    )
     stated = {field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)}
     if settings.test_fold and any(map(is_own, names)):
         stated["test_fold"] = settings.test_fold
@@ -197,25 +207,45 @@ def _read(
         parts = [checked(split, shape, len(classes)) for split in splits if split is not None]
         if len(parts) < len(raws):
             continue  # validation data count only where every member has them
-        types = {str(inputs.dtype) for inputs, _ in parts} | {str(arrays.get("train_inputs", parts[0][0]).dtype)}
+        types = {str(inputs.dtype) for inputs, _ in parts} | {
+            str(arrays.get("train_inputs", parts[0][0]).dtype)
+        }
         if len(types) > 1 and not all(is_of_files(split) for split in splits):
-            raise DataError(f"{settings.dataset}: {key}_images: {' and '.join(sorted(types))}: must all be of one type")
+            raise DataError(
+                f"{settings.dataset}: {key}_images: {' and '.join(sorted(types))}: must all be of one type"
+            )
         if len(types) > 1:  # of files bytes are 0..255 and numbers 0..1
-            parts = [(as_float(inputs) if inputs.dtype == np.uint8 else inputs, labels) for inputs, labels in parts]
+            parts = [
+                (as_float(inputs) if inputs.dtype == np.uint8 else inputs, labels)
+                for inputs, labels in parts
+            ]
             for name in ("train_inputs", "test_inputs"):
                 if name in arrays and arrays[name].dtype == np.uint8:
                     arrays[name] = as_float(arrays[name])
-        arrays[f"{key}_inputs"] = np.concatenate([inputs for inputs, _ in parts]) if len(parts) > 1 else parts[0][0]
+        arrays[f"{key}_inputs"] = (
+            np.concatenate([inputs for inputs, _ in parts]) if len(parts) > 1 else parts[0][0]
+        )
         arrays[f"{key}_labels"] = np.concatenate([labels for _, labels in parts])
-        if raws[0].sites and len(raws) == 1 and splits[0] is not None and splits[0].sites is not None:
+        if (
+            raws[0].sites
+            and len(raws) == 1
+            and splits[0] is not None
+            and splits[0].sites is not None
+        ):
             arrays[f"{key}_domains"] = splits[0].sites
             arrays["domain_names"] = encoded(raws[0].sites)
         if has_domains(settings.dataset):
-            arrays[f"{key}_domains"] = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
-        groups = [split.groups for split in splits if split is not None and split.groups is not None]
+            arrays[f"{key}_domains"] = np.repeat(
+                np.arange(len(parts)), [len(labels) for _, labels in parts]
+            )
+        groups = [
+            split.groups for split in splits if split is not None and split.groups is not None
+        ]
         if key == "test" and len(groups) == len(raws):
             starts = np.cumsum([0, *(int(part.max()) + 1 for part in groups)])
-            arrays["test_groups"] = np.concatenate([part + start for part, start in zip(groups, starts, strict=False)])
+            arrays["test_groups"] = np.concatenate(
+                [part + start for part, start in zip(groups, starts, strict=False)]
+            )
     return arrays
 
 
@@ -223,7 +253,9 @@ def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
     """(N, L): names in UTF-8, padded with zeros."""
     words = [name.encode() for name in names]
     width = max(map(len, words))
-    return np.frombuffer(b"".join(word.ljust(width, b"\0") for word in words), np.uint8).reshape(len(words), width)
+    return np.frombuffer(b"".join(word.ljust(width, b"\0") for word in words), np.uint8).reshape(
+        len(words), width
+    )
 
 
 def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
@@ -244,7 +276,9 @@ def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
     return {f"{key}_inputs": split.images.names, f"{key}_labels": split.labels}
 
 
-def _read_one(name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]) -> Raw:
+def _read_one(
+    name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]
+) -> Raw:
     if is_own(name):
         return read_own(name, classes, shape, settings)
     return read_named(name, settings, shape)

@@ -21,7 +21,11 @@ from data.settings import DataSettings
 
 def deal(settings: DataSettings, data: Dataset, train: Indices, seed: int) -> list[Indices]:
     """Return indices into `train`, one array a client; raises as the partition does."""
-    labels_N, clients, draws = data.train_labels[train], settings.clients, generator(seed, "partition")
+    labels_N, clients, draws = (
+        data.train_labels[train],
+        settings.clients,
+        generator(seed, "partition"),
+    )
     if settings.partition == "domains" and data.train_domains is not None:
         domains_N, domains = data.train_domains[train], len(data.domain_names)
         if settings.parts_per_domain:
@@ -36,9 +40,18 @@ def deal(settings: DataSettings, data: Dataset, train: Indices, seed: int) -> li
     if settings.partition == "feddf":
         return feddf(labels_N, clients, settings.alpha, draws)
     if settings.partition == "llt":
-        return llt(labels_N, clients, data.num_classes, settings.alpha, draws, settings.llt_form == "literal")
+        return llt(
+            labels_N,
+            clients,
+            data.num_classes,
+            settings.alpha,
+            draws,
+            settings.llt_form == "literal",
+        )
     if settings.partition == "quantity":
         return quantity(len(train), clients, settings.alpha, draws, settings.min_samples)
     if settings.partition == "classes-per-client":
-        return classes_per_client(labels_N, clients, data.num_classes, settings.classes_per_client, draws)
+        return classes_per_client(
+            labels_N, clients, data.num_classes, settings.classes_per_client, draws
+        )
     return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)

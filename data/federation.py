@@ -64,7 +64,10 @@ class Federation:
         """Each client's number, with its domain where it has one."""
         if self.domains is None:
             return [str(client) for client in range(self.clients)]
-        return [f"{client} {self.dataset.domain_names[domain]}" for client, domain in enumerate(self.domains)]
+        return [
+            f"{client} {self.dataset.domain_names[domain]}"
+            for client, domain in enumerate(self.domains)
+        ]
 
     def train(self, client: int, device: str = "cpu") -> Samples:
         """The training samples of one client."""
@@ -113,14 +116,18 @@ class Federation:
         """The test samples of the domain that no client holds."""
         return self._samples("unseen-test", None, device)
 
-    def at(self, split: str, indices: Indices, device: str = "cpu", augmentation: str = "none") -> Samples:
+    def at(
+        self, split: str, indices: Indices, device: str = "cpu", augmentation: str = "none"
+    ) -> Samples:
         """The samples of the split train, test or val at `indices`."""
         data, inputs = self.dataset, getattr(self.dataset, f"{split}_inputs")
         chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
         shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
         groups = data.test_groups if split == "test" else None
         return Samples(
-            chosen if isinstance(chosen, ImageFiles) else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
+            chosen
+            if isinstance(chosen, ImageFiles)
+            else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
             torch.from_numpy(getattr(data, f"{split}_labels")[indices]).to(device),
             torch.tensor(data.mean, device=device).view(shape),
             torch.tensor(data.std, device=device).view(shape),
@@ -136,7 +143,9 @@ class Federation:
         augmentation = self.augmentation if split == "train" else "none"
         samples = self.at(source, self._indices(split, client), device, augmentation)
         if self.noise[0] and split == "train" and client is not None:
-            samples = noisy(samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client)
+            samples = noisy(
+                samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client
+            )
         return samples
 
     def _indices(self, split: str, client: int | None) -> Indices:
@@ -150,12 +159,20 @@ class Federation:
         if split.startswith("unseen-") and self.unseen is not None:
             return self.unseen.train if split == "unseen-train" else self.unseen.test
         if split == "test":
-            return self.global_test if client is None or self.test_indices is None else self.test_indices[client]
+            return (
+                self.global_test
+                if client is None or self.test_indices is None
+                else self.test_indices[client]
+            )
         if client is not None and self.domains is not None and self.dataset.val_domains is not None:
             return np.flatnonzero(self.dataset.val_domains == self.domains[client])
         labels = self.dataset.val_labels if self.dataset.val_labels is not None else ()
         everything = np.arange(len(labels), dtype=np.int64)
-        return everything if self.unseen is None else without(self.unseen, everything, self.dataset.val_domains)
+        return (
+            everything
+            if self.unseen is None
+            else without(self.unseen, everything, self.dataset.val_domains)
+        )
 
 
 @lru_cache(maxsize=4)
@@ -174,16 +191,24 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         return _from_file(settings, data, seed)
     everything = np.arange(len(data.train_labels), dtype=np.int64)
     holdout, train = everything[:0], everything
-    if per_class := settings.holdout_per_class:  # before anything else is drawn: the pool is still balanced
+    if (
+        per_class := settings.holdout_per_class
+    ):  # before anything else is drawn: the pool is still balanced
         wanted_C = np.full(data.num_classes, per_class, np.int64)
         pool, key = (data.train_labels, data.train_domains, data.domain_names), "holdout-per-class"
         holdout = draw_of_each_domain(*pool, wanted_C, key, per_class, seed)
         train = np.setdiff1d(everything, holdout)
     domains_N = None if data.train_domains is None else data.train_domains[train]
-    train = train[_subset(data, data.train_labels[train], domains_N, settings.train_images, "train-images", seed)]
+    train = train[
+        _subset(
+            data, data.train_labels[train], domains_N, settings.train_images, "train-images", seed
+        )
+    ]
     tail = (settings.imbalance_factor, settings.largest_class, generator(seed, "long tail"))
     train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
-    global_test = _subset(data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed)
+    global_test = _subset(
+        data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed
+    )
     parts = [train[part] for part in deal(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
     if settings.partition == "domains":
@@ -191,7 +216,9 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     unseen: UnseenDomain | None = None
     if settings.unseen_domain and domains is not None:
         unseen = left_out(data, settings.unseen_domain, train, global_test)
-        parts = [part for part, domain in zip(parts, domains, strict=True) if domain != unseen.index]
+        parts = [
+            part for part, domain in zip(parts, domains, strict=True) if domain != unseen.index
+        ]
         domains = tuple(domain for domain in domains if domain != unseen.index)
         holdout = without(unseen, holdout, data.train_domains)
         global_test = without(unseen, global_test, data.test_domains)
@@ -209,7 +236,9 @@ def _of_sites(settings: DataSettings) -> Federation:
     data, clients = without_samples(settings, agreement), len(agreement.sites)
     none, counts_KC = data.train_labels, np.zeros((clients, data.num_classes), np.int64)
     parts, domains = (none,) * clients, tuple(range(clients))
-    return Federation(data, parts, parts, domains, none, counts_KC, settings.augmentation, none, data.content)
+    return Federation(
+        data, parts, parts, domains, none, counts_KC, settings.augmentation, none, data.content
+    )
 
 
 def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
@@ -222,15 +251,27 @@ def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
     trained = np.concatenate([*dealt.train, dealt.holdout])
     for part, size in ((trained, len(data.train_labels)), (dealt.test, len(data.test_labels))):
         if not len(part) or part.min() < 0 or part.max() >= size:
-            raise DataError(f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one")
-    rule = f"its domains must be 0..{len(data.domain_names) - 1}" if data.domain_names else "the data have no domains"
-    if dealt.domains is not None and not all(0 <= domain < len(data.domain_names) for domain in dealt.domains):
+            raise DataError(
+                f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one"
+            )
+    rule = (
+        f"its domains must be 0..{len(data.domain_names) - 1}"
+        if data.domain_names
+        else "the data have no domains"
+    )
+    if dealt.domains is not None and not all(
+        0 <= domain < len(data.domain_names) for domain in dealt.domains
+    ):
         raise DataError(f"{path_of(settings.partition_file)}: {rule}")
     held_C = np.bincount(data.train_labels[dealt.holdout], minlength=data.num_classes)
     rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
-    stated = settings.holdout_per_class * max(1, len(data.domain_names))  # it is drawn from every domain
+    stated = settings.holdout_per_class * max(
+        1, len(data.domain_names)
+    )  # it is drawn from every domain
     require(bool((held_C == stated).all()), "holdout-per-class", settings.holdout_per_class, rule)
-    return _federation(settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout, None, seed)
+    return _federation(
+        settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout, None, seed
+    )
 
 
 def _federation(
@@ -277,7 +318,12 @@ def _federation(
 
 
 def _subset(
-    data: Dataset, labels_N: Indices, domains_N: NDArray[np.int64] | None, number: int, key: str, seed: int
+    data: Dataset,
+    labels_N: Indices,
+    domains_N: NDArray[np.int64] | None,
+    number: int,
+    key: str,
+    seed: int,
 ) -> Indices:
     """Sorted indices of `number` samples (of each domain), equally many of each class; all of them if it is 0."""
     if number == 0:

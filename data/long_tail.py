@@ -17,7 +17,11 @@ def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> NDA
 
 
 def long_tail(
-    labels_N: NDArray[np.int64], classes: int, imbalance_factor: float, largest: int, draws: np.random.Generator
+    labels_N: NDArray[np.int64],
+    classes: int,
+    imbalance_factor: float,
+    largest: int,
+    draws: np.random.Generator,
 ) -> NDArray[np.int64]:
     """Sorted indices of a random subset with long-tailed classes; all of them if IF is 1 and `largest` 0.
 

@@ -14,5 +14,9 @@ def noisy(samples: Samples, variance: float, seed: int, client: int) -> Samples:
     images = samples.inputs_N
     assert isinstance(images, Tensor), "noise is for images in memory"
     scaled = images if images.is_floating_point() else images.float() / 255
-    drawn = generator(seed, f"noise of client {client}").standard_normal(tuple(images.shape), "float32")
-    return replace(samples, inputs_N=scaled + variance**0.5 * torch.from_numpy(drawn).to(scaled.device))
+    drawn = generator(seed, f"noise of client {client}").standard_normal(
+        tuple(images.shape), "float32"
+    )
+    return replace(
+        samples, inputs_N=scaled + variance**0.5 * torch.from_numpy(drawn).to(scaled.device)
+    )

@@ -49,7 +49,9 @@ def save(path: Path, dealt: Dealt) -> None:
         "holdout": dealt.holdout.tolist(),
     }
     try:
-        path.write_text(json.dumps({**content, "checksum": checksum(content)}, separators=(",", ":")) + "\n")
+        path.write_text(
+            json.dumps({**content, "checksum": checksum(content)}, separators=(",", ":")) + "\n"
+        )
     except OSError as error:
         raise SettingError("FILE", str(path), f"cannot be written: {error.strerror}") from error
 
@@ -64,26 +66,58 @@ def read(setting: str) -> Dealt:
     path = path_of(setting)
     current = marked(setting)
     if current != setting and MARK.fullmatch(setting):
-        raise DataError(f"{path}: is not the partition file that the run began with: {current} instead of {setting}")
+        raise DataError(
+            f"{path}: is not the partition file that the run began with: {current} instead of {setting}"
+        )
     try:
         content = json.loads(path.read_text())
         if content["fedskew-partition"] != VERSION:
-            raise DataError(f"{path}: version {str(content['fedskew-partition'])[:20]} of partition files is not known")
-        stated = content.pop("checksum", None)  # files of earlier versions, and those written by hand, have none
+            raise DataError(
+                f"{path}: version {str(content['fedskew-partition'])[:20]} of partition files is not known"
+            )
+        stated = content.pop(
+            "checksum", None
+        )  # files of earlier versions, and those written by hand, have none
         if stated not in (None, checksum(content)):
-            raise DataError(f"{path}: is not as it was written: its checksum is another; without one it is taken as is")
+            raise DataError(
+                f"{path}: is not as it was written: its checksum is another; without one it is taken as is"
+            )
         train = tuple(map(whole_numbers, content["train"]))
-        domains = None if content["domains"] is None else tuple(whole_numbers(content["domains"]).tolist())
-        holdout = whole_numbers(content.get("holdout", []))  # files from before there were hold-outs have none
+        domains = (
+            None
+            if content["domains"] is None
+            else tuple(whole_numbers(content["domains"]).tolist())
+        )
+        holdout = whole_numbers(
+            content.get("holdout", [])
+        )  # files from before there were hold-outs have none
         dealt = Dealt(str(content["data"]), train, whole_numbers(content["test"]), domains, holdout)
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{path}: is no partition file as `fedskew data save-partition` writes it") from error
-    trained = np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise DataError(
+            f"{path}: is no partition file as `fedskew data save-partition` writes it"
+        ) from error
+    trained = (
+        np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
+    )
     disjoint = len(np.unique(trained)) == len(trained) and all(len(part) for part in dealt.train)
-    if not disjoint or not len(dealt.train) or (domains is not None and len(domains) != len(dealt.train)):
-        raise DataError(f"{path}: every client must hold at least one sample, and no sample be at two clients")
+    if (
+        not disjoint
+        or not len(dealt.train)
+        or (domains is not None and len(domains) != len(dealt.train))
+    ):
+        raise DataError(
+            f"{path}: every client must hold at least one sample, and no sample be at two clients"
+        )
     if len(np.unique(dealt.test)) < len(dealt.test):
         raise DataError(f"{path}: no sample may be in the test set twice")
     return dealt
@@ -111,7 +145,9 @@ def marked(setting: str) -> str:
     try:
         return f"{path}#{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
     except (OSError, ValueError) as error:  # the latter: a path with a NUL
-        raise SettingError("partition-file", setting, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise SettingError(
+            "partition-file", setting, f"cannot be read: {getattr(error, 'strerror', error)}"
+        ) from error
 
 
 def path_of(setting: str) -> Path:

@@ -24,7 +24,10 @@ def save_partition(federation: Federation, path: Path) -> None:
     rule = "cannot be told by a partition file"
     require(unseen is None, "unseen-domain", unseen and data.domain_names[unseen.index], rule)
     test, domains = federation.global_test, federation.domains
-    save(path, Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices))
+    save(
+        path,
+        Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices),
+    )
 
 
 def dealt_by_table(path: Path, data: Dataset) -> Dealt:
@@ -40,17 +43,23 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
     with opened(path, DataSettings()) as rows:
         header = header_of(path, rows)
         if missing := [name for name in (SAMPLE, CLIENT) if name not in header]:
-            raise DataError(f"{path}: there is no column {missing[0]!r}, only {', '.join(header)[:200]}")
+            raise DataError(
+                f"{path}: there is no column {missing[0]!r}, only {', '.join(header)[:200]}"
+            )
         for line, row in rows:
             if len(row) != len(header):
-                raise DataError(f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns")
+                raise DataError(
+                    f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
+                )
             cell, client = (row[header.index(name)].strip() for name in (SAMPLE, CLIENT))
             number = int(cell) if cell.isdecimal() and len(cell) < 12 else -1
             if not 0 <= number < len(data.train_labels):
                 rule = f"must be a training sample's place, 0..{len(data.train_labels) - 1}"
                 raise DataError(f"{path}: row {line}, column {SAMPLE}: {cell[:80]!r}: {rule}")
             if number in rows_of:
-                raise DataError(f"{path}: row {line}: sample {number} is that of row {rows_of[number]} too")
+                raise DataError(
+                    f"{path}: row {line}: sample {number} is that of row {rows_of[number]} too"
+                )
             if not client:
                 raise DataError(f"{path}: row {line}, column {CLIENT}: is empty")
             rows_of[number] = line
@@ -60,4 +69,6 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
     names = sorted(held, key=int) if all(name.isdecimal() for name in held) else sorted(held)
     train = tuple(np.sort(np.array(held[name], np.int64)) for name in names)
     nothing = np.zeros(0, np.int64)
-    return Dealt(data.content, train, np.arange(len(data.test_labels), dtype=np.int64), None, nothing)
+    return Dealt(
+        data.content, train, np.arange(len(data.test_labels), dtype=np.int64), None, nothing
+    )

@@ -65,7 +65,9 @@ def lda(
     )
 
 
-def feddf(labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
+def feddf(
+    labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
+) -> list[Indices]:
     """Shuffled, split over groups of ten clients, dealt out by `lda` in each group, then cut anew into equal parts.
 
     Lin et al. (FedDF, 2020): in a group a draw counts once every client holds half of its even share. The groups'
@@ -77,13 +79,20 @@ def feddf(labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np
         SettingError: fewer than ten clients, or the minimum was not met in `DRAWS` draws.
     """
     total = len(labels_N)
-    require(clients >= GROUP, "clients", clients, f"must be at least {GROUP}, the size of a group of partition feddf")
+    require(
+        clients >= GROUP,
+        "clients",
+        clients,
+        f"must be at least {GROUP}, the size of a group of partition feddf",
+    )
     _enough(total, clients, 1)
     shuffled = generator.permutation(total)
     starts = np.arange(0, clients, GROUP)
     members = np.diff(starts, append=clients)
     chain: list[Indices] = []
-    for group, size in zip(np.split(shuffled, starts[1:] * total // clients), members.tolist(), strict=True):
+    for group, size in zip(
+        np.split(shuffled, starts[1:] * total // clients), members.tolist(), strict=True
+    ):
         sizes_C, labels_G = np.bincount(labels_N[group]), labels_N[group]
         for _ in range(DRAWS):
             counts_KC = _lda_counts(sizes_C, size, alpha, generator)
@@ -92,7 +101,10 @@ def feddf(labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np
         else:
             rule = f"in {DRAWS} draws of partition feddf some client held less than half of its even share; raise alpha"
             raise SettingError("alpha", alpha, rule)
-        of_class = [np.split(group[labels_G == c], np.cumsum(counts_KC[:-1, c])) for c in range(len(sizes_C))]
+        of_class = [
+            np.split(group[labels_G == c], np.cumsum(counts_KC[:-1, c]))
+            for c in range(len(sizes_C))
+        ]
         chain += [parts[client] for client in range(size) for parts in of_class]
     return [np.sort(part) for part in np.array_split(np.concatenate(chain), clients)]
 
@@ -125,7 +137,9 @@ def llt(
     for client in range(clients):
         shares_KC[client, client % classes] = alpha / main / total_share
     sizes_C = np.bincount(labels_N, minlength=classes)
-    counts_KC = np.stack([_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)], axis=1)
+    counts_KC = np.stack(
+        [_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)], axis=1
+    )
     return _deal(labels_N, counts_KC, generator)
 
 
@@ -144,13 +158,18 @@ def quantity(
             cuts = np.cumsum(sizes_K[:-1])
             return [np.sort(part) for part in np.split(generator.permutation(total), cuts)]
     rule = (
-        f"in {DRAWS} draws of partition quantity some client held fewer than min-samples = {min_samples}; raise alpha"
+        f"in {DRAWS} draws of partition quantity some client held fewer than min-samples = "
+        f"{min_samples}; raise alpha"
     )
     raise SettingError("alpha", alpha, rule)
 
 
 def classes_per_client(
-    labels_N: NDArray[np.int64], clients: int, classes: int, held: int, generator: np.random.Generator
+    labels_N: NDArray[np.int64],
+    clients: int,
+    classes: int,
+    held: int,
+    generator: np.random.Generator,
 ) -> list[Indices]:
     """Client i holds class i modulo C and `held` - 1 others drawn at random; a class's holders share it equally.
 
@@ -175,7 +194,9 @@ def classes_per_client(
             shares_KC = holds_KC / holders_C
             columns = [_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)]
             return _deal(labels_N, np.stack(columns, axis=1), generator)
-    raise SettingError(key, held, f"in {DRAWS} draws some class had no holder; raise it, or clients")
+    raise SettingError(
+        key, held, f"in {DRAWS} draws some class had no holder; raise it, or clients"
+    )
 
 
 def by_domain(domains_N: NDArray[np.int64], clients: int) -> list[Indices]:
@@ -196,7 +217,10 @@ def domain_parts(
     next D the second, and so on, so more clients are less heterogeneous. All parts have the domain's distribution of
     classes. Parts that no client holds are left out.
     """
-    cut = [ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator) for domain in range(domains)]
+    cut = [
+        ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator)
+        for domain in range(domains)
+    ]
     return [cut[domain][part] for part in range(parts_per_domain) for domain in range(domains)]
 
 
@@ -227,13 +251,20 @@ def ten_parts(
     place = np.empty(len(pool))
     for label in np.unique(labels_N[pool]):
         of_class = np.flatnonzero(labels_N[shuffled] == label)
-        place[of_class] = (np.arange(len(of_class)) + 0.5) / len(of_class)  # each class evenly over the whole
+        place[of_class] = (np.arange(len(of_class)) + 0.5) / len(
+            of_class
+        )  # each class evenly over the whole
     parts = np.split(shuffled[np.argsort(place, kind="stable")], np.arange(1, 10) * len(pool) // 10)
     return [np.sort(part) for part in parts] if ordered else parts
 
 
 def _enough(total: int, clients: int, min_samples: int) -> None:
-    require(clients <= total, "clients", clients, f"{clients} clients on {total} images: some would hold none")
+    require(
+        clients <= total,
+        "clients",
+        clients,
+        f"{clients} clients on {total} images: some would hold none",
+    )
     rule = f"{clients} clients with at least {min_samples} images each need {clients * min_samples}; there are {total}"
     require(clients * min_samples <= total, "min-samples", min_samples, rule)
 
@@ -263,7 +294,9 @@ def _cut(shares_K: NDArray[np.float64], size: int) -> NDArray[np.int64]:
     return np.diff(np.minimum(cuts, size), prepend=0)
 
 
-def _deal(labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator) -> list[Indices]:
+def _deal(
+    labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator
+) -> list[Indices]:
     """Each class shuffled and dealt out by the counts."""
     held: list[list[Indices]] = [[] for _ in counts_KC]
     for label in range(counts_KC.shape[1]):

@@ -17,11 +17,17 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 
 def balanced_counts(total: int, classes: int) -> NDArray[np.int64]:
     """(classes,): `total` spread over the classes; the first classes take the remainder."""
-    return np.array([total // classes + (label < total % classes) for label in range(classes)], np.int64)
+    return np.array(
+        [total // classes + (label < total % classes) for label in range(classes)], np.int64
+    )
 
 
 def draw_of_each_class(
-    labels_N: NDArray[np.int64], wanted_C: NDArray[np.int64], draws: np.random.Generator, key: str, value: object
+    labels_N: NDArray[np.int64],
+    wanted_C: NDArray[np.int64],
+    draws: np.random.Generator,
+    key: str,
+    value: object,
 ) -> NDArray[np.int64]:
     """Sorted indices: a random `wanted_C[k]` of the samples of each class k.
 
@@ -32,7 +38,9 @@ def draw_of_each_class(
     for label, wanted in enumerate(wanted_C.tolist()):
         of_class = np.flatnonzero(labels_N == label)
         if len(of_class) < wanted:
-            raise SettingError(key, value, f"needs {wanted} images of class {label}, which has {len(of_class)}")
+            raise SettingError(
+                key, value, f"needs {wanted} images of class {label}, which has {len(of_class)}"
+            )
         chosen.append(draws.permutation(of_class)[:wanted])
     return np.sort(np.concatenate(chosen))
 
@@ -58,7 +66,11 @@ def draw_of_each_domain(
         of_domain = np.flatnonzero(domains_N == domain)
         draws = generator(seed, f"{key} of {name}")
         try:
-            chosen.append(of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value)])
+            chosen.append(
+                of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value)]
+            )
         except SettingError as error:
-            raise SettingError(key, value, f"domain {name}: {str(error).split(': ', 1)[1]}") from None
+            raise SettingError(
+                key, value, f"domain {name}: {str(error).split(': ', 1)[1]}"
+            ) from None
     return np.sort(np.concatenate(chosen))

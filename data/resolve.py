@@ -37,12 +37,19 @@ def resolve(settings: DataSettings) -> DataSettings:
     names = members(settings.dataset)
     for name in names:
         _check_name(name, settings.dataset)
-    require(len(set(names)) == len(names), "dataset", settings.dataset, "must name each domain once")
+    require(
+        len(set(names)) == len(names), "dataset", settings.dataset, "must name each domain once"
+    )
     classes, shape = _classes(settings, names), _shape(settings, names)
     mean, std = _normalization(settings, names, shape)
     _check_choices(settings, names)
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
-    require(settings.augmentation == "none" or len(shape) == 3, "augmentation", settings.augmentation, rule)
+    require(
+        settings.augmentation == "none" or len(shape) == 3,
+        "augmentation",
+        settings.augmentation,
+        rule,
+    )
     partition, sites = settings.partition_in_force, _sites(settings)
     if sites and settings.partition == "auto" and partition == "lda":
         partition = "domains"
@@ -61,7 +68,12 @@ def resolve(settings: DataSettings) -> DataSettings:
         require(settings.clients in (0, dealt), "clients", settings.clients, rule)
     clients = settings.clients or (1 if partition == "pooled" else dealt)
     if partition == "pooled":
-        require(clients == 1, "clients", settings.clients, "must be 0 or 1: partition pooled is one client")
+        require(
+            clients == 1,
+            "clients",
+            settings.clients,
+            "must be 0 or 1: partition pooled is one client",
+        )
     if partition == "domains":
         of = f"one client a {'part of a ' * bool(settings.parts_per_domain)}domain of dataset = {settings.dataset!r}"
         of += f" but {settings.unseen_domain}" * bool(settings.unseen_domain)
@@ -79,7 +91,12 @@ def resolve(settings: DataSettings) -> DataSettings:
         rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
         require(clients % len(classes) == 0, "clients", clients, rule)
         rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
-        require(settings.llt_form == "exact" or clients > len(classes), "llt-form", settings.llt_form, rule)
+        require(
+            settings.llt_form == "exact" or clients > len(classes),
+            "llt-form",
+            settings.llt_form,
+            rule,
+        )
     return replace(
         settings,
         partition=partition,
@@ -104,8 +121,14 @@ def _check_name(name: str, dataset: str) -> None:
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and ("/" in name or Path(name).exists()):
         kind = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
-        raise SettingError("dataset", dataset, f"no data set is called so; did you mean {f'{kind}:{name}'!r}?")
-    raise SettingError("dataset", dataset, f"no data set is called {name!r}; known are {', '.join(everything)}{hint}")
+        raise SettingError(
+            "dataset", dataset, f"no data set is called so; did you mean {f'{kind}:{name}'!r}?"
+        )
+    raise SettingError(
+        "dataset",
+        dataset,
+        f"no data set is called {name!r}; known are {', '.join(everything)}{hint}",
+    )
 
 
 def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
@@ -123,10 +146,16 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
     for field in OF_OWN:
         rule = f"has no effect with dataset = {settings.dataset!r}"
         settings.require(of_user or settings.is_default(field), field, rule)
-    settings.require(settings.test_fold <= 4 or "abide" not in layouts, "test_fold", "must be 0 to 4")
+    settings.require(
+        settings.test_fold <= 4 or "abide" not in layouts, "test_fold", "must be 0 to 4"
+    )
     families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
     rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
-    fits = has_domains(settings.dataset) and len(families) == 1 and families <= {"digits", "office", "domainnet"}
+    fits = (
+        has_domains(settings.dataset)
+        and len(families) == 1
+        and families <= {"digits", "office", "domainnet"}
+    )
     require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
 
 
@@ -150,7 +179,9 @@ def _check_partition(settings: DataSettings, partition: str, sites: bool) -> Non
         used = partition in partitions or settings.is_default(field)
         settings.require(used, field, f"has no effect with partition = {partition}")
     settings.require(
-        has_domains(settings.dataset) == (partition == "domains") or partition in ("pooled", "file") or sites,
+        has_domains(settings.dataset) == (partition == "domains")
+        or partition in ("pooled", "file")
+        or sites,
         "partition",
         f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... (or a "
         "table with a column site) need each other",
@@ -173,14 +204,26 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
                 raise SettingError("classes", settings.classes, _missing(name, settings, "classes"))
         for name in known[1:]:
             rule = f"the classes of {known[0]} and of {name} differ, so they cannot be domains of one problem"
-            require(KNOWN[name].class_names == KNOWN[known[0]].class_names, "dataset", settings.dataset, rule)
+            require(
+                KNOWN[name].class_names == KNOWN[known[0]].class_names,
+                "dataset",
+                settings.dataset,
+                rule,
+            )
         return KNOWN[known[0]].class_names
     classes = settings.class_names
     for name in known:
         number = len(KNOWN[name].class_names)
-        require(len(classes) == number, "classes", settings.classes, f"must be {number} classes for {name}")
+        require(
+            len(classes) == number,
+            "classes",
+            settings.classes,
+            f"must be {number} classes for {name}",
+        )
     # A number names no class, so a known data set keeps its own names.
-    return KNOWN[known[0]].class_names if known and settings.classes.strip().isdecimal() else classes
+    return (
+        KNOWN[known[0]].class_names if known and settings.classes.strip().isdecimal() else classes
+    )
 
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
@@ -189,13 +232,21 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            vectors = name.startswith(("npz:", "csv:", "medmnist:")) or (name in KNOWN and len(KNOWN[name].shape) == 1)
+            vectors = name.startswith(("npz:", "csv:", "medmnist:")) or (
+                name in KNOWN and len(KNOWN[name].shape) == 1
+            )
             require(image or vectors, "input-shape", settings.input_shape, rule)
         return shape
     for name in names:
         if is_own(name):
-            raise SettingError("input-shape", settings.input_shape, _missing(name, settings, "input-shape"))
-    return FAMILIES[KNOWN[names[0]].family].shape if has_domains(settings.dataset) else KNOWN[names[0]].shape
+            raise SettingError(
+                "input-shape", settings.input_shape, _missing(name, settings, "input-shape")
+            )
+    return (
+        FAMILIES[KNOWN[names[0]].family].shape
+        if has_domains(settings.dataset)
+        else KNOWN[names[0]].shape
+    )
 
 
 def _normalization(

@@ -60,7 +60,10 @@ class Settings:
     """Of every field, read off its annotation."""
 
     def __init_subclass__(cls) -> None:
-        cls.rules = {name: list(rules_in(hint)) for name, hint in get_type_hints(cls, include_extras=True).items()}
+        cls.rules = {
+            name: list(rules_in(hint))
+            for name, hint in get_type_hints(cls, include_extras=True).items()
+        }
 
     def __post_init__(self) -> None:
         for field, rules in self.rules.items():
@@ -91,7 +94,9 @@ def rules_in(hint: Any) -> Iterator[Rule]:
     if getattr(hint, "__origin__", hint) is float:
         yield Rule(math.isfinite, "must be a finite number")
     if bounds := [marker for marker in markers if isinstance(marker, Bound)]:
-        yield Rule(lambda value: all(is_within(value, bound) for bound in bounds), range_in_words(bounds))
+        yield Rule(
+            lambda value: all(is_within(value, bound) for bound in bounds), range_in_words(bounds)
+        )
     yield from (marker for marker in markers if isinstance(marker, Rule))
 
 

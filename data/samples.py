@@ -31,7 +31,11 @@ class Samples:
     def only(self, indices: Tensor) -> "Samples":
         """Some of the samples; files stay undecoded."""
         inputs = self.inputs_N
-        chosen = inputs.only(indices.cpu().numpy()) if isinstance(inputs, ImageFiles) else inputs[indices]
+        chosen = (
+            inputs.only(indices.cpu().numpy())
+            if isinstance(inputs, ImageFiles)
+            else inputs[indices]
+        )
         groups = None if self.groups_N is None else self.groups_N[indices]
         return replace(self, inputs_N=chosen, labels_N=self.labels_N[indices], groups_N=groups)
 
@@ -40,7 +44,9 @@ class Samples:
 
         With `draws`, for a training step, each image is augmented by numbers drawn from it.
         """
-        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device)).to(self.mean.device)
+        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device)).to(
+            self.mean.device
+        )
         scaled = chosen if chosen.is_floating_point() else chosen.float() / 255
         if draws is None:
             return (scaled - self.mean) / self.std

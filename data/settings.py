@@ -15,7 +15,18 @@ class DataError(ValueError):
     """Data that cannot be used as they are; the message names the file or folder, the key, the value and the rule."""
 
 
-PARTITIONS = ("auto", "iid", "lda", "feddf", "llt", "quantity", "classes-per-client", "domains", "pooled", "file")
+PARTITIONS = (
+    "auto",
+    "iid",
+    "lda",
+    "feddf",
+    "llt",
+    "quantity",
+    "classes-per-client",
+    "domains",
+    "pooled",
+    "file",
+)
 USED_BY = {
     "alpha": ("lda", "feddf", "llt", "quantity"),
     "min_samples": ("lda", "quantity"),
@@ -97,7 +108,9 @@ class DataSettings(Settings):
     """abide: time points from one window to the next."""
     test_fold: Annotated[int, Ge(0)] = 0
     """abide, and own data that do not say who tests: which fifth is for testing, 0 to 4; or the column fold's value."""
-    augmentation: Annotated[str, OneOf("none", "crop-flip", "crop-flip-cutout", "rotate", "imagenet")] = "none"
+    augmentation: Annotated[
+        str, OneOf("none", "crop-flip", "crop-flip-cutout", "rotate", "imagenet")
+    ] = "none"
     """Training images at random: none, crop-flip, crop-flip-cutout (IWDS), rotate (and flip: Office-Caltech10,
     DomainNet) or imagenet (resized crop, flip, color jitter)."""
     train_images: Annotated[int, Ge(0)] = 0
@@ -141,7 +154,11 @@ class DataSettings(Settings):
 
     def agree(self) -> None:
         if self.partition == "llt":
-            self.require(self.alpha <= 1, "alpha", "is the main clients' share under llt and must be at most 1")
+            self.require(
+                self.alpha <= 1,
+                "alpha",
+                "is the main clients' share under llt and must be at most 1",
+            )
         for field in ("largest_class", "train_images", "test_images"):
             rule = "has no effect with partition-file, which says which samples there are"
             self.require(not (self.partition_file and getattr(self, field)), field, rule)
@@ -151,7 +168,9 @@ class DataSettings(Settings):
             assert self.pixel_span
         assert self.column_names is not None  # which looks at them
         rule = "contradicts parts-per-domain: set one of the two"
-        self.require(self.domain_percent == 100 or not self.parts_per_domain, "domain_percent", rule)
+        self.require(
+            self.domain_percent == 100 or not self.parts_per_domain, "domain_percent", rule
+        )
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -161,10 +180,20 @@ class DataSettings(Settings):
             SettingError: fewer than two classes, an empty name, or a name twice.
         """
         stated = self.classes.strip()
-        self.require(not stated.isdecimal() or len(stated) <= 6, "classes", "must be less than a million classes")
-        names = map(str, range(int(stated))) if stated.isdecimal() else (name.strip() for name in stated.split(","))
+        self.require(
+            not stated.isdecimal() or len(stated) <= 6,
+            "classes",
+            "must be less than a million classes",
+        )
+        names = (
+            map(str, range(int(stated)))
+            if stated.isdecimal()
+            else (name.strip() for name in stated.split(","))
+        )
         classes = tuple(names)
-        self.require(len(classes) >= 2, "classes", "must be at least two names, or a number of at least 2")
+        self.require(
+            len(classes) >= 2, "classes", "must be at least two names, or a number of at least 2"
+        )
         self.require(all(classes), "classes", "must not hold an empty name")
         self.require(len(set(classes)) == len(classes), "classes", "must name each class once")
         return classes
@@ -182,18 +211,28 @@ class DataSettings(Settings):
             SettingError: anything but one or three positive whole numbers joined by x.
         """
         sides = self.input_shape.lower().split("x")
-        rule = "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
+        rule = (
+            "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
+        )
         short = all(side.strip().isdecimal() and len(side) < 10 for side in sides)
         self.require(short and len(sides) in (1, 3) and all(map(int, sides)), "input_shape", rule)
         shape = tuple(map(int, sides))
-        self.require(math.prod(shape) <= LARGEST_INPUT, "input_shape", f"must be at most {LARGEST_INPUT} numbers")
+        self.require(
+            math.prod(shape) <= LARGEST_INPUT,
+            "input_shape",
+            f"must be at most {LARGEST_INPUT} numbers",
+        )
         return shape
 
     @property
     def pixel_span(self) -> tuple[float, float]:
         """LOW and HIGH of pixel-range. Raises SettingError for anything but two rising numbers."""
         span = numbers("pixel-range", self.pixel_range)
-        self.require(len(span) == 2 and span[0] < span[-1], "pixel_range", "must be LOW,HIGH with LOW below HIGH")
+        self.require(
+            len(span) == 2 and span[0] < span[-1],
+            "pixel_range",
+            "must be LOW,HIGH with LOW below HIGH",
+        )
         return span[0], span[1]
 
     @property

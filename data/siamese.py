@@ -26,11 +26,14 @@ def siamese(images_B: Tensor, draws: Generator) -> Tensor:
             return color(images_B, first - 0.5, 2 * second, third + 0.5)
         case "crop":
             reach = [part_of(side, SHIFT) for side in sides]
-            down, right = (int(u * (2 * far + 1)) - far for u, far in zip((first, second), reach, strict=True))
+            down, right = (
+                int(u * (2 * far + 1)) - far for u, far in zip((first, second), reach, strict=True)
+            )
             return crop(images_B, down, right)
         case "cutout":
             row, column = (
-                int(u * (side + 1 - part_of(side, HOLE) % 2)) for u, side in zip((first, second), sides, strict=True)
+                int(u * (side + 1 - part_of(side, HOLE) % 2))
+                for u, side in zip((first, second), sides, strict=True)
             )
             return cutout(images_B, row, column)
         case "flip":

@@ -45,12 +45,16 @@ def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
         raise DataError(f"{out}: must be an empty folder, or none")
     data = federation.dataset
     if isinstance(data.train_inputs, ImageFiles):
-        raise DataError(f"{data.name}: its images stay in their files, and are not copied into folders")
+        raise DataError(
+            f"{data.name}: its images stay in their files, and are not copied into folders"
+        )
     folders = [out / site for site in site_names(federation)]
     for client, folder in enumerate(folders):
         folder.mkdir(parents=True)
         np.savez(folder / FILE, allow_pickle=False, **arrays(federation, client))
-        (folder / "site.toml").write_text(SITE.format(name=json.dumps(folder.name)), encoding="utf-8")
+        (folder / "site.toml").write_text(
+            SITE.format(name=json.dumps(folder.name)), encoding="utf-8"
+        )
     values: dict[str, object] = {
         "classes": data.class_names,
         "shape": "x".join(map(str, data.shape)),
@@ -80,13 +84,19 @@ def slug(name: str) -> str:
 def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.generic]]:
     """Return one client's samples as an npz file of one's own data holds them."""
     held: dict[str, NDArray[np.generic]] = {}
-    splits = {"train": federation.train(client), "test": federation.test(client), "val": federation.validation(client)}
+    splits = {
+        "train": federation.train(client),
+        "test": federation.test(client),
+        "val": federation.validation(client),
+    }
     for key, samples in splits.items():
         if samples is None:
             continue
         assert not isinstance(samples.inputs_N, ImageFiles)
         inputs = samples.inputs_N.numpy()
-        held[f"{key}_images"] = inputs if inputs.ndim == 2 else inputs.transpose(0, 2, 3, 1)  # channels last
+        held[f"{key}_images"] = (
+            inputs if inputs.ndim == 2 else inputs.transpose(0, 2, 3, 1)
+        )  # channels last
         held[f"{key}_labels"] = samples.labels_N.numpy()
         if samples.groups_N is not None:
             held[f"{key}_subjects"] = samples.groups_N.numpy()

@@ -96,4 +96,6 @@ def check_names(path: Path, settings: DataSettings) -> None:
     if names is not None and tuple(map(str, names.tolist())) != settings.class_names:
         stated = printable(", ".join(map(str, names.tolist())))
         agreed = ", ".join(settings.class_names)
-        raise DataError(f"{path}: class_names are {stated}, and federation.toml says {agreed}, in this order")
+        raise DataError(
+            f"{path}: class_names are {stated}, and federation.toml says {agreed}, in this order"
+        )

@@ -22,7 +22,10 @@ def said(error: Exception) -> str:
 def sentence(error: BaseException) -> str:
     """Return what an error says, in one line."""
     kind = type(error)
-    return spoken(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), " ".join(str(error).split()))
+    return spoken(
+        f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
+        " ".join(str(error).split()),
+    )
 
 
 def spoken(kind: str, words: str) -> str:
@@ -31,5 +34,7 @@ def spoken(kind: str, words: str) -> str:
     Errors of our classes, RuntimeError and OSError speak in sentences; others mean little without their class.
     """
     known = getattr(builtins, kind, None)
-    whole = kind.split(".")[0] in PACKAGES or (isinstance(known, type) and issubclass(known, RuntimeError | OSError))
+    whole = kind.split(".")[0] in PACKAGES or (
+        isinstance(known, type) and issubclass(known, RuntimeError | OSError)
+    )
     return words if words and whole else f"{kind.split('.')[-1]}: {words}"

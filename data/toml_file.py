@@ -11,7 +11,14 @@ from data.settings import DataError
 
 LARGEST = 2**20
 """Bytes of the largest file that is read."""
-KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
+KINDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
 
 
 class Table:
@@ -23,7 +30,11 @@ class Table:
         for key, value in entries.items():
             if key not in keys:
                 near = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
-                raise self.error(key, value, f"there is no such key{f'; did you mean {near[0]}?' if near else ''}")
+                raise self.error(
+                    key,
+                    value,
+                    f"there is no such key{f'; did you mean {near[0]}?' if near else ''}",
+                )
 
     def error(self, key: str, value: object, rule: str) -> DataError:
         """Return the error of a value that breaks a rule."""
@@ -57,7 +68,9 @@ class Table:
         """Return a list of numbers. Raises DataError for what is none."""
         values = self.take(key, list)
         rule = "must be a list of numbers"
-        self.require(bool(values) and all(type(value) in (int, float) for value in values), key, rule)
+        self.require(
+            bool(values) and all(type(value) in (int, float) for value in values), key, rule
+        )
         return tuple(map(float, values))
 
 
@@ -65,7 +78,9 @@ def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return a file's bytes and what they say. Raises DataError for a file that is missing, too large or no TOML."""
     try:
         if path.stat().st_size > LARGEST:
-            raise DataError(f"{path}: has {path.stat().st_size} bytes, and at most {LARGEST} are read")
+            raise DataError(
+                f"{path}: has {path.stat().st_size} bytes, and at most {LARGEST} are read"
+            )
         content = path.read_bytes()
         return content, tomllib.loads(content.decode())
     except FileNotFoundError:

@@ -30,7 +30,9 @@ def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenD
     Raises:
         SettingError: fewer than two training images, which have no variance.
     """
-    assert data.train_domains is not None and data.test_domains is not None, "partition domains needs domains"
+    assert data.train_domains is not None and data.test_domains is not None, (
+        "partition domains needs domains"
+    )
     index = data.domain_names.index(name)
     of_train, of_test = data.train_domains[train] == index, data.test_domains[test] == index
     domain = UnseenDomain(index, name, train[of_train], test[of_test])

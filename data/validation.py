@@ -20,7 +20,9 @@ def cut_off(
     """
     kept = []
     for part in parts:
-        chosen = [draws.permutation(part[labels_N[part] == label]) for label in np.unique(labels_N[part])]
+        chosen = [
+            draws.permutation(part[labels_N[part] == label]) for label in np.unique(labels_N[part])
+        ]
         of_classes = [held[: int(share * len(held) + draws.random())] for held in chosen]
         kept.append(np.sort(np.concatenate(of_classes))[: len(part) - 1])
     sizes = ", ".join(f"client {client} has {len(part)}" for client, part in enumerate(parts[:10]))
@@ -36,7 +38,11 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
     Raises SettingError where there are none.
     """
     domains_N = data.val_domains if kept is None else data.train_domains
-    inputs, labels_N = (data.val_inputs, data.val_labels) if kept is None else (data.train_inputs, data.train_labels)
+    inputs, labels_N = (
+        (data.val_inputs, data.val_labels)
+        if kept is None
+        else (data.train_inputs, data.train_labels)
+    )
     rule = f"needs validation-fraction, as {data.name} brings no validation data"
     require(inputs is not None and labels_N is not None, "tested-on", "validation", rule)
     assert inputs is not None and labels_N is not None, "just required"
@@ -44,4 +50,6 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
     tests = replace(data, test_inputs=inputs, test_labels=labels_N, test_groups=None)
     named = replace(tests, test_domains=None if data.test_domains is None else domains_N)
     content = f"{data.content} validation"  # a cache of its test samples' features is another one
-    return replace(named, val_inputs=None, val_labels=None, val_domains=None, content=content), chosen
+    return replace(
+        named, val_inputs=None, val_labels=None, val_domains=None, content=content
+    ), chosen

@@ -68,7 +68,9 @@ def fedskew_site(*words: str | Path) -> str:
     try:
         with contextlib.redirect_stdout(io.StringIO()) as output:
             if status := arguments.command(arguments):
-                raise SystemExit(f"fedskew-site {' '.join(shown)} ended with {status}: {output.getvalue()}")
+                raise SystemExit(
+                    f"fedskew-site {' '.join(shown)} ended with {status}: {output.getvalue()}"
+                )
     finally:
         os.umask(mask)
     return output.getvalue()
@@ -86,7 +88,9 @@ class Job:
         self.results = results
         results.mkdir(parents=True, exist_ok=True)
         self.began = time.monotonic()
-        self.log, self.summary = (results.with_name(f"{results.name}.{end}") for end in ("log", "summary"))
+        self.log, self.summary = (
+            results.with_name(f"{results.name}.{end}") for end in ("log", "summary")
+        )
         with self.log.open("wb") as log, self.summary.open("wb") as summary:
             self.process = subprocess.Popen([BIN / "fedskew", *words], stdout=summary, stderr=log)
 
@@ -132,7 +136,9 @@ class Job:
                 done, until = rounds, time.monotonic() + seconds
             elif time.monotonic() > until:
                 self.process.kill()
-                raise RuntimeError(f"round {done + 1} is not over after {seconds:g} s: {self.words[-600:]}")
+                raise RuntimeError(
+                    f"round {done + 1} is not over after {seconds:g} s: {self.words[-600:]}"
+                )
         return time.monotonic() - self.began
 
     def finish(self, seconds: float = 600.0) -> dict[str, Any]:
@@ -141,7 +147,9 @@ class Job:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise RuntimeError(f"the run is not over after {seconds:g} s: {self.words[-600:]}") from None
+            raise RuntimeError(
+                f"the run is not over after {seconds:g} s: {self.words[-600:]}"
+            ) from None
         self.check()
         return dict(json.loads(self.summary.read_text()))
 
@@ -174,20 +182,39 @@ class LocalFederation:
         skeleton = (self.sites / "federation.toml").read_text()
         agreed = {key: re.findall(rf"^{key} = (.*?)(?:  #.*)?$", skeleton, re.MULTILINE)[0] for key in
                   ("classes", "input-shape", "mean", "std")}  # fmt: skip
-        lists = {key: ",".join(map(str, json.loads(agreed[key]))) for key in ("classes", "mean", "std")}
+        lists = {
+            key: ",".join(map(str, json.loads(agreed[key]))) for key in ("classes", "mean", "std")
+        }
         gate = f"{host}:{free_port()}"
-        words = ["--name", "try", "--address", gate, "--listen", host, "--min-sites", str(min_sites)]
+        words = [
+            "--name",
+            "try",
+            "--address",
+            gate,
+            "--listen",
+            host,
+            "--min-sites",
+            str(min_sites),
+        ]
         words += ["--input-shape", json.loads(agreed["input-shape"])]
         words += [word for key, text in lists.items() for word in (f"--{key}", text)]
         fedskew("federation", "new", self.folder, *words)
         for name, place in self.places.items():
             lines = fedskew_site("key", place / "node.key", "--name", name)
-            fedskew("federation", "add", self.folder, name, re.findall(r'^key = "(.*)"$', lines, re.MULTILINE)[0])
+            fedskew(
+                "federation",
+                "add",
+                self.folder,
+                name,
+                re.findall(r'^key = "(.*)"$', lines, re.MULTILINE)[0],
+            )
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 shutil.copy(self.folder / file, place)
             (place / "site.toml").write_text(SITE.format(name=name, address=address or gate))
-            fedskew_site("approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes")
+            fedskew_site(
+                "approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes"
+            )
 
     def prepare(self, dataset: str, sites: int, *words: str) -> None:
         """Deal a data set out, and make a federation of its sites."""
@@ -209,10 +236,21 @@ class LocalFederation:
     def start_half(self, name: str, half: str, port: int, secret: Path, *before: str) -> None:
         """Start a site's link or train as a process of its own, as `deploy/*.service` do, `before` its command."""
         place = self.places[name]
-        words = [*before, str(BIN / "fedskew-site"), "start", "--only", half, "--site", str(place / "site.toml")]
+        words = [
+            *before,
+            str(BIN / "fedskew-site"),
+            "start",
+            "--only",
+            half,
+            "--site",
+            str(place / "site.toml"),
+        ]
         with (place / f"{half}.log").open("ab") as log:
             self.processes[f"{name}/{half}"] = subprocess.Popen(
-                [*words, "--port", str(port), "--secret", str(secret)], stdout=log, stderr=log, cwd=place
+                [*words, "--port", str(port), "--secret", str(secret)],
+                stdout=log,
+                stderr=log,
+                cwd=place,
             )
 
     def stop(self, *names: str) -> None:
@@ -227,7 +265,9 @@ class LocalFederation:
         """Return each site's status, as the SuperLink has it; nothing while that does not answer."""
         folder = FederationFolder(self.folder)
         try:
-            return Control(folder.coordinator.superlink_port, folder.authority[0]).sites(folder.agreement)
+            return Control(folder.coordinator.superlink_port, folder.authority[0]).sites(
+                folder.agreement
+            )
         except Unreachable:
             return {}
 
@@ -258,7 +298,17 @@ class LocalFederation:
         """Play the same site folders in this process and return the summary."""
         stated = settings([f"dataset=sites:{self.folder / 'federation.toml'}", *words])
         return dict(
-            json.loads(fedskew("run", "--sites", self.sites, "--results", self.work / results, "--json", *stated))
+            json.loads(
+                fedskew(
+                    "run",
+                    "--sites",
+                    self.sites,
+                    "--results",
+                    self.work / results,
+                    "--json",
+                    *stated,
+                )
+            )
         )
 
     def down(self) -> None:

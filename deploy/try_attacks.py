@@ -72,7 +72,9 @@ def train(federation: LocalFederation, run: list[str]) -> subprocess.Popen[str]:
     with (federation.work / "train.log").open("wb") as log:
         words = [BIN / "fedskew", *federation.run_words(run)]
         training = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
-    while training.poll() is None and not list((federation.work / "results").glob("*/rounds.jsonl")):
+    while training.poll() is None and not list(
+        (federation.work / "results").glob("*/rounds.jsonl")
+    ):
         time.sleep(0.3)
     return training
 
@@ -82,7 +84,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--write", type=Path, help="A file with the markers, which gets the table.")
-    parser.add_argument("--keep", type=Path, help="An empty folder to work in and to leave as it is then.")
+    parser.add_argument(
+        "--keep", type=Path, help="An empty folder to work in and to leave as it is then."
+    )
     stated = parser.parse_args()
     began, trained = time.monotonic(), dict[str, Any]()
     rows: list[tuple[Attack, str, str]] = []
@@ -97,12 +101,18 @@ def main() -> int:
             federation.start(*(name for name in stage.names if name != rogue))
             federation.processes[rogue] = start_rogue(stage.place(at_the_gate.ROGUE))
             federation.wait_for_sites()
-            print(f"{time.monotonic() - began:.0f} s: three sites are online, one of them a rogue", flush=True)
+            print(
+                f"{time.monotonic() - began:.0f} s: three sites are online, one of them a rogue",
+                flush=True,
+            )
             training = train(federation, run)
             for attack in DURING:
                 rows.append((attack, *attempt(attack, stage)))
             trained.update(json.loads(training.communicate()[0] or "{}"))
-            print(f"{time.monotonic() - began:.0f} s: the training has ended with {training.returncode}", flush=True)
+            print(
+                f"{time.monotonic() - began:.0f} s: the training has ended with {training.returncode}",
+                flush=True,
+            )
             for attack in (attack for attack in AFTER if attack.where == AT_WORK):
                 rows.append((attack, *attempt(attack, stage)))
         finally:
@@ -111,11 +121,15 @@ def main() -> int:
             rows.append((attack, *attempt(attack, stage)))
         rehearsed = federation.rehearse(run)
     same = bool(trained) and trained["hash"] == rehearsed["hash"]
-    hashes = " and ".join(f"{name} `{str(rehearsed['hash'][name])[:16]}`" for name in rehearsed["hash"])
+    hashes = " and ".join(
+        f"{name} `{str(rehearsed['hash'][name])[:16]}`" for name in rehearsed["hash"]
+    )
     undisturbed = f"The training is {'' if same else '**not** '}the rehearsal's, which nobody attacked: {hashes}."
     refused = sum(became == "refused" for _, became, _ in rows)
     skipped = sum(became == "skipped" for _, became, _ in rows)
-    print(f"{refused} of {len(rows)} refused, {skipped} skipped. {undisturbed} {time.monotonic() - began:.0f} s")
+    print(
+        f"{refused} of {len(rows)} refused, {skipped} skipped. {undisturbed} {time.monotonic() - began:.0f} s"
+    )
     if stated.write:
         write(stated.write, f"{table(rows)}\n\n{undisturbed}")
     return 0 if same and refused + skipped == len(rows) else 1

@@ -36,7 +36,9 @@ class Cage:
 
     def __init__(self, name: str, core: int) -> None:
         self.new = (GROUPS / "cgroup.controllers").exists()
-        self.folders = [GROUPS / name] if self.new else [GROUPS / kind / name for kind in ("memory", "cpuset")]
+        self.folders = (
+            [GROUPS / name] if self.new else [GROUPS / kind / name for kind in ("memory", "cpuset")]
+        )
         for folder in self.folders:
             folder.mkdir()
         memory, cores = self.folders[0], self.folders[-1]
@@ -53,14 +55,20 @@ class Cage:
 
     def look(self) -> None:
         """Note what is resident now, in bytes: anonymous memory and files that are mapped."""
-        rows = dict(row.split() for row in (self.folders[0] / "memory.stat").read_text().splitlines())
+        rows = dict(
+            row.split() for row in (self.folders[0] / "memory.stat").read_text().splitlines()
+        )
         names = ("anon", "file_mapped") if self.new else ("total_rss", "total_mapped_file")
         self.resident = max(self.resident, sum(int(rows[name]) for name in names))
 
     @property
     def peak(self) -> int:
         """The kernel's peak in bytes, with files that were read."""
-        return int((self.folders[0] / ("memory.peak" if self.new else "memory.max_usage_in_bytes")).read_text())
+        return int(
+            (
+                self.folders[0] / ("memory.peak" if self.new else "memory.max_usage_in_bytes")
+            ).read_text()
+        )
 
     def open(self) -> None:
         """Take the group away, once nothing is in it."""
@@ -87,7 +95,9 @@ def watched(cages: list[Cage]) -> Iterator[None]:
         watcher.join()
 
 
-def train(federation: LocalFederation, cages: dict[str, Cage], rounds: int, share: float, seed: int) -> list[str]:
+def train(
+    federation: LocalFederation, cages: dict[str, Cage], rounds: int, share: float, seed: int
+) -> list[str]:
     """Train with sites that come and go, and return what it took in lines."""
     draws, names = random.Random(seed), list(federation.places)
     ports, secret = {name: free_port() for name in names}, federation.work / "secret"
@@ -114,7 +124,10 @@ def train(federation: LocalFederation, cages: dict[str, Cage], rounds: int, shar
     records = job.records()
     seconds = [record["seconds"]["round"] for record in records[1:]]
     present = sum(len(record["clients"]) for record in records) / len(records) / len(names)
-    up, down = (statistics.median(record[f"bytes-{way}"] for record in records) / 1e6 for way in ("up", "down"))
+    up, down = (
+        statistics.median(record[f"bytes-{way}"] for record in records) / 1e6
+        for way in ("up", "down")
+    )
     return [
         f"{len(records)} of {rounds} rounds, {len(names)} sites of one core and 1 GiB, {present:.0%} of them a round",
         f"a round: {statistics.median(seconds):.1f} s in the median, {max(seconds):.1f} s at most; "
@@ -144,7 +157,8 @@ def main() -> int:
                 lines = train(federation, cages, stated.rounds, stated.away, stated.seed)
         finally:
             resident, peak = (
-                max(getattr(cage, kind) for cage in cages.values()) / 2**20 for kind in ("resident", "peak")
+                max(getattr(cage, kind) for cage in cages.values()) / 2**20
+                for kind in ("resident", "peak")
             )
             for cage in cages.values():
                 cage.open()

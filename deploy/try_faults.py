@@ -27,7 +27,10 @@ from faults.stage import Line, Stage
 from local_federation import write_between
 
 MARKS = "<!-- make faults -->", "<!-- end of make faults -->"
-HEAD = ["| # | what is done | what became of it | seconds to recover | right |", "|---:|---|---|---:|---:|"]
+HEAD = [
+    "| # | what is done | what became of it | seconds to recover | right |",
+    "|---:|---|---|---:|---:|",
+]
 
 
 STAGE: Stage
@@ -45,7 +48,11 @@ def write(file: Path, rows: dict[str, str]) -> None:
     """Put the rows into the table between the marks of a text, in place of those of the same number and name."""
     text = file.read_text()
     begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-    known = [entry for entry in text[begin:end].splitlines() if entry.startswith("| ") and entry not in HEAD]
+    known = [
+        entry
+        for entry in text[begin:end].splitlines()
+        if entry.startswith("| ") and entry not in HEAD
+    ]
     kept = {" | ".join(entry.split(" | ")[:2]): entry for entry in known}
     order = {" | ".join((f"| {row}", what)): "" for row, parts in ROWS.items() for what, _ in parts}
     lines = [(kept | rows).get(key, "") for key in order]
@@ -75,7 +82,10 @@ def attempt(row: int, place: int, trial: int) -> Outcome:
         outcome = Outcome(float("nan"), "", [f"{type(error).__name__}: {error}"])
     took = time.monotonic() - began
     problems = "".join(f"\n    MISS: {problem}" for problem in outcome.problems)
-    print(f"row {row}, {what}: {outcome.seconds:.1f} s; {outcome.seen} [{took:.0f} s]{problems}", flush=True)
+    print(
+        f"row {row}, {what}: {outcome.seconds:.1f} s; {outcome.seen} [{took:.0f} s]{problems}",
+        flush=True,
+    )
     return outcome
 
 
@@ -84,9 +94,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--row", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2, help="Federations at a time, each with rows of its own.")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="Federations at a time, each with rows of its own."
+    )
     parser.add_argument("--write", type=Path, help="The text whose table gets the rows.")
-    parser.add_argument("--keep", type=Path, help="An empty folder to work in and to leave as it is then.")
+    parser.add_argument(
+        "--keep", type=Path, help="An empty folder to work in and to leave as it is then."
+    )
     stated = parser.parse_args()
     if os.geteuid():
         sys.exit("a network namespace, and a disk of a few MB, want root")
@@ -94,7 +108,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         work = (stated.keep or Path(temporary)).resolve()
         with ProcessPoolExecutor(stated.jobs, get_context("spawn"), begin, (work,)) as pool:
-            doing = {case: [pool.submit(attempt, *case, trial) for trial in range(stated.times)] for case in cases}
+            doing = {
+                case: [pool.submit(attempt, *case, trial) for trial in range(stated.times)]
+                for case in cases
+            }
             for (row, place), futures in doing.items():
                 outcomes = [future.result() for future in futures]
                 missed += sum(bool(outcome.problems) for outcome in outcomes)

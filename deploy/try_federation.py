@@ -22,7 +22,9 @@ def main() -> int:
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--method", default="fedshift+fedbn")
-    parser.add_argument("--keep", type=Path, help="An empty folder to work in and to leave as it is then.")
+    parser.add_argument(
+        "--keep", type=Path, help="An empty folder to work in and to leave as it is then."
+    )
     stated = parser.parse_args()
     began = time.monotonic()
 
@@ -33,7 +35,11 @@ def main() -> int:
         federation = LocalFederation(stated.keep or Path(temporary))
         federation.prepare(stated.dataset, stated.sites)
         lap("founded and approved")
-        run = [f"method={stated.method}", f"rounds={stated.rounds}", f"model={MODELS[stated.dataset]}"]
+        run = [
+            f"method={stated.method}",
+            f"rounds={stated.rounds}",
+            f"model={MODELS[stated.dataset]}",
+        ]
         with federation.at_work():
             lap(f"{len(federation.places)} sites are online")
             trained = federation.run(run)
@@ -41,7 +47,12 @@ def main() -> int:
         rehearsed = federation.rehearse(run)
     same = trained["hash"] == rehearsed["hash"]
     for name, summary in (("federation", trained), ("rehearsal", rehearsed)):
-        print(f"{name}: " + ", ".join(f"{part} {(value or 'null')[:16]}" for part, value in summary["hash"].items()))
+        print(
+            f"{name}: "
+            + ", ".join(
+                f"{part} {(value or 'null')[:16]}" for part, value in summary["hash"].items()
+            )
+        )
     lap("the same" if same else "NOT THE SAME")
     return 0 if same else 1
 

@@ -34,11 +34,19 @@ KINDS = {"fedskew.federation.gate": ("gate", True), "flwr-serverapp": ("ServerAp
 def held(federation: LocalFederation) -> dict[str, tuple[float, int]]:
     """Return MiB (what is a process' own, and its share of what it has in common) and open files, by kind, summed."""
     roots = [psutil.Process(process.pid) for process in federation.processes.values()]
-    every = {*marked(federation.folder), *roots, *(child for root in roots for child in root.children(recursive=True))}
+    every = {
+        *marked(federation.folder),
+        *roots,
+        *(child for root in roots for child in root.children(recursive=True)),
+    }
     sums: defaultdict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for process in every:
         try:
-            words, memory, files = process.cmdline(), process.memory_full_info().pss / 2**20, process.num_fds()
+            words, memory, files = (
+                process.cmdline(),
+                process.memory_full_info().pss / 2**20,
+                process.num_fds(),
+            )
         except psutil.Error:
             continue
         for program, (kind, _) in KINDS.items():
@@ -54,7 +62,10 @@ def least(federation: LocalFederation) -> dict[str, tuple[float, int]]:
     for _ in range(LOOKS):
         looks.append(held(federation))
         time.sleep(0.5)
-    return {kind: (min(look[kind][0] for look in looks), min(look[kind][1] for look in looks)) for kind in looks[0]}
+    return {
+        kind: (min(look[kind][0] for look in looks), min(look[kind][1] for look in looks))
+        for kind in looks[0]
+    }
 
 
 def main() -> int:
@@ -78,8 +89,13 @@ def main() -> int:
     for kind, own in KINDS.values():
         (memory, files), (later, more) = early[kind], late[kind]
         missed += own and (later > MORE * memory or more > MORE * files)
-        rows.append(f"| {kind} | {'own' if own else 'flwr'} | {memory:.0f} | {later:.0f} | {files} | {more} |")
-    rows += ["", f"The SuperLink's state.db: {state / 2**20:.1f} MiB, then {grown / 2**20:.1f} MiB."]
+        rows.append(
+            f"| {kind} | {'own' if own else 'flwr'} | {memory:.0f} | {later:.0f} | {files} | {more} |"
+        )
+    rows += [
+        "",
+        f"The SuperLink's state.db: {state / 2**20:.1f} MiB, then {grown / 2**20:.1f} MiB.",
+    ]
     print("\n".join(rows))
     if stated.write:
         write_between(stated.write, MARKS, rows)

@@ -22,7 +22,8 @@ def parts(method: Method) -> list[Part]:
 def equations(method: Method) -> str:
     """Return the first sentence of each part's docstring, and the settings that the name stands for."""
     sentences = [
-        re.split(r"(?<=\.)\s", " ".join((part.__doc__ or "").split()))[0].rstrip(".") for part in parts(method)
+        re.split(r"(?<=\.)\s", " ".join((part.__doc__ or "").split()))[0].rstrip(".")
+        for part in parts(method)
     ]
     named = [f"`{key}` = {value}" for key, value in {**method.defaults, **method.fixed}.items()]
     return ". ".join([*sentences, *named]).replace("||", "‖").replace("|", r"\|")
@@ -43,7 +44,9 @@ def readme() -> str:
     """Return README.md's table."""
     rows = []
     for method in METHODS.values():
-        links = ", ".join(f"[{Path(file_of(part)).stem}]({file_of(part)})" for part in parts(method))
+        links = ", ".join(
+            f"[{Path(file_of(part)).stem}]({file_of(part)})" for part in parts(method)
+        )
         rows.append((f"`{method.name}`", method.what, method.paper, links))
     return table("`method`", "what it does", "paper", "file", rows=rows)
 
@@ -54,7 +57,9 @@ def methods() -> str:
     for method in METHODS.values():
         places = ", ".join(f"`{file_of(part)}: {part.__name__}`" for part in parts(method))
         rows.append((method.name, places, equations(method), method.reveals))
-    return table("method", "file: class", "what its parts do", "uploads beside the model", rows=rows)
+    return table(
+        "method", "file: class", "what its parts do", "uploads beside the model", rows=rows
+    )
 
 
 def written(file: Path, block: str) -> str:

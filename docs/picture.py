@@ -35,20 +35,33 @@ def main() -> None:
     experiments = find_all(stated.names)
     figure = Figure(figsize=(3.2 * len(experiments), 3.1), layout="constrained")
     panels = figure.subplots(1, len(experiments), squeeze=False)[0]
-    everything = [gather(experiment, {"results": stated.results, "data-root": "."}) for experiment in experiments]
+    everything = [
+        gather(experiment, {"results": stated.results, "data-root": "."})
+        for experiment in experiments
+    ]
     for axes, experiment, gathered in zip(panels, experiments, everything, strict=True):
         colors = iter(COLORS)
         for row in experiment.rows:
             runs = gathered.of(row.label, next(iter(experiment.columns)))
             rounds = [point.round for point in runs[0].points]
-            accuracy = [[seed.number(point, "balanced-accuracy") for point in seed.points] for seed in runs]
+            accuracy = [
+                [seed.number(point, "balanced-accuracy") for point in seed.points] for seed in runs
+            ]
             percent = 100 * np.array(accuracy, float)
             color = FEDAVG if row.label == "fedavg" else next(colors)
             if len(rounds) == 1:  # of a model that is made once, after the last round
-                axes.plot([rounds[0]] * 2, [percent.min(), percent.max()], color=color, alpha=0.4, linewidth=4)
+                axes.plot(
+                    [rounds[0]] * 2,
+                    [percent.min(), percent.max()],
+                    color=color,
+                    alpha=0.4,
+                    linewidth=4,
+                )
             marker = "o" if len(rounds) == 1 else ""
             axes.plot(rounds, percent.mean(0), color=color, marker=marker, label=row.label)
-            axes.fill_between(rounds, percent.min(0), percent.max(0), color=color, alpha=0.15, linewidth=0)
+            axes.fill_between(
+                rounds, percent.min(0), percent.max(0), color=color, alpha=0.15, linewidth=0
+            )
         axes.set_title(fill(experiment.title.split(" (")[0], 36), fontsize=10)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

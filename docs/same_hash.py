@@ -10,7 +10,10 @@ from pathlib import Path
 
 def hashes(results: Path) -> dict[str, str]:
     """Return the hash of everything that a finished run has made, by the run."""
-    return {file.parent.name: json.loads(file.read_text())["hash"]["all"] for file in results.glob("*/summary.json")}
+    return {
+        file.parent.name: json.loads(file.read_text())["hash"]["all"]
+        for file in results.glob("*/summary.json")
+    }
 
 
 def main() -> None:

@@ -109,7 +109,9 @@ def at_once() -> Iterator[None]:
     """Let a signal end the process at once within the block: for imports, which take seconds and change nothing."""
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in SIGNALS if main}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}  # not what is ignored
+    handlers = {
+        number: handler for number, handler in handlers.items() if callable(handler)
+    }  # not what is ignored
     for number in handlers:
         signal.signal(number, leave)
     try:
@@ -127,7 +129,11 @@ def held_back() -> Iterator[None]:
     command, which ends its workers. What arrived meanwhile is handled at the end of the block.
     """
     main, arrived = threading.current_thread() is threading.main_thread(), list[int]()
-    handlers = {number: handler for number in SIGNALS if main and callable(handler := signal.getsignal(number))}
+    handlers = {
+        number: handler
+        for number in SIGNALS
+        if main and callable(handler := signal.getsignal(number))
+    }
     for number in handlers:  # the mask is this thread's alone, and another may get the signal
         signal.signal(number, lambda number, frame: arrived.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

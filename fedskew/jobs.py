@@ -58,13 +58,20 @@ def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int
     """
     cores = os.cpu_count() or 1
     if engine == "ray":
-        require(at_once <= 1, "--jobs", at_once, "must be 1 with --engine ray, which takes the machine for one run")
+        require(
+            at_once <= 1,
+            "--jobs",
+            at_once,
+            "must be 1 with --engine ray, which takes the machine for one run",
+        )
         return Shares(engine, 1, workers)
     gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
     need = largest(jobs) + CUDA_CONTEXT
     slots = tuple(name for name, memory in gpus.items() for _ in range(max(1, memory // need)))
     at_once = at_once or max(1, min(len(jobs), cores // max(1, workers), len(slots) or len(jobs)))
-    workers = workers or (1 if gpus else max(1, cores // at_once))  # each would take memory of the GPU
+    workers = workers or (
+        1 if gpus else max(1, cores // at_once)
+    )  # each would take memory of the GPU
     return Shares(engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, slots)
 
 
@@ -91,10 +98,18 @@ def visible_gpus() -> dict[str, int]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
-    memory = {name: int(row[2]) * 2**20 if row[2].isdigit() else 0 for row in rows for name in row[:2]}
+    memory = {
+        name: int(row[2]) * 2**20 if row[2].isdigit() else 0 for row in rows for name in row[:2]
+    }
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
-    names = list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA sees those before the first invalid one
+    names = (
+        [row[0] for row in rows]
+        if visible is None
+        else [name.strip() for name in visible.split(",")]
+    )
+    names = list(
+        takewhile(lambda name: name not in ("", "-1"), names)
+    )  # CUDA sees those before the first invalid one
     return {name: memory.get(name, min(memory.values())) for name in names if memory}
 
 

@@ -3,4 +3,6 @@
 
 def escaped(text: object) -> str:
     """Return text that Markdown does not read as its own, nor a browser as HTML."""
-    return " ".join(str(text).replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;").splitlines())
+    return " ".join(
+        str(text).replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;").splitlines()
+    )

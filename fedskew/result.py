@@ -6,7 +6,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # both take a second to import, which `import fedskew` and the command line's --help do without
+if (
+    TYPE_CHECKING
+):  # both take a second to import, which `import fedskew` and the command line's --help do without
     from server_app.methods import Method
     from server_app.record import RoundRecord
     from server_app.run_settings import Scalar
@@ -35,7 +37,9 @@ class Result:
         """
         names = [name for name in self.models if name != "average"] or list(self.models)
         if len(names) != 1:
-            raise LookupError(f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead")
+            raise LookupError(
+                f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead"
+            )
         return float(self.models[names[0]]["last"]["balanced-accuracy"])
 
 

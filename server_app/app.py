@@ -96,14 +96,22 @@ class Run:
         tell: Tell,
         tracker: Tracker | None = None,
     ) -> None:
-        self.grid, self.settings, self.federation, self.folder, self.tell = grid, settings, federation, folder, tell
+        self.grid, self.settings, self.federation, self.folder, self.tell = (
+            grid,
+            settings,
+            federation,
+            folder,
+            tell,
+        )
         self.tracker = tracker or Tracker()
         self.build = model_of(settings, federation)
         self.model = self.build()
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
         self.writer = Writer()
-        self.device = choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
+        self.device = choose_device(
+            "auto" if settings.general.device == "cuda" else settings.general.device
+        )
         self.strategy = strategy_of(settings, federation, self.model, self.device)
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
         self.counts_KC = torch.as_tensor(federation.counts_KC)
@@ -114,12 +122,21 @@ class Run:
         began = time.perf_counter()
         self.resume()
         origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
-        about = {**self.settings.about_files, **about_data(self.federation, self.settings.agreement)}
+        about = {
+            **self.settings.about_files,
+            **about_data(self.federation, self.settings.agreement),
+        }
         self.folder.write_settings({**origin, **about})
         keep_agreement(self.settings, self.folder)
         self.tracker.begin(self.settings.flat(), self.folder.rounds())
         if self.settings.agreement is not None:
-            ask_sites(self.strategy, self.grid, self.settings.agreement, self.settings.general.method, self.tell)
+            ask_sites(
+                self.strategy,
+                self.grid,
+                self.settings.agreement,
+                self.settings.general.method,
+                self.tell,
+            )
         if together := how_together(self.settings, self.model):
             self.tell(f"clients-together = {self.settings.training.clients_together}: {together}")
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
@@ -129,7 +146,9 @@ class Run:
             arrays = to_flower(self.strategy.shared)
             self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
             self.writer.wait()
-            if rounds in self.folder.lost(rounds):  # trained earlier, and there is no checkpoint before it
+            if rounds in self.folder.lost(
+                rounds
+            ):  # trained earlier, and there is no checkpoint before it
                 self.after_round(rounds, ArrayRecord())
         records = self.folder.rounds()
         unseen = records[-1].unseen
@@ -160,7 +179,10 @@ class Run:
             return
         self.strategy.round, self.strategy.shared = checkpoint.round, checkpoint.shared
         self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
-        self.strategy.memory_rounds, self.strategy.digests = checkpoint.memory_rounds, checkpoint.digests
+        self.strategy.memory_rounds, self.strategy.digests = (
+            checkpoint.memory_rounds,
+            checkpoint.digests,
+        )
         self.folder.cut_after(checkpoint.round)
         self.folder.tell_lost(checkpoint.round, self.tell)
         self.tell(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
@@ -178,7 +200,10 @@ class Run:
         )
 
     def save(
-        self, checkpoint: Checkpoint, record: RoundRecord | None = None, moved: Callable[[], Sequence[Movement]] = tuple
+        self,
+        checkpoint: Checkpoint,
+        record: RoundRecord | None = None,
+        moved: Callable[[], Sequence[Movement]] = tuple,
     ) -> None:
         """Write a round's record, then its checkpoint, and tell of it: a record without checkpoint is cut on resume."""
         if record is not None:
@@ -206,19 +231,25 @@ class Run:
         unseen: UnseenSite | None = None
         if self.federation.unseen is not None and round == self.settings.general.rounds:
             question = partial(ask_question, self.strategy, self.grid)
-            unseen, failed = study(question, self.strategy, self.federation, self.build, self.device)
+            unseen, failed = study(
+                question, self.strategy, self.federation, self.build, self.device
+            )
             self.unmeasured |= failed
         last, evaluated = self.strategy.last, time.perf_counter()
         record = RoundRecord(
             round=round,
             models=models,
-            evaluated_by=("clients" if self.evaluated_by_clients else "server") if due else "nobody",
+            evaluated_by=("clients" if self.evaluated_by_clients else "server")
+            if due
+            else "nobody",
             loss=last.loss,
             clients=list(last.clients),
             failures={**self.unmeasured, **last.failures},
             bytes_down=last.bytes_down,
             bytes_up=last.bytes_up,
-            seconds=Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap()),
+            seconds=Seconds(
+                **arguments(last.seconds), evaluation=evaluated - began, round=self.lap()
+            ),
             workers=[dict(worker) for worker in last.workers],
             strays=last.strays,
             unseen=unseen,
@@ -242,24 +273,37 @@ class Run:
         numbers: dict[str, dict[str, ModelNumbers]] = {}
         if self.evaluated_by_clients:
             classes = self.federation.dataset.num_classes
-            by_clients, missing, stated = evaluate_on_clients(self.strategy, self.grid, classes, self.tested)
+            by_clients, missing, stated = evaluate_on_clients(
+                self.strategy, self.grid, classes, self.tested
+            )
             simulated = self.settings.agreement is None
-            self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
+            self.unmeasured = {
+                client: f"evaluation: {reason}" for client, reason in missing.items()
+            }
             for kind, models in by_clients.items():
                 numbers[kind] = {
-                    name: of_clients(scores, self.counts_KC, self.groups, None if simulated else stated[name])
+                    name: of_clients(
+                        scores, self.counts_KC, self.groups, None if simulated else stated[name]
+                    )
                     for name, scores in models.items()
                 }
         else:
             model = self.model.to(self.device)
             for kind, samples in sets.items():
                 try:
-                    measured = measure_all(model, self.strategy.deployed, samples, kept if kind == "test" else None)
+                    measured = measure_all(
+                        model, self.strategy.deployed, samples, kept if kind == "test" else None
+                    )
                 except FloatingPointError as error:
                     raise Diverged(self.strategy.round, str(error)) from error
-                numbers[kind] = {name: of_server(s, self.counts_KC, self.groups) for name, s in measured.items()}
+                numbers[kind] = {
+                    name: of_server(s, self.counts_KC, self.groups) for name, s in measured.items()
+                }
         on_validation = numbers.get("validation", {})
-        return {name: replace(test, validation=on_validation.get(name)) for name, test in numbers["test"].items()}
+        return {
+            name: replace(test, validation=on_validation.get(name))
+            for name, test in numbers["test"].items()
+        }
 
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
@@ -268,7 +312,10 @@ class Run:
         if self.federation.validated:
             kinds.append("validation")
         clients = clients if self.settings.agreement is None else range(0)
-        return {kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients} for kind in kinds}
+        return {
+            kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients}
+            for kind in kinds
+        }
 
     def hashes(self) -> dict[str, str | None]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
@@ -277,7 +324,9 @@ class Run:
         same in every run of the same sites, and another hash than over the memory itself. None where one is missing.
         """
         strategy, memory, codes = self.strategy, dict[str, Tensor](), list[str]()
-        places = {client: folder_of(self.folder.path, client) for client in sorted(strategy.memory_rounds)}
+        places = {
+            client: folder_of(self.folder.path, client) for client in sorted(strategy.memory_rounds)
+        }
         if all(place.exists() for place in places.values()):
             for client, place in places.items():
                 for part, state in recall(place, strategy.memory_rounds[client]).items():

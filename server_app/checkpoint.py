@@ -33,7 +33,9 @@ class Checkpoint:
     deployed: dict[str, State]
     memory_rounds: dict[int, int] = field(default_factory=dict)
     """Client -> round of its last update that was used."""
-    digests: dict[str, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in DIGESTS})
+    digests: dict[str, dict[int, str]] = field(
+        default_factory=lambda: {kind: {} for kind in DIGESTS}
+    )
     """Of that update's memory, and of the data of its first one: by kind and client."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
@@ -43,7 +45,9 @@ class Checkpoint:
             tensors |= with_prefix(f"state/{part}", state)
         for name, state in self.deployed.items():
             # a deployed model shares most tensors with the average; only its own are written
-            differing = {key: tensor for key, tensor in state.items() if tensor is not self.shared.get(key)}
+            differing = {
+                key: tensor for key, tensor in state.items() if tensor is not self.shared.get(key)
+            }
             tensors |= with_prefix(f"deployed/{name}", differing)
         contents = {
             "format": FORMAT,
@@ -53,7 +57,9 @@ class Checkpoint:
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
-        write_atomically(path, tensors, {**identity(path), "fedskew": json.dumps(contents)}, previous)
+        write_atomically(
+            path, tensors, {**identity(path), "fedskew": json.dumps(contents)}, previous
+        )
 
     @staticmethod
     def load(path: Path, run: str = "") -> "Checkpoint":
@@ -63,9 +69,13 @@ class Checkpoint:
             tensors, metadata = read(path, identity(path, run))
             contents = json.loads(metadata["fedskew"])
         except (Damaged, KeyError, ValueError) as error:
-            raise BrokenCheckpoint(str(error) if isinstance(error, Damaged) else f"{path} is no checkpoint") from error
+            raise BrokenCheckpoint(
+                str(error) if isinstance(error, Damaged) else f"{path} is no checkpoint"
+            ) from error
         if contents["format"] != FORMAT:
-            raise OtherFormat(f"{path} has format {contents['format']}, not {FORMAT}: start with fresh = true")
+            raise OtherFormat(
+                f"{path} has format {contents['format']}, not {FORMAT}: start with fresh = true"
+            )
         kinds = split_prefix(tensors)
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
@@ -75,9 +85,14 @@ class Checkpoint:
             shared=shared,
             states={part: states.get(part, {}) for part in contents["parts"]},
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
-            memory_rounds={int(client): round for client, round in contents["memory-rounds"].items()},
+            memory_rounds={
+                int(client): round for client, round in contents["memory-rounds"].items()
+            },
             digests={
-                kind: {int(client): code for client, code in contents.get("digests", {}).get(kind, {}).items()}
+                kind: {
+                    int(client): code
+                    for client, code in contents.get("digests", {}).get(kind, {}).items()
+                }
                 for kind in DIGESTS  # earlier versions have none
             },
         )

@@ -61,8 +61,13 @@ def check(
                 raise
             except Exception as error:  # a user's class may fail in any way
                 words = f"{type(error).__name__}: {error}"
-                raise Breach(f"fails on clients with {counts} samples of the classes: {words}") from error
-        keep(results[0] == results[1], "gives other numbers when it is repeated: draw from client.generator")
+                raise Breach(
+                    f"fails on clients with {counts} samples of the classes: {words}"
+                ) from error
+        keep(
+            results[0] == results[1],
+            "gives other numbers when it is repeated: draw from client.generator",
+        )
 
 
 class Trial:
@@ -77,8 +82,13 @@ class Trial:
         counts: Sequence[Sequence[int]],
     ) -> None:
         model = build(MODEL, SHAPE, CLASSES, 0)
-        assignment = Assignment(DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), "")
-        self.variants, self.samples = variants, [samples_of(held, number) for number, held in enumerate(counts)]
+        assignment = Assignment(
+            DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), ""
+        )
+        self.variants, self.samples = (
+            variants,
+            [samples_of(held, number) for number, held in enumerate(counts)],
+        )
         self.rounds = Rounds(
             model,
             assignment,
@@ -107,24 +117,42 @@ class Trial:
             keep(not exchange.failures, next(iter(exchange.failures.values()), ""))
             before = prints(updates, rounds.shared, rounds.states)
             outcome = rounds.outcome(updates)
-            keep(prints(updates, rounds.shared, rounds.states) == before, "changes what the server gives it")
+            keep(
+                prints(updates, rounds.shared, rounds.states) == before,
+                "changes what the server gives it",
+            )
             unfit = outcome.not_finite()
             keep(not unfit, f"makes a {unfit} that is not finite")
             kept = {name: (t.shape, t.dtype) for name, t in rounds.shared.items()}
-            keep({name: (t.shape, t.dtype) for name, t in outcome.shared.items()} == kept, "makes another model")
+            keep(
+                {name: (t.shape, t.dtype) for name, t in outcome.shared.items()} == kept,
+                "makes another model",
+            )
             rounds.finish_round(exchange)
         for part in (part for part in rounds.deploys if part.final_question):
-            asking = next((variant for variant in self.variants if variant.name == part.final_question), None)
-            keep(asking is not None, f"{part.name} asks {part.final_question}, which is no variant of it")
+            asking = next(
+                (variant for variant in self.variants if variant.name == part.final_question), None
+            )
+            keep(
+                asking is not None,
+                f"{part.name} asks {part.final_question}, which is no variant of it",
+            )
             assert asking is not None
             answers = self.answers(asking, part.final_question)
             for answer in answers.values():
                 check_answer(answer, rounds.server, part)
             outcome = Outcome(rounds.shared, {}, {}, {})
-            outcome.take(part, part.deploy_finally(rounds.server, rounds.states[part.name], rounds.shared, answers))
+            outcome.take(
+                part,
+                part.deploy_finally(
+                    rounds.server, rounds.states[part.name], rounds.shared, answers
+                ),
+            )
             keep(not outcome.not_finite(), f"makes a {outcome.not_finite()} that is not finite")
             rounds.deployed |= outcome.deployed
-        return digest([*rounds.deployed.values(), *(rounds.states[name] for name in sorted(rounds.states))])
+        return digest(
+            [*rounds.deployed.values(), *(rounds.states[name] for name in sorted(rounds.states))]
+        )
 
     def client(self, number: int, round: int) -> Client:
         """Return a client at the start of a round."""
@@ -137,7 +165,9 @@ class Trial:
             num_classes=CLASSES,
             round=round,
             start=copy(self.rounds.shared),
-            broadcast={name: copy(state) for name, state in self.rounds.broadcast().items()} if round else {},
+            broadcast={name: copy(state) for name, state in self.rounds.broadcast().items()}
+            if round
+            else {},
             memory=memory,
             seed=seed_of(0, round, number),
         )
@@ -153,10 +183,16 @@ class Trial:
         for variant in self.variants:
             upload = report.uploads.get(variant.name, {})
             most = variant.upload_bytes(client.model, held)
-            keep(size(upload) <= most, f"{variant.name} uploads {size(upload)} bytes, and its upload_bytes says {most}")
+            keep(
+                size(upload) <= most,
+                f"{variant.name} uploads {size(upload)} bytes, and its upload_bytes says {most}",
+            )
         self.memories[number] = report.memory
         return Answer(
-            states={"model": report.shared, **{f"upload/{name}": state for name, state in report.uploads.items()}},
+            states={
+                "model": report.shared,
+                **{f"upload/{name}": state for name, state in report.uploads.items()},
+            },
             metrics={
                 "num-examples": report.examples,
                 "loss": report.loss,
@@ -170,7 +206,10 @@ class Trial:
 
     def answers(self, variant: Variant, question: str) -> dict[int, State]:
         """Return all clients' answers to a variant's question."""
-        keep(question != QUESTION, f"{variant.name} asks {question}, which is a question of the server's own")
+        keep(
+            question != QUESTION,
+            f"{variant.name} asks {question}, which is a question of the server's own",
+        )
         answers: dict[int, State] = {}
         for number, samples in enumerate(self.samples):
             answers[number] = variant.answer(self.client(number, 0), question)
@@ -201,4 +240,6 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         yield from (tensor for item in value for tensor in tensors(item))
     elif is_dataclass(value) and not isinstance(value, type):
-        yield from (tensor for field in fields(value) for tensor in tensors(getattr(value, field.name)))
+        yield from (
+            tensor for field in fields(value) for tensor in tensors(getattr(value, field.name))
+        )

@@ -10,4 +10,6 @@ def federation_of(settings: RunSettings) -> Federation:
     """Return the data as clients and server train on them."""
     federation, device = federate(settings.data, settings.general.seed), settings.general.device
     at = choose_device("auto" if device == "cuda" else device)
-    return with_features(federation, settings.general.model, settings.model, settings.data.cache, at)
+    return with_features(
+        federation, settings.general.model, settings.model, settings.data.cache, at
+    )

@@ -58,7 +58,9 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     }
 
 
-def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+def by_group(
+    numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str, Sequence[int]]
+) -> dict[str, float]:
     """Return the mean over every shot group of each number that is recorded by class: `X-few` of `X-by-class`.
 
     A class without a number, NaN, counts nowhere.
@@ -67,7 +69,9 @@ def by_group(numbers: Mapping[str, float | Sequence[float]], groups: Mapping[str
     for name, values_C in numbers.items():
         if isinstance(values_C, Sequence) and name.endswith(BY_CLASS):
             for group, classes in groups.items():
-                result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean_known([values_C[label] for label in classes])
+                result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean_known(
+                    [values_C[label] for label in classes]
+                )
     return result
 
 
@@ -79,7 +83,11 @@ def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) 
     it, and of two classes it is the standard error.
     """
     confusion_CC = scores.confusion_CC.double()
-    samples_C, predicted_C, correct_C = confusion_CC.sum(1), confusion_CC.sum(0), confusion_CC.diagonal()
+    samples_C, predicted_C, correct_C = (
+        confusion_CC.sum(1),
+        confusion_CC.sum(0),
+        confusion_CC.diagonal(),
+    )
     total, recall_C = samples_C.sum(), correct_C / samples_C
     tested = samples_C > 0
     f1_C = 2 * correct_C / (samples_C + predicted_C).clamp(min=1)
@@ -99,12 +107,16 @@ def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) 
     if len(recall_C) > MOST_LISTED:
         return ModelNumbers(means, recall_C.tolist())
     listed = {f"{name}{BY_CLASS}": values for name, values in ranks.items()}
-    return ModelNumbers(means, recall_C.tolist(), by_class=listed, confusion=scores.confusion_CC.tolist())
+    return ModelNumbers(
+        means, recall_C.tolist(), by_class=listed, confusion=scores.confusion_CC.tolist()
+    )
 
 
 def ranking_numbers(ranking_CS: Tensor) -> dict[str, list[float]]:
     """Return the numbers of every class's ranking against the rest; NaN for one without a pair."""
-    pairs, ordered, error, positives, precision, sensitivity, negatives, specificity = ranking_CS.unbind(1)
+    pairs, ordered, error, positives, precision, sensitivity, negatives, specificity = (
+        ranking_CS.unbind(1)
+    )
     numbers = {
         "auroc": ordered / pairs,
         "auroc-error": error.sqrt() / pairs,
@@ -157,16 +169,24 @@ def of_clients(
     """
     pooled = measured(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
     by_client = {client: measured(client_scores) for client, client_scores in scores.items()}
-    local = stated or {client: scores[client].local_accuracy(counts_KC[client]) for client in scores}
+    local = stated or {
+        client: scores[client].local_accuracy(counts_KC[client]) for client in scores
+    }
     columns = {f"client-{name}": {client: numbers[name] for client, numbers in by_client.items()}
                for name in BY_CLIENT if name in pooled.means}  # fmt: skip
     columns["local-accuracy"] = {client: local[client] for client in scores}
     everybody = range(len(counts_KC))
-    spreads = {name: spread([known.get(k, math.nan) for k in everybody]) for name, known in columns.items()}
+    spreads = {
+        name: spread([known.get(k, math.nan) for k in everybody]) for name, known in columns.items()
+    }
     return replace(pooled, spreads=spreads)
 
 
-def of_server(scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]) -> ModelNumbers:
+def of_server(
+    scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
+) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
     pooled = measured(scores, groups)
-    return replace(pooled, spreads={"local-accuracy": spread(local_accuracies(pooled.recall, counts_KC))})
+    return replace(
+        pooled, spreads={"local-accuracy": spread(local_accuracies(pooled.recall, counts_KC))}
+    )

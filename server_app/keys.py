@@ -33,15 +33,23 @@ def written() -> Mapping[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in flower["config"].items() if flower.get("publisher") == "fedskew" else ():
         flat |= (
-            {f"{key}.{name}": default for name, default in value.items()} if isinstance(value, dict) else {key: value}
+            {f"{key}.{name}": default for name, default in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
         )
     return flat
 
 
 def no_such(key: str, value: object, known: Iterable[str]) -> SettingError:
     """Return the error of a key that no setting has, with the nearest that one has."""
-    near = [SYNONYMS[key]] if key in SYNONYMS else difflib.get_close_matches(key, list(known), 1, cutoff=0.5)
-    return SettingError(key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}")
+    near = (
+        [SYNONYMS[key]]
+        if key in SYNONYMS
+        else difflib.get_close_matches(key, list(known), 1, cutoff=0.5)
+    )
+    return SettingError(
+        key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
+    )
 
 
 def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar]:

@@ -35,9 +35,13 @@ def locked(folder: Path) -> Iterator[None]:
         elsewhere = f" of machine {machine}" * (machine not in ("", gethostname()))
         raise FolderBusy(f"process {process}{elsewhere} is working on {folder}") from error
     except OSError as error:
-        raise SettingError("results", str(folder), f"cannot be written: {error.strerror}") from error
+        raise SettingError(
+            "results", str(folder), f"cannot be written: {error.strerror}"
+        ) from error
     try:
-        with contextlib.suppress(OSError):  # only for whom it keeps out: a full disk is told where it does harm
+        with contextlib.suppress(
+            OSError
+        ):  # only for whom it keeps out: a full disk is told where it does harm
             file.write_text(f"{os.getpid()} {gethostname()}")
         yield
     finally:

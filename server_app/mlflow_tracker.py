@@ -42,7 +42,9 @@ class MLflow(Tracker):
         self.client = MlflowClient(uri)
         known = self.client.get_experiment_by_name(EXPERIMENT)
         experiment = known.experiment_id if known else self.client.create_experiment(EXPERIMENT)
-        for earlier in self.client.search_runs([experiment], f"attributes.run_name = '{self.name}'"):
+        for earlier in self.client.search_runs(
+            [experiment], f"attributes.run_name = '{self.name}'"
+        ):
             self.client.delete_run(earlier.info.run_id)
         self.run_id = self.client.create_run(experiment, run_name=self.name).info.run_id
         parameters = [Param(key, str(value)[:PARAMETER]) for key, value in settings.items()]
@@ -56,7 +58,10 @@ class MLflow(Tracker):
 
         assert self.client is not None, "begin comes first"
         now = int(time.time() * 1000)
-        metrics = [Metric(FORBIDDEN.sub("_", tag), value, now, record.round) for tag, value in scalars(record)]
+        metrics = [
+            Metric(FORBIDDEN.sub("_", tag), value, now, record.round)
+            for tag, value in scalars(record)
+        ]
         for first in range(0, len(metrics), 1000):  # as many as a call takes
             self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
 

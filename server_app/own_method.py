@@ -29,12 +29,18 @@ def find(name: str) -> Method | None:
     if name in METHODS:
         return METHODS[name]
     if ":" in name:
-        return enter(name, load("method", name, "class", lambda thing: thing is not None), name.partition(":")[0])
+        return enter(
+            name,
+            load("method", name, "class", lambda thing: thing is not None),
+            name.partition(":")[0],
+        )
     for entry in entry_points(group=GROUP, name=name):
         try:
             thing = entry.load()
         except Exception as error:  # a user's package may fail in any way
-            raise SettingError("method", name, f"{entry.value} cannot be imported: {error}") from error
+            raise SettingError(
+                "method", name, f"{entry.value} cannot be imported: {error}"
+            ) from error
         return enter(name, thing, entry.module)
     return None
 
@@ -55,12 +61,27 @@ def enter(name: str, thing: Any, module: str) -> Method:
     try:
         method = thing if isinstance(thing, Method) else method_of(name, thing, module)
         check_parts(method)
-        variants = {**VARIANTS, **{part.name: part for part in method.parts if issubclass(part, Variant)}}
-        serving = {**SERVER_METHODS, **{part.name: part for part in method.parts if issubclass(part, ServerMethod)}}
-        missing = [part for part in (*method.variants, *method.serving) if part not in {**variants, **serving}]
+        variants = {
+            **VARIANTS,
+            **{part.name: part for part in method.parts if issubclass(part, Variant)},
+        }
+        serving = {
+            **SERVER_METHODS,
+            **{part.name: part for part in method.parts if issubclass(part, ServerMethod)},
+        }
+        missing = [
+            part
+            for part in (*method.variants, *method.serving)
+            if part not in {**variants, **serving}
+        ]
         keep(not missing, f"there is no part {', '.join(missing)}: name its class in parts")
-        taken = {serving[part].consumes or serving[part].final_question for part in method.serving} - {""}
-        keep(taken <= {*method.variants}, f"takes the uploads of {', '.join(taken)}, which must be a variant of it")
+        taken = {
+            serving[part].consumes or serving[part].final_question for part in method.serving
+        } - {""}
+        keep(
+            taken <= {*method.variants},
+            f"takes the uploads of {', '.join(taken)}, which must be a variant of it",
+        )
         check(
             [variants[part]() for part in method.variants],
             serving[method.combine]() if method.combine else FedAvg(),
@@ -70,7 +91,9 @@ def enter(name: str, thing: Any, module: str) -> Method:
     except Breach as breach:
         raise SettingError("method", name, f"breaks the contract of methods: {breach}") from breach
     except SettingError as error:
-        raise SettingError("method", name, f"breaks the contract of methods: its default {error}") from error
+        raise SettingError(
+            "method", name, f"breaks the contract of methods: its default {error}"
+        ) from error
     VARIANTS.update(variants)
     SERVER_METHODS.update(serving)
     source = source_hash(module, *(part.__module__ for part in method.parts))
@@ -81,7 +104,10 @@ def enter(name: str, thing: Any, module: str) -> Method:
 def method_of(name: str, kind: Any, module: str) -> Method:
     """Return the method that one class is. Raises Breach for what is no part of a method."""
     keep(isinstance(kind, type), "must be a class or a Method")
-    keep(issubclass(kind, Variant | ServerMethod), "must be a Variant (client_app.client) or a ServerMethod")
+    keep(
+        issubclass(kind, Variant | ServerMethod),
+        "must be a Variant (client_app.client) or a ServerMethod",
+    )
     stated: dict[str, Any] = {
         "name": name,
         "what": (kind.__doc__ or "one's own").strip().partition("\n")[0].rstrip("."),
@@ -98,9 +124,13 @@ def method_of(name: str, kind: Any, module: str) -> Method:
 def place_of(kind: type[ServerMethod]) -> str:
     """Return the place that a server method fills. Raises Breach unless it is one."""
     filled = [place for place in PLACES if getattr(kind, place) is not getattr(ServerMethod, place)]
-    filled += ["deploy"] * (kind.deploy_finally is not ServerMethod.deploy_finally and "deploy" not in filled)
+    filled += ["deploy"] * (
+        kind.deploy_finally is not ServerMethod.deploy_finally and "deploy" not in filled
+    )
     words = " and ".join(filled) or "none"
-    keep(len(filled) == 1, f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}")
+    keep(
+        len(filled) == 1, f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}"
+    )
     return filled[0]
 
 
@@ -111,14 +141,26 @@ def check_parts(method: Method) -> None:
         keep(fits, f"{kind} is no Variant or ServerMethod")
         name, called = vars(kind).get("name"), kind.__name__
         parameters = vars(kind).get("__dataclass_params__")
-        keep(parameters is not None and parameters.frozen, f"{called} must be a @dataclass(frozen=True)")
-        keep(isinstance(name, str) and bool(PART_NAME.fullmatch(name)), f"{called}.name must be words like my-part")
+        keep(
+            parameters is not None and parameters.frozen,
+            f"{called} must be a @dataclass(frozen=True)",
+        )
+        keep(
+            isinstance(name, str) and bool(PART_NAME.fullmatch(name)),
+            f"{called}.name must be words like my-part",
+        )
         known = {**VARIANTS, **SERVER_METHODS}.get(str(name))
-        same = known is None or (known.__module__, known.__qualname__) == (kind.__module__, kind.__qualname__)
+        same = known is None or (known.__module__, known.__qualname__) == (
+            kind.__module__,
+            kind.__qualname__,
+        )
         keep(same, f"{called}.name is {name}, and there is such a part already")
         for field in fields(kind):
             plain = field.default is not MISSING and type(field.default) in (bool, int, float, str)
-            keep(plain, f"{called}.{field.name} must have a default that is a number, text, or true or false")
+            keep(
+                plain,
+                f"{called}.{field.name} must have a default that is a number, text, or true or false",
+            )
         if issubclass(kind, ServerMethod):
             place_of(kind)
 

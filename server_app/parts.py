@@ -42,15 +42,24 @@ def compose(method: str) -> Parts:
     for name in names:
         if find(name) is None:
             raise no_method(method, name)
-    chosen = [METHODS[name] for name in METHODS if name in names]  # one order, whatever the order written
+    chosen = [
+        METHODS[name] for name in METHODS if name in names
+    ]  # one order, whatever the order written
     members = sorted(chosen, key=lambda member: member.name if member.source else "")  # or loaded
     variants = tuple(sorted({variant for member in members for variant in member.variants}))
     corrections = [name for name in variants if VARIANTS[name].corrects_prior]
-    samplers = [member.name for member in members if any(VARIANTS[name].draws_samples for name in member.variants)]
+    samplers = [
+        member.name
+        for member in members
+        if any(VARIANTS[name].draws_samples for name in member.variants)
+    ]
     keeping = [name for name in variants if VARIANTS[name].needs_batch_norm]
     needing = [member.name for member in members if needs_shared(member)]
     for wanting, what in (
-        ([member.name for member in members if member.combine], "want to combine the clients' updates, and one can"),
+        (
+            [member.name for member in members if member.combine],
+            "want to combine the clients' updates, and one can",
+        ),
         (corrections, "both correct the class prior: together they would correct it twice"),
         (samplers, "want to draw the samples, and one can"),
         (keeping, "both say what of batch norm stays on the client, and one can"),
@@ -58,15 +67,22 @@ def compose(method: str) -> Parts:
         if len(wanting) > 1:
             raise SettingError("method", method, f"{' and '.join(wanting)} {what}")
     if needing and (alone := [name for name in variants if VARIANTS[name].shares_nothing]):
-        raise SettingError("method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing")
+        raise SettingError(
+            "method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing"
+        )
     combine = next((member.combine for member in members if member.combine), FedAvg.name)
     monitors = tuple(member.monitor for member in members if member.monitor)
     deploys = tuple(member.deploy for member in members if member.deploy)
-    dividing = [name for name in variants if VARIANTS[name].private_names is not Variant.private_names]
-    whole = [name for name in (combine, *monitors, *deploys) if SERVER_METHODS[name].needs_whole_model]
+    dividing = [
+        name for name in variants if VARIANTS[name].private_names is not Variant.private_names
+    ]
+    whole = [
+        name for name in (combine, *monitors, *deploys) if SERVER_METHODS[name].needs_whole_model
+    ]
     if dividing and whole:
         rule = (
-            f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} keeps a part on each client"
+            f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} "
+            "keeps a part on each client"
         )
         raise SettingError("method", method, rule)
     kept = [member.name for member in members if member.name != "fedavg"] or ["fedavg"]
@@ -83,7 +99,9 @@ def compose(method: str) -> Parts:
 
 def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
-    serves = method.serving or any(key.startswith("server-") for key in (*method.defaults, *method.fixed))
+    serves = method.serving or any(
+        key.startswith("server-") for key in (*method.defaults, *method.fixed)
+    )
     return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
 
 
@@ -97,7 +115,9 @@ def row_name(parts: Parts, deployed: str) -> str:
         model = METHODS[name].deploy
         if not model:
             names.append(name)
-        elif deployed == model or (deployed not in parts.deploys and deployed.startswith(f"{model}-")):
+        elif deployed == model or (
+            deployed not in parts.deploys and deployed.startswith(f"{model}-")
+        ):
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

@@ -33,7 +33,9 @@ def identity(run: str) -> dict[str, str]:
 
 def write_predictions(folder: RunFolder, kept: Mapping[str, State]) -> None:
     """Write what every model said, `measure_all`'s `kept`, unless that is too large. Raises WriteFailed."""
-    parts = ((f"{name}/{part}", tensor) for name, state in kept.items() for part, tensor in state.items())
+    parts = (
+        (f"{name}/{part}", tensor) for name, state in kept.items() for part, tensor in state.items()
+    )
     tensors: dict[str, Tensor] = dict(parts)
     folder.predictions_file.unlink(missing_ok=True)
     if kept and sum(tensor.nbytes for tensor in tensors.values()) <= LARGEST:
@@ -44,6 +46,8 @@ def read_predictions(folder: RunFolder, model: str) -> Predictions | None:
     """Return what a model said; None where the run kept nothing of it, or the file is damaged."""
     try:
         tensors, _ = read(folder.predictions_file, identity(folder.run))
-        return Predictions(tensors[f"{model}/log-probabilities"].numpy(), tensors[f"{model}/labels"].numpy())
+        return Predictions(
+            tensors[f"{model}/log-probabilities"].numpy(), tensors[f"{model}/labels"].numpy()
+        )
     except (OSError, Damaged, KeyError):
         return None

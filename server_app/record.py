@@ -34,7 +34,9 @@ class Spread:
         if len(self.values) <= MOST:
             return self
         known = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
-        return replace(self, values=[known[place * (len(known) - 1) // (MOST - 1)] for place in range(MOST)])
+        return replace(
+            self, values=[known[place * (len(known) - 1) // (MOST - 1)] for place in range(MOST)]
+        )
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,21 @@ class ModelNumbers:
     def shortened(self) -> "ModelNumbers":
         """Return the same with shortened spreads."""
         spreads = {name: spread.shortened() for name, spread in self.spreads.items()}
-        return replace(self, spreads=spreads, validation=self.validation and self.validation.shortened())
+        return replace(
+            self, spreads=spreads, validation=self.validation and self.validation.shortened()
+        )
 
     @staticmethod
     def of(numbers: Mapping[str, Any]) -> "ModelNumbers":
         """Undo `to_json`."""
-        spreads = {name: part for name, part in numbers.items() if isinstance(part, Mapping) and name != "validation"}
-        means = {name: part for name, part in numbers.items() if part is None or isinstance(part, float)}
+        spreads = {
+            name: part
+            for name, part in numbers.items()
+            if isinstance(part, Mapping) and name != "validation"
+        }
+        means = {
+            name: part for name, part in numbers.items() if part is None or isinstance(part, float)
+        }
         return ModelNumbers(
             {name: number(value) for name, value in means.items()},
             number(numbers.get("recall", [])),
@@ -112,7 +122,9 @@ class UnseenSite:
         if nearest is not None:
             by_distance = sorted(nearest.distances.items(), key=lambda entry: entry[1])
             nearest = replace(nearest, distances=dict(sorted(by_distance[:MOST])))
-        return replace(self, answered=self.answered[:MOST], refused=self.refused[:MOST], nearest=nearest)
+        return replace(
+            self, answered=self.answered[:MOST], refused=self.refused[:MOST], nearest=nearest
+        )
 
 
 @dataclass(frozen=True)
@@ -191,7 +203,11 @@ class RoundRecord:
         seconds, unseen = arguments(rest.pop("seconds")), rest.pop("unseen", None)
         updates = [Movement(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
-        stated = {name: rest.pop(name.replace("_", "-")) for name in PLAIN if name.replace("_", "-") in rest}
+        stated = {
+            name: rest.pop(name.replace("_", "-"))
+            for name in PLAIN
+            if name.replace("_", "-") in rest
+        }
         return RoundRecord(
             models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
             loss=number(rest.pop("loss", None)),
@@ -205,7 +221,18 @@ class RoundRecord:
         )
 
 
-PLAIN = ("round", "evaluated_by", "clients", "used", "failed", "bytes_down", "bytes_up", "workers", "strays", "line")
+PLAIN = (
+    "round",
+    "evaluated_by",
+    "clients",
+    "used",
+    "failed",
+    "bytes_down",
+    "bytes_up",
+    "workers",
+    "strays",
+    "line",
+)
 """The fields that JSON holds as they are."""
 FLAT = {ModelNumbers: ("means", "spreads", "by_class"), RoundRecord: ("metrics",)}
 """The fields whose entries stand in JSON beside the other fields."""
@@ -216,7 +243,11 @@ def to_json(value: Any) -> Any:
     if is_dataclass(value):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         flat = [to_json(parts.pop(name)) for name in FLAT.get(type(value), ())]
-        named = {name.replace("_", "-"): to_json(part) for name, part in parts.items() if part is not None}
+        named = {
+            name.replace("_", "-"): to_json(part)
+            for name, part in parts.items()
+            if part is not None
+        }
         return {key: part for entries in (named, *flat) for key, part in entries.items()}
     if isinstance(value, Mapping):
         return {str(key): to_json(part) for key, part in value.items()}
@@ -227,7 +258,13 @@ def to_json(value: Any) -> Any:
 
 def number(value: Any) -> Any:
     """Return a number, or numbers, of JSON, where null stands for NaN."""
-    return [number(part) for part in value] if isinstance(value, list) else math.nan if value is None else value
+    return (
+        [number(part) for part in value]
+        if isinstance(value, list)
+        else math.nan
+        if value is None
+        else value
+    )
 
 
 def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,10 +276,13 @@ def unseen_of(parts: Mapping[str, Any]) -> UnseenSite:
     """Return the study of a record, or of a summary."""
     stated = {name.replace("-", "_"): part for name, part in parts.items()}
     models = {
-        name: {way: ModelNumbers.of(numbers) for way, numbers in ways.items()} for name, ways in parts["models"].items()
+        name: {way: ModelNumbers.of(numbers) for way, numbers in ways.items()}
+        for name, ways in parts["models"].items()
     }
     nearest = parts.get("nearest")
     if nearest is not None:
-        distances = {int(client): number(distance) for client, distance in nearest["distances"].items()}
+        distances = {
+            int(client): number(distance) for client, distance in nearest["distances"].items()
+        }
         nearest = Nearest(nearest["client"], nearest["domain"], distances)
     return UnseenSite(**{**stated, "models": models, "nearest": nearest})

@@ -121,7 +121,11 @@ class RunFolder:
                 return str(error)
         if self.rounds_file.exists() and not self.origin():
             checked = "partition-hash" in (summary or {})
-            unchecked = "" if checked else "; whether the data are those that it was begun on cannot be checked"
+            unchecked = (
+                ""
+                if checked
+                else "; whether the data are those that it was begun on cannot be checked"
+            )
             return f"{self.settings_file} is missing or damaged and is written anew{unchecked}"
         return ""
 
@@ -163,7 +167,9 @@ class RunFolder:
             try:
                 content = verified(line, ROUND, self.run)
                 if (known := content.pop("format", 1)) > FORMAT:
-                    raise DataError(f"{self.rounds_file}: has format {known}, not {FORMAT}: a later version wrote it")
+                    raise DataError(
+                        f"{self.rounds_file}: has format {known}, not {FORMAT}: a later version wrote it"
+                    )
                 content.pop("run", None)
                 whole[content["round"]] = line, RoundRecord.of(content)
             except DataError:
@@ -180,7 +186,9 @@ class RunFolder:
         """Tell which records of the first `rounds` are lost, if any."""
         if lost := self.lost(rounds):
             named = ", ".join(map(str, lost[:10])) + ", ..." * (len(lost) > 10)
-            tell(f"{self.rounds_file} has lost the records of rounds {named}: weights stay, reports leave them out")
+            tell(
+                f"{self.rounds_file} has lost the records of rounds {named}: weights stay, reports leave them out"
+            )
 
     def add_round(self, record: RoundRecord) -> None:
         """Append a round's record, which is on the disk when this returns: a checkpoint is going to follow it.
@@ -206,7 +214,8 @@ class RunFolder:
                 others.append(version)
         earlier = {"earlier-versions": others} if others else {}
         write_text(
-            self.settings_file, line_of(to_json({"run": self.run, **settings, "versions": now, **earlier}), indent=2)
+            self.settings_file,
+            line_of(to_json({"run": self.run, **settings, "versions": now, **earlier}), indent=2),
         )
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -17,6 +17,8 @@ def line_of(record: RoundRecord, settings: RunSettings) -> str:
         words.append(f"{row_name(settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
     if record.failures:
         more = len(record.failures) - NAMED
-        names = [f"client {client}" for client in islice(record.failures, NAMED)] + [f"{more} more"] * (more > 0)
+        names = [f"client {client}" for client in islice(record.failures, NAMED)] + [
+            f"{more} more"
+        ] * (more > 0)
         words.append(f"left out: {', '.join(names)}")
     return "  ".join(words)

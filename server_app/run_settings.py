@@ -92,7 +92,9 @@ class GeneralSettings(Settings):
     def agree(self) -> None:
         adaptive = self.server_optimizer != "momentum"
         formless = self.is_default("server_momentum_form")
-        self.require(formless or not adaptive, "server_momentum_form", "is for server-optimizer = momentum")
+        self.require(
+            formless or not adaptive, "server_momentum_form", "is for server-optimizer = momentum"
+        )
         rule = "has no effect without server-momentum"
         self.require(formless or self.server_momentum > 0, "server_momentum_form", rule)
         for field, used in (("server_second_momentum", RULES[1:]), ("server_adaptivity", RULES)):
@@ -103,9 +105,13 @@ class GeneralSettings(Settings):
     def optimizer(self) -> ServerOptimizer | AdaptiveOptimizer:
         """Return the server optimizer that is set."""
         if self.server_optimizer == "momentum":
-            return ServerOptimizer(self.server_learning_rate, self.server_momentum, self.server_momentum_form)
+            return ServerOptimizer(
+                self.server_learning_rate, self.server_momentum, self.server_momentum_form
+            )
         beta, tau = self.server_second_momentum, self.server_adaptivity
-        return AdaptiveOptimizer(self.server_learning_rate, self.server_momentum, beta, tau, self.server_optimizer)
+        return AdaptiveOptimizer(
+            self.server_learning_rate, self.server_momentum, beta, tau, self.server_optimizer
+        )
 
 
 WITHOUT_EFFECT_ON_NUMBERS = {
@@ -136,7 +142,11 @@ class RunSettings:
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
-        return {group.key(field.name): getattr(group, field.name) for group in self.groups() for field in fields(group)}
+        return {
+            group.key(field.name): getattr(group, field.name)
+            for group in self.groups()
+            for field in fields(group)
+        }
 
     def run_config(self) -> dict[str, Scalar]:
         """Return every setting in force as `flwr run` takes them, which lets no key through that it does not know."""
@@ -159,7 +169,10 @@ class RunSettings:
     def about_files(self) -> dict[str, object]:
         """The sha256 of the file that a backbone begins with, and of one's own methods' sources, for the record."""
         weights = {"weights-sha256": sha256_of(self.model.weights)} if self.model.weights else {}
-        return {**weights, **({"method's-files": files} if (files := sources_of(self.parts.names)) else {})}
+        return {
+            **weights,
+            **({"method's-files": files} if (files := sources_of(self.parts.names)) else {}),
+        }
 
     @cached_property
     def agreement(self) -> Agreement | None:
@@ -171,7 +184,9 @@ class RunSettings:
         """How the server reaches its clients; between sites the agreement's min-sites decides what is enough."""
         if self.agreement is None:
             return self.exchange
-        return replace(self.exchange, min_replies=self.agreement.min_sites / len(self.agreement.sites))
+        return replace(
+            self.exchange, min_replies=self.agreement.min_sites / len(self.agreement.sites)
+        )
 
     @cached_property
     def run_id(self) -> str:
@@ -185,7 +200,9 @@ class RunSettings:
         changed = [(group, field) for group in self.groups() for field in fields(group)]
         changed = [(group, field) for group, field in changed if not group.is_default(field.name)]
         settings = {group.key(field.name): getattr(group, field.name) for group, field in changed}
-        settings = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        settings = {
+            key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS
+        }
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)  # wherever the file lies
         if self.model.weights:

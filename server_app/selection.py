@@ -23,7 +23,9 @@ class Point:
 
 def points_of(records: Sequence[RoundRecord], model: str) -> tuple[Point, ...]:
     """Return the evaluated rounds of a model."""
-    return tuple(Point(record, record.models[model]) for record in records if model in record.models)
+    return tuple(
+        Point(record, record.models[model]) for record in records if model in record.models
+    )
 
 
 def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequence[Point]:
@@ -65,7 +67,11 @@ def summarize(records: Sequence[RoundRecord]) -> dict[str, dict[str, Any]]:
     for name in names:
         points = points_of(records, name)
         chosen = {selection: select(points, selection, fewer=True) for selection in SELECTIONS}
-        result[name] = {selection: summary_of(selection, rounds) for selection, rounds in chosen.items() if rounds}
+        result[name] = {
+            selection: summary_of(selection, rounds)
+            for selection, rounds in chosen.items()
+            if rounds
+        }
     return result
 
 

@@ -42,7 +42,9 @@ def groups() -> Iterator[type[Settings]]:
 
 def defaults() -> dict[str, Scalar]:
     """Return every setting's default by its key, sections included."""
-    known: dict[str, Any] = {group.key(field.name): field.default for group in groups() for field in fields(group)}
+    known: dict[str, Any] = {
+        group.key(field.name): field.default for group in groups() for field in fields(group)
+    }
     return known
 
 
@@ -65,7 +67,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     general, training = built(GeneralSettings, values), built(TrainingSettings, values)
     about = built(ModelSettings, values)
     data = resolve(built(DataSettings, values))
-    sections: dict[str, Any] = {name: built(section_types()[name], values) for name in parts.sections}
+    sections: dict[str, Any] = {
+        name: built(section_types()[name], values) for name in parts.sections
+    }
     if is_sites(data.dataset):
         check_between_sites(general, about, sections, parts)
     for method in (sections[name] for name in parts.serving):
@@ -85,15 +89,21 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
             raise SettingError("method", general.method, rule)
         variant.check(data)
     if normalizes:
-        rule = f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
+        rule = (
+            f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
+        )
         training.require(training.batch_size >= 2, "batch_size", rule)
     stands_here = (
         "." if ":" in data.dataset and not is_sites(data.dataset) else ""
     )  # npz: and folder: paths that are relative start with the user
     return RunSettings(
-        general=replace(general, model=model, method="+".join(parts.names), results=absolute(general.results)),
+        general=replace(
+            general, model=model, method="+".join(parts.names), results=absolute(general.results)
+        ),
         model=replace(about, weights=absolute(about.weights)),
-        data=replace(data, data_root=absolute(data.data_root or stands_here), cache=absolute(data.cache)),
+        data=replace(
+            data, data_root=absolute(data.data_root or stands_here), cache=absolute(data.cache)
+        ),
         training=training,
         exchange=built(ExchangeSettings, values),
         parts=parts,
@@ -113,7 +123,12 @@ def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     except (TypeError, ValueError):
         stated = None
     rule = 'must be JSON of settings by key: {"my-part.power": 0.5}'
-    require(isinstance(stated, dict) and all("." in key for key in stated), "method-settings", text, rule)
+    require(
+        isinstance(stated, dict) and all("." in key for key in stated),
+        "method-settings",
+        text,
+        rule,
+    )
     return {**config, "method-settings": "", **stated}
 
 
@@ -124,7 +139,11 @@ def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> 
         return data
     by_channel = (values if data.shape[0] == 3 else (statistics.fmean(values),) for values in known)
     mean, std = (",".join(f"{value:g}" for value in values) for values in by_channel)
-    return replace(data, mean=data.mean if stated.get("mean") else mean, std=data.std if stated.get("std") else std)
+    return replace(
+        data,
+        mean=data.mean if stated.get("mean") else mean,
+        std=data.std if stated.get("std") else std,
+    )
 
 
 def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
@@ -133,12 +152,16 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
     if about.weights:
         check_weights(model, absolute(about.weights))
     if about.freeze == "all":
-        rule = "has no effect on features that are kept (freeze = all): an image's are computed once"
+        rule = (
+            "has no effect on features that are kept (freeze = all): an image's are computed once"
+        )
         data.require(data.augmentation == "none", "augmentation", rule)
         data.require(not data.noise, "noise", rule)
     if about.norm == "group":
         rule = f"has no effect: {model} has no batch norm"
-        about.require(uses_batch_norm(model, data.shape, data.num_classes, ModelSettings()), "norm", rule)
+        about.require(
+            uses_batch_norm(model, data.shape, data.num_classes, ModelSettings()), "norm", rule
+        )
 
 
 def check_between_sites(
@@ -148,12 +171,22 @@ def check_between_sites(
     beside = "does not go with dataset = sites:FILE"
     rule = f"{beside}: no site imports a module that a message names"
     general.require(":" not in general.model, "model", rule)
-    about.require(not about.weights, "weights", f"{beside}: no site reads a file that a message names")
+    about.require(
+        not about.weights, "weights", f"{beside}: no site reads a file that a message names"
+    )
     general.require(not sources_of(parts.names), "method", rule)
-    general.require(general.participation == 1, "participation", f"{beside}: every site that is there takes part")
+    general.require(
+        general.participation == 1,
+        "participation",
+        f"{beside}: every site that is there takes part",
+    )
     for name in parts.serving:
         needs = sections[name].needs_holdout
-        general.require(not needs, "method", f"{beside}: {name} needs images of the server's own, and it has none")
+        general.require(
+            not needs,
+            "method",
+            f"{beside}: {name} needs images of the server's own, and it has none",
+        )
 
 
 def typed(key: str, value: object, kind: type) -> Scalar:
@@ -168,7 +201,11 @@ def typed(key: str, value: object, kind: type) -> Scalar:
 
 def built(group: type[Group], values: Mapping[str, Scalar]) -> Group:
     """Return a group of settings, made of the values stated for it. Raises SettingError for one out of range."""
-    stated = {field.name: values[key] for field in fields(group) if (key := group.key(field.name)) in values}
+    stated = {
+        field.name: values[key]
+        for field in fields(group)
+        if (key := group.key(field.name)) in values
+    }
     return group(**stated)
 
 
@@ -182,7 +219,9 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: Parts) -> dict[str, Sc
     for key, value in parts.fixed.items():
         if key in stated and values[key] != value:
             raise SettingError(key, values[key], f"method {'+'.join(parts.names)} means {value!r}")
-    return {key: value for key, value in {**parts.defaults, **parts.fixed}.items() if key not in stated}
+    return {
+        key: value for key, value in {**parts.defaults, **parts.fixed}.items() if key not in stated
+    }
 
 
 def refuse_idle(values: Mapping[str, Scalar], parts: Parts) -> None:
@@ -190,15 +229,23 @@ def refuse_idle(values: Mapping[str, Scalar], parts: Parts) -> None:
     known = defaults()
     idle: dict[str, str] = {}
     for variant in (VARIANTS[name] for name in parts.variants):
-        combining = [key for key in known if key.startswith(f"{parts.combine}.")] if variant.shares_nothing else []
-        idle |= {key: f"beside {variant.name}, which {why}" for key, why in variant.makes_idle.items()}
+        combining = (
+            [key for key in known if key.startswith(f"{parts.combine}.")]
+            if variant.shares_nothing
+            else []
+        )
+        idle |= {
+            key: f"beside {variant.name}, which {why}" for key, why in variant.makes_idle.items()
+        }
         idle |= dict.fromkeys(combining, f"beside {variant.name}, which shares nothing")
     for key, value in values.items():
         section = key.rpartition(".")[0]
         if value == known[key]:
             continue
         if section and section not in parts.sections:
-            raise SettingError(key, value, f"has no effect: method {'+'.join(parts.names)} does not use {section}")
+            raise SettingError(
+                key, value, f"has no effect: method {'+'.join(parts.names)} does not use {section}"
+            )
         if key in idle:
             raise SettingError(key, value, f"has no effect {idle[key]}")
 
@@ -233,7 +280,9 @@ def explanations() -> dict[str, str]:
             body = ast.parse(inspect.getsource(ancestor).lstrip()).body[0].body  # type: ignore[attr-defined]
             for line, below in pairwise(body):
                 match line, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=text)
+                    ):
                         result[group.key(name)] = " ".join(str(text).split())
     return {key: result.get(key, "") for key in defaults()}
 

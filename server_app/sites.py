@@ -20,7 +20,9 @@ from strategies.exchange import Grid
 from strategies.questions import ask_readiness
 
 
-def ask_sites(rounds: Rounds, grid: Grid, agreement: Agreement, method: str, tell: Callable[[str], None]) -> None:
+def ask_sites(
+    rounds: Rounds, grid: Grid, agreement: Agreement, method: str, tell: Callable[[str], None]
+) -> None:
     """Ask every site whether it can do its part, and tell why one cannot.
 
     Raises SettingError for what a site does not let leave, TooFewReplies when fewer than min-sites are ready.
@@ -33,7 +35,9 @@ def ask_sites(rounds: Rounds, grid: Grid, agreement: Agreement, method: str, tel
         if reason.startswith(POLICY):
             kept = reason.removeprefix(POLICY).strip()
             raise SettingError(
-                "method", method, f"needs what site {agreement.names[client]} does not let leave: {kept}"
+                "method",
+                method,
+                f"needs what site {agreement.names[client]} does not let leave: {kept}",
             )
     exchange.check_enough(rounds.exchange_settings.min_replies, QUESTION)
 
@@ -44,12 +48,20 @@ def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:
     The run does not begin. Raises SettingError for a run that is not between sites.
     """
     agreement = settings.agreement
-    require(agreement is not None, "dataset", settings.data.dataset, f"must be sites:FILE with {QUESTION} = FILE")
+    require(
+        agreement is not None,
+        "dataset",
+        settings.data.dataset,
+        f"must be sites:FILE with {QUESTION} = FILE",
+    )
     assert agreement is not None
     federation = federation_of(settings)
     rounds = strategy_of(settings, federation, model_of(settings, federation)(), "cpu")
     failures = ask_readiness(rounds, grid).failures
-    write_text(file, json.dumps({name: failures.get(client, "") for client, name in enumerate(agreement.names)}))
+    write_text(
+        file,
+        json.dumps({name: failures.get(client, "") for client, name in enumerate(agreement.names)}),
+    )
 
 
 def keep_agreement(settings: RunSettings, folder: RunFolder) -> None:
@@ -62,4 +74,6 @@ def about_data(federation: Federation, agreement: Agreement | None) -> dict[str,
     """Return what settings.json says of the data: of sites what they have agreed to, else who holds how much."""
     if agreement is None:
         return {"samples": sizes(federation)}
-    return {"agreement": {"name": agreement.name, "sha256": agreement.sha256, "sites": agreement.names}}
+    return {
+        "agreement": {"name": agreement.name, "sha256": agreement.sha256, "sites": agreement.names}
+    }

@@ -19,7 +19,9 @@ def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Clas
     return partial(build, general.model, dataset.shape, dataset.num_classes, drawn, settings.model)
 
 
-def strategy_of(settings: RunSettings, federation: Federation, model: Classifier, device: str) -> Strategy:
+def strategy_of(
+    settings: RunSettings, federation: Federation, model: Classifier, device: str
+) -> Strategy:
     """Return the strategy before round 1; `model` is its scratchpad, on whose `device` the server computes."""
     agreement = settings.agreement
     return Strategy(
@@ -32,7 +34,11 @@ def strategy_of(settings: RunSettings, federation: Federation, model: Classifier
         deploys=settings.deploys,
         optimizer=settings.general.optimizer,
         exchange=settings.exchange_in_force,
-        examples={k: len(indices) for k, indices in enumerate(federation.train_indices) if agreement is None},
+        examples={
+            k: len(indices)
+            for k, indices in enumerate(federation.train_indices)
+            if agreement is None
+        },
         holdout=federation.holdout(device),
         device=device,
         directory=None if agreement is None else SiteNodes(agreement),

@@ -41,7 +41,9 @@ class TensorBoard(Tracker):
         if not records:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a run that is repeated
         followed = self.folder.exists()
-        self.writer = SummaryWriter(str(self.folder), purge_step=records[-1].round + 1 if records else None)
+        self.writer = SummaryWriter(
+            str(self.folder), purge_step=records[-1].round + 1 if records else None
+        )
         if not followed:
             rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
             self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
@@ -66,7 +68,11 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
         yield from ((f"{name}/{model}", value) for name, value in finite_numbers(to_json(numbers)))
     rest = replace(record, models={}, failures={}).to_json()
     rest["failures"] = rest.pop("failed")
-    yield from ((f"run/{name}", value) for name, value in finite_numbers(rest) if name not in ("format", "round"))
+    yield from (
+        (f"run/{name}", value)
+        for name, value in finite_numbers(rest)
+        if name not in ("format", "round")
+    )
 
 
 def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -40,7 +40,11 @@ class Answers:
 
 
 def study(
-    question: Question, strategy: Strategy, federation: Federation, build: Callable[[], Classifier], device: str
+    question: Question,
+    strategy: Strategy,
+    federation: Federation,
+    build: Callable[[], Classifier],
+    device: str,
 ) -> tuple[UnseenSite, dict[int, str]]:
     """Return the record of the study, and why clients failed to answer; a refusal is no failure.
 
@@ -48,7 +52,9 @@ def study(
     answer or refuse than min-replies asks for.
     """
     model = build()
-    private = copy({name: tensor for name, tensor in model.state_dict().items() if name not in strategy.shared})
+    private = copy(
+        {name: tensor for name, tensor in model.state_dict().items() if name not in strategy.shared}
+    )
     answers = ask(question, strategy, private)
     model.to(device)
     inputs = federation.unseen_inputs(device)
@@ -83,7 +89,10 @@ def study(
     site = UnseenSite(
         domain=unseen.name,
         inputs=len(unseen.train),
-        models={name: {way: measured(scores[f"{way}/{name}"]) for way in ways} for name, ways in states.items()},
+        models={
+            name: {way: measured(scores[f"{way}/{name}"]) for way in ways}
+            for name, ways in states.items()
+        },
         answered=sorted(answers.states),
         refused=answers.refused,
         bytes_down=answers.bytes_down,
@@ -96,7 +105,10 @@ def study(
 
 def ask(question: Question, strategy: Strategy, private: State) -> Answers:
     """Ask the clients that have trained for the tensors they keep; nobody where the run does not share them."""
-    sharing = next((v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics), None)
+    sharing = next(
+        (v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics),
+        None,
+    )
     if sharing is None:
         return Answers()
     exchange = question(QUESTION, sharing.name, sorted(strategy.memory_rounds))
@@ -109,7 +121,9 @@ def ask(question: Question, strategy: Strategy, private: State) -> Answers:
         else:
             answers.states[client] = answer
     exchange.check_enough(strategy.exchange_settings.min_replies, f"question {QUESTION}")
-    answers.failures = {client: f"{QUESTION}: {reason}" for client, reason in sorted(exchange.failures.items())}
+    answers.failures = {
+        client: f"{QUESTION}: {reason}" for client, reason in sorted(exchange.failures.items())
+    }
     answers.bytes_down = size(strategy.shared) * len(exchange.asked)
     answers.bytes_up = sum(map(size, answers.states.values()))
     return answers

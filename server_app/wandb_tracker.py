@@ -36,7 +36,9 @@ class WeightsAndBiases(Tracker):
         place.mkdir(parents=True)
         import wandb
 
-        quiet = wandb.Settings(silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True)
+        quiet = wandb.Settings(
+            silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True
+        )
         self.run = wandb.init(
             project=PROJECT,
             name=self.name,

@@ -27,7 +27,10 @@ def summary(site: Site, app: str) -> str:
             f"sha256      {agreement.sha256}",
             f"app         {app}",
             f"this site   {site.name}, trains on {site.data}; a round needs {agreement.min_sites} sites",
-            *(f"{'may leave' if name in site.allow else 'stays here':<12}{name}" for name in PERMISSIONS),
+            *(
+                f"{'may leave' if name in site.allow else 'stays here':<12}{name}"
+                for name in PERMISSIONS
+            ),
             f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
             f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
         ]
@@ -47,14 +50,20 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
     check_agreed(site, code, str(app))
     check_installed(files, str(app))
     if hashlib.sha256(content).hexdigest() != site.agreement.sha256:
-        raise DataError(f"{federation}: is another text than the federation.toml that site.toml names")
+        raise DataError(
+            f"{federation}: is another text than the federation.toml that site.toml names"
+        )
     if not ask(summary(site, code)):
         return False
     folder = site.state / "approved"
     folder.mkdir(parents=True, exist_ok=True)
     record = {"federation": site.agreement.sha256, "app": code, "by": getpass.getuser()}
     record["time"] = datetime.now(UTC).isoformat(timespec="seconds")
-    for name, text in (("federation.toml", content), ("app.fab", fab), ("approval.json", json.dumps(record).encode())):
+    for name, text in (
+        ("federation.toml", content),
+        ("app.fab", fab),
+        ("approval.json", json.dumps(record).encode()),
+    ):
         part = folder / f"{name}.part"
         part.write_bytes(text)
         part.replace(folder / name)
@@ -73,9 +82,13 @@ def approved_app(site: Site) -> str:
         record = json.loads((folder / "approval.json").read_text())
         files = packed_files((folder / "app.fab").read_bytes(), str(folder / "app.fab"))
     except (OSError, ValueError):
-        raise DataError(f"{folder}: nothing is approved; run `fedskew-site approve federation.toml APP`") from None
+        raise DataError(
+            f"{folder}: nothing is approved; run `fedskew-site approve federation.toml APP`"
+        ) from None
     if record["federation"] != site.agreement.sha256:
-        raise DataError(f"{folder}: another federation.toml was approved; approve this one, or bring that one back")
+        raise DataError(
+            f"{folder}: another federation.toml was approved; approve this one, or bring that one back"
+        )
     code = app_hash(files)
     check_agreed(site, code, str(folder / "app.fab"))
     check_installed(files, str(folder / "app.fab"))
@@ -85,13 +98,26 @@ def approved_app(site: Site) -> str:
 def check_agreed(site: Site, code: str, name: str) -> None:
     """Raise DataError unless the app is the one that the parties agree to."""
     if code != site.agreement.app:
-        raise DataError(f"{name}: its hash is {code}, and federation.toml says app = {site.agreement.app}")
+        raise DataError(
+            f"{name}: its hash is {code}, and federation.toml says app = {site.agreement.app}"
+        )
 
 
 def check_installed(files: dict[str, bytes], name: str) -> None:
     """Raise DataError unless an app holds the very sources that are installed here and would be played."""
     for package in PLAYED:
-        here = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in (ROOT / package).rglob("*.py")}
-        there = {file: files[file] for file in files if file.startswith(f"{package}/") and file.endswith(".py")}
-        if other := sorted(file for file in here.keys() | there.keys() if here.get(file) != there.get(file)):
-            raise DataError(f"{name}: {other[0]} is not what is installed at {ROOT}; install that release first")
+        here = {
+            path.relative_to(ROOT).as_posix(): path.read_bytes()
+            for path in (ROOT / package).rglob("*.py")
+        }
+        there = {
+            file: files[file]
+            for file in files
+            if file.startswith(f"{package}/") and file.endswith(".py")
+        }
+        if other := sorted(
+            file for file in here.keys() | there.keys() if here.get(file) != there.get(file)
+        ):
+            raise DataError(
+                f"{name}: {other[0]} is not what is installed at {ROOT}; install that release first"
+            )

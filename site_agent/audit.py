@@ -38,7 +38,10 @@ class Audit:
             end, before = tail(file.read())
             end += start
             stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = json.dumps({"time": stamp, "event": event, **entry, "before": before}).encode() + b"\n"
+            line = (
+                json.dumps({"time": stamp, "event": event, **entry, "before": before}).encode()
+                + b"\n"
+            )
             try:
                 file.truncate(end)  # what a loss of power left of a line that nothing followed
                 file.seek(end)
@@ -80,11 +83,15 @@ class Audit:
             hashes.append(before)
         last = self.last.read_text(errors="replace") if self.last.exists() else FIRST
         if last not in hashes[-2:]:  # a kill between the two writes leaves the hash one line behind
-            raise DataError(f"{self.path}: its last line was changed, or lines are missing at the end")
+            raise DataError(
+                f"{self.path}: its last line was changed, or lines are missing at the end"
+            )
         return len(hashes) - 1
 
 
 def tail(content: bytes) -> tuple[int, str]:
     """Return where the last whole line ends, and its hash."""
     end = content.rfind(b"\n") + 1
-    return end, digest(content[content.rfind(b"\n", 0, max(end - 1, 0)) + 1 : end]) if end else FIRST
+    return end, digest(
+        content[content.rfind(b"\n", 0, max(end - 1, 0)) + 1 : end]
+    ) if end else FIRST

@@ -56,10 +56,16 @@ def versions() -> Row:
 def rights(site: Site, file: Path) -> Iterator[Row]:
     """Who may read what: state and key are for their owner, site.toml is not for others to write."""
     mode = stat.S_IMODE(site.state.stat().st_mode) if site.state.exists() else 0o700
-    remedy = f": others may enter it (mode {mode:o}); chmod 700 {site.state}" if mode & 0o077 else ""
+    remedy = (
+        f": others may enter it (mode {mode:o}); chmod 700 {site.state}" if mode & 0o077 else ""
+    )
     yield Row("state", not remedy, f"{site.state}{remedy}")
     writable = stat.S_IMODE(file.stat().st_mode) & 0o022
-    yield Row("site.toml", not writable, f"{file}{': others may write it; chmod go-w' if writable else ''}")
+    yield Row(
+        "site.toml",
+        not writable,
+        f"{file}{': others may write it; chmod go-w' if writable else ''}",
+    )
     if "link" not in table_of(file).entries:
         yield Row("key", True, "no [link]: this user trains, and another one talks")
         return
@@ -71,7 +77,8 @@ def rights(site: Site, file: Path) -> Iterator[Row]:
         yield Row("key", False, str(error))
         return
     wrong = (
-        f"{link.key}: is not the key that federation.toml names for {site.name}; send the lines of `fedskew-site key`"
+        f"{link.key}: is not the key that federation.toml names for {site.name}; send the "
+        "lines of `fedskew-site key`"
     )
     yield Row("key", same, str(link.key) if same else wrong)
 
@@ -80,7 +87,9 @@ def approval(site: Site) -> Row:
     """What is approved, and that it is what is agreed and installed."""
     try:
         return Row(
-            "approval", True, f"{site.agreement.name} {site.agreement.sha256[:16]}, app {approved_app(site)[:16]}"
+            "approval",
+            True,
+            f"{site.agreement.name} {site.agreement.sha256[:16]}, app {approved_app(site)[:16]}",
         )
     except DataError as error:
         return Row("approval", False, str(error))
@@ -89,10 +98,18 @@ def approval(site: Site) -> Row:
 def device(site: Site) -> Row:
     """The GPU, where one is asked for."""
     seen = torch.cuda.is_available()
-    names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) if seen else "no GPU"
+    names = (
+        ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        if seen
+        else "no GPU"
+    )
     fits = site.device != "cuda" or seen
     remedy = "" if fits else '; install a driver and a torch for it, or set device = "cpu"'
-    return Row("device", fits, f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}{remedy}")
+    return Row(
+        "device",
+        fits,
+        f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}{remedy}",
+    )
 
 
 def room(site: Site) -> Row:
@@ -100,30 +117,46 @@ def room(site: Site) -> Row:
     below = next(folder for folder in (site.state, *site.state.parents) if folder.exists())
     free = shutil.disk_usage(below).free
     text = f"{free / 2**30:.1f} GiB free below {below}"
-    return Row("disk", free >= ROOM, text if free >= ROOM else f"{text}; make room for {ROOM >> 30} GiB")
+    return Row(
+        "disk", free >= ROOM, text if free >= ROOM else f"{text}; make room for {ROOM >> 30} GiB"
+    )
 
 
 def data_of(site: Site) -> Iterator[Row]:
     """The data as a run reads them; the numbers of samples are shown here and leave nowhere by this."""
     try:
-        view = SiteView(DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading)
+        view = SiteView(
+            DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading
+        )
     except (DataError, SettingError) as error:
         yield Row("data", False, str(error))
         return
     data, least = view.dataset, max(site.min_class_samples, 1)
     yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, data.shape))}")
     tested_C = np.bincount(data.test_labels, minlength=data.num_classes)
-    for number, (name, count) in enumerate(zip(data.class_names, view.counts_C.tolist(), strict=True)):
+    for number, (name, count) in enumerate(
+        zip(data.class_names, view.counts_C.tolist(), strict=True)
+    ):
         few = "; fewer than min-class-samples: nothing about it leaves" if 0 < count < least else ""
-        yield Row(f"class {number}", True, f"{name}: {count} training samples, {tested_C[number]} test samples{few}")
+        yield Row(
+            f"class {number}",
+            True,
+            f"{name}: {count} training samples, {tested_C[number]} test samples{few}",
+        )
     yield Row("training set", int(view.counts_C.sum()) > 0, f"{int(view.counts_C.sum())} samples")
     enough = view.tested >= max(site.min_test_samples, 1)
-    remedy = "" if enough else f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
+    remedy = (
+        ""
+        if enough
+        else f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
+    )
     yield Row("test set", enough, f"{view.tested} samples{remedy}")
     for kind, inputs in (("training", data.train_inputs), ("test", data.test_inputs)):
         bad = not_finite(inputs)
         yield Row(
-            "finite", not bad, f"{kind} inputs{f': sample {bad[0]} holds NaN or infinity; mend it' if bad else ''}"
+            "finite",
+            not bad,
+            f"{kind} inputs{f': sample {bad[0]} holds NaN or infinity; mend it' if bad else ''}",
         )
 
 
@@ -131,7 +164,11 @@ def not_finite(inputs: object) -> list[int]:
     """Return the first sample with a value that is no finite number, if any; image files hold whole numbers."""
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
         for start in range(0, len(inputs), 1024):
-            fine = np.isfinite(inputs[start : start + 1024]).reshape(len(inputs[start : start + 1024]), -1).all(1)
+            fine = (
+                np.isfinite(inputs[start : start + 1024])
+                .reshape(len(inputs[start : start + 1024]), -1)
+                .all(1)
+            )
             if not fine.all():
                 return [start + int(np.argmin(fine))]
     return []

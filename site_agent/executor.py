@@ -66,8 +66,13 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
         server_address=address,
         insecure=True,
         root_certificates=None,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
-        retry_invoker=RetryInvoker(lambda: constant(PAUSE), Exception, TRIES, None, should_giveup=answered),
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+            *interceptors,
+        ],
+        retry_invoker=RetryInvoker(
+            lambda: constant(PAUSE), Exception, TRIES, None, should_giveup=answered
+        ),
     )
 
 
@@ -91,13 +96,28 @@ class Executor:
     """
 
     def __init__(
-        self, address: str, secret: bytes, approved: str, pool: Pool, audit: Audit, note: Path, idle: Callable[[], None]
+        self,
+        address: str,
+        secret: bytes,
+        approved: str,
+        pool: Pool,
+        audit: Audit,
+        note: Path,
+        idle: Callable[[], None],
     ) -> None:
-        self.address, self.approved, self.pool, self.audit, self.idle = address, approved, pool, audit, idle
+        self.address, self.approved, self.pool, self.audit, self.idle = (
+            address,
+            approved,
+            pool,
+            audit,
+            idle,
+        )
         self.note = Note(note)
         self.following: AcquireTaskResponse | None = None
         method = "/flwr.proto.Runtime/AcquireTask"
-        self.link = connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method]))
+        self.link = connect(
+            address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method])
+        )
 
     def run(self) -> None:
         """Serve for ever."""
@@ -118,10 +138,14 @@ class Executor:
     def take(self) -> AcquireTaskResponse | None:
         """Return the next task, an answer without any, or nothing where the SuperNode does not answer."""
         try:
-            taken: AcquireTaskResponse = self.link.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
+            taken: AcquireTaskResponse = self.link.AcquireTask(
+                AcquireTaskRequest(supported_task_types=TASKS)
+            )
         except Exception as error:  # of httpx, which flwr calls
             if (answer := getattr(error, "response", None)) is not None:
-                logger.error("the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code)
+                logger.error(
+                    "the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code
+                )
             return None
         return taken
 
@@ -135,8 +159,12 @@ class Executor:
                 for message in known or client.PullMessages(PullAppMessagesRequest()).messages_list:
                     self.lose(client, message_from_proto(message))
                 push_task_output(client, None, "failed", KILLED)
-            except Exception as error:  # a token that no longer holds, a SuperNode that is gone, a note cut short
-                logger.error("what was in hand is not given back: %s: %s", type(error).__name__, error)
+            except (
+                Exception
+            ) as error:  # a token that no longer holds, a SuperNode that is gone, a note cut short
+                logger.error(
+                    "what was in hand is not given back: %s: %s", type(error).__name__, error
+                )
         self.note.clear()
 
     def lose(self, client: RuntimeHttpClient, message: Message) -> None:
@@ -169,7 +197,9 @@ class Executor:
                     logger.error("%s: %s", UNLOGGED, error)
                 push_message(client, reply, context)
                 push_task_output(client, context, status, "")
-                logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began)
+                logger.info(
+                    "%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began
+                )
             except Exception as error:
                 self.pool.end()
                 if self.following:  # else flwr answers in its place later, and sends that before the next one's reply
@@ -178,7 +208,9 @@ class Executor:
             finally:
                 self.note.clear()
 
-    def pull(self, client: RuntimeHttpClient, pulled: Callable[[bytes], None]) -> tuple[Message, Context, Any, Any]:
+    def pull(
+        self, client: RuntimeHttpClient, pulled: Callable[[bytes], None]
+    ) -> tuple[Message, Context, Any, Any]:
         """Return a task's message, context, run and app, once the message is here whole; `pulled` is told of it before.
 
         A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
@@ -227,7 +259,9 @@ class Executor:
             return f"the app is not approved at this site: {error}"
         return "" if code == self.approved else f"the app {code[:16]} is not approved at this site"
 
-    def play(self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]) -> Any:
+    def play(
+        self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]
+    ) -> Any:
         """Return the reply and the task's status; a worker that dies is replaced once."""
         began = time.monotonic()
         waiting = self.heartbeat(client)
@@ -240,4 +274,6 @@ class Executor:
                 self.audit.write(event, **entry, app=self.approved, seconds=seconds, left=leaving)
                 return reply, "failed" if reply.has_error() else "completed"
         self.audit.write("failed", **entry, app=self.approved, left=[], why="the worker died twice")
-        return Message(Error(CRASHED, "the worker died twice; see the site's log"), reply_to=message), "failed"
+        return Message(
+            Error(CRASHED, "the worker died twice; see the site's log"), reply_to=message
+        ), "failed"

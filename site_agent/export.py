@@ -33,11 +33,15 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         raise DataError(f"{output}: must be another folder than that of {source}")
     folder = folder_of(site.run_folder(text["run"]), site.number)
     try:
-        known = {name: (int(round), str(code)) for name, (round, code) in json.loads(text[KEPT]).items()}
+        known = {
+            name: (int(round), str(code)) for name, (round, code) in json.loads(text[KEPT]).items()
+        }
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{source}: its metadata {KEPT} names no memory of a site") from None
     if site.name not in known:
-        raise DataError(f"{source}: {site.name} has trained in no round of {text['run']} that counts")
+        raise DataError(
+            f"{source}: {site.name} has trained in no round of {text['run']} that counts"
+        )
     round, code = known[site.name]
     try:
         private = recall(folder, round, known=code).get("private", {})
@@ -46,7 +50,9 @@ def export(site: Site, shared: Path, output: Path) -> Path:
     if both := tensors.keys() & private.keys():
         raise DataError(f"{source}: holds {min(both)}, which this site keeps for itself")
     about = {key: value for key, value in text.items() if key != KEPT}
-    write_atomically(target, {**tensors, **private}, {**about, **reading_of(site), "site": site.name})
+    write_atomically(
+        target, {**tensors, **private}, {**about, **reading_of(site), "site": site.name}
+    )
     return target
 
 

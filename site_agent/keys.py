@@ -17,7 +17,11 @@ def make_key(path: Path) -> str:
         DataError: the file is there already, or cannot be written.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key.private_bytes(*form))
@@ -39,11 +43,15 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except OSError as error:
         raise DataError(f"{path}: the node key cannot be read: {error.strerror}") from None
     if mode & 0o077:
-        raise DataError(f"{path}: others may read this key (mode {mode & 0o777:o}); chmod 600 {path}")
+        raise DataError(
+            f"{path}: others may read this key (mode {mode & 0o777:o}); chmod 600 {path}"
+        )
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise DataError(f"{path}: must be a private key in OpenSSH's format without a password") from None
+        raise DataError(
+            f"{path}: must be a private key in OpenSSH's format without a password"
+        ) from None
     if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1)):
         raise DataError(f"{path}: must be an ECDSA P-384 key, as `fedskew-site key` makes it")
     return key
@@ -51,4 +59,6 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def public_text(key: ec.EllipticCurvePublicKey) -> str:
     """Return a public key as federation.toml has it: ecdsa-sha2-nistp384 and its base64, without a comment."""
-    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return key.public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    ).decode()

@@ -22,7 +22,14 @@ def command_of(address: str, key: Path, ca: Path, port: int, secret: Path) -> li
     """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
     return [
         str(Path(sys.executable).with_name("flower-supernode")),
-        *("--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)),
+        *(
+            "--superlink",
+            address,
+            "--root-certificates",
+            str(ca),
+            "--auth-supernode-private-key",
+            str(key),
+        ),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
@@ -30,7 +37,9 @@ def command_of(address: str, key: Path, ca: Path, port: int, secret: Path) -> li
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of flwr's processes: a home of their own, no proxy for loopback, no telemetry."""
-    without_proxy = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1")))
+    without_proxy = ",".join(
+        filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"))
+    )
     return {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -44,7 +53,9 @@ def environment(home: Path) -> dict[str, str]:
 class SuperNode:
     """The SuperNode's process; whenever it ends it is started again, after waits of 1, 2, 4, 8 and then 10 seconds."""
 
-    def __init__(self, command: Sequence[str], home: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, command: Sequence[str], home: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.command, self.home, self.clock = command, home, clock
         self.process: subprocess.Popen[bytes] | None = None
         self.began = self.due = 0.0
@@ -59,7 +70,12 @@ class SuperNode:
             self.wait = 1.0 if now - self.began > LIVED_WELL else min(2 * self.wait, LONGEST_WAIT)
             self.due = now + self.wait
             status = self.process.returncode
-            logger.warning("the SuperNode ended (status %s; see %s); again in %g s", status, self.home / LOG, self.wait)
+            logger.warning(
+                "the SuperNode ended (status %s; see %s); again in %g s",
+                status,
+                self.home / LOG,
+                self.wait,
+            )
             self.process = None
         if now >= self.due:
             self.began = now
@@ -69,7 +85,9 @@ class SuperNode:
         """Start the process, as a child that ends with this one."""
         child = [sys.executable, "-m", "site_agent.child", str(os.getpid()), *self.command]
         with (self.home / LOG).open("ab") as log:
-            return subprocess.Popen(child, env=environment(self.home), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            return subprocess.Popen(
+                child, env=environment(self.home), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
 
     def stop(self) -> None:
         """End the process: politely, so that the coordinator hears of it, then for good."""

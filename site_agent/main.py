@@ -30,7 +30,9 @@ def approve(arguments: argparse.Namespace) -> int:
 
     def ask(text: str) -> bool:
         print(text)
-        return arguments.yes or (sys.stdin.isatty() and input("Approve? [y/N] ").strip().lower() in ("y", "yes"))
+        return arguments.yes or (
+            sys.stdin.isatty() and input("Approve? [y/N] ").strip().lower() in ("y", "yes")
+        )
 
     if decide(read_site(arguments.site), arguments.federation, arguments.app, ask):
         print("approved")
@@ -59,13 +61,17 @@ def start(arguments: argparse.Namespace) -> int:
     from site_agent import service
 
     if arguments.only and not arguments.secret:
-        raise DataError(f"--only {arguments.only}: --secret must name the file that both halves read")
+        raise DataError(
+            f"--only {arguments.only}: --secret must name the file that both halves read"
+        )
     try:
         if arguments.only == "link":
             state = path_in(table_of(arguments.site), arguments.site, "state")
             service.link_only(read_link(arguments.site), state, arguments.port, arguments.secret)
         elif arguments.only == "train":
-            service.train_only(read_site(arguments.site), arguments.port, arguments.secret, arguments.metrics)
+            service.train_only(
+                read_site(arguments.site), arguments.port, arguments.secret, arguments.metrics
+            )
         else:
             service.start(read_site(arguments.site), read_link(arguments.site), arguments.metrics)
     except SystemExit:  # everything has ended; to unload torch takes seconds
@@ -80,7 +86,9 @@ def status(arguments: argparse.Namespace) -> int:
 
     site = read_site(arguments.site)
     try:
-        print(f"approved   {site.agreement.name} {site.agreement.sha256[:16]}, app {approved_app(site)[:16]}")
+        print(
+            f"approved   {site.agreement.name} {site.agreement.sha256[:16]}, app {approved_app(site)[:16]}"
+        )
     except DataError as error:
         print(f"approved   no: {error}")
     site.state.mkdir(parents=True, exist_ok=True)
@@ -89,7 +97,9 @@ def status(arguments: argparse.Namespace) -> int:
     lines = Audit(site.state / "audit.jsonl").lines()
     print(f"last entry {describe(lines[-1]) if lines else 'none'}")
     for folder in sorted((site.state / "runs").glob("*")):
-        print(f"run        {folder.name}, {sum(file.stat().st_size for file in folder.rglob('*')) / 2**20:.1f} MiB")
+        print(
+            f"run        {folder.name}, {sum(file.stat().st_size for file in folder.rglob('*')) / 2**20:.1f} MiB"
+        )
     return 0
 
 
@@ -111,7 +121,9 @@ def describe(line: bytes) -> str:
         f"{row['name']} {row['bytes']} bytes" + (f", norm {row['norm']:g}" if "norm" in row else "")
         for row in entry.pop("left", [])
     )
-    words = " ".join(f"{key} {value}" for key, value in entry.items() if key not in ("time", "event", "before"))
+    words = " ".join(
+        f"{key} {value}" for key, value in entry.items() if key not in ("time", "event", "before")
+    )
     return f"{entry['time'][:19]} {entry['event']:<9} {words}{f' left: {left}' if left else ''}"
 
 
@@ -138,28 +150,52 @@ def forget(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    whole = argparse.ArgumentParser("fedskew-site", description="A hospital's part in a federation.")
+    whole = argparse.ArgumentParser(
+        "fedskew-site", description="A hospital's part in a federation."
+    )
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     parts = {}
     for command in (key, approve, check, start, status, log, export, forget):
-        part = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
+        part = commands.add_parser(
+            command.__name__, help=command.__doc__, description=command.__doc__
+        )
         part.set_defaults(command=command)
         if command is not key:
-            part.add_argument("--site", type=Path, default=Path("site.toml"), help="This site's file.")
+            part.add_argument(
+                "--site", type=Path, default=Path("site.toml"), help="This site's file."
+            )
         parts[command.__name__] = part
     parts["key"].add_argument("file", type=Path, metavar="FILE", help="Where the private key goes.")
     parts["key"].add_argument("--name", default="NAME", help="The site's name in federation.toml.")
     parts["approve"].add_argument("federation", type=Path, help="federation.toml.")
-    parts["approve"].add_argument("app", type=Path, metavar="APP", help="A clone's folder, or a .fab.")
+    parts["approve"].add_argument(
+        "app", type=Path, metavar="APP", help="A clone's folder, or a .fab."
+    )
     parts["approve"].add_argument("--yes", action="store_true", help="Do not ask.")
-    parts["check"].add_argument("--online", action="store_true", help="Also the way to the coordinator.")
-    parts["start"].add_argument("--only", choices=("link", "train"), help="One half: who talks, or who has the data.")
-    parts["start"].add_argument("--port", type=int, default=9094, help="With --only: the halves' port on loopback.")
-    parts["start"].add_argument("--secret", type=Path, help="With --only: the file with the halves' secret.")
-    parts["start"].add_argument("--metrics", type=int, default=0, help="A port of loopback for /metrics; 0 is none.")
-    parts["log"].add_argument("--verify", action="store_true", help="Find a removed or changed line.")
-    parts["export"].add_argument("model", type=Path, metavar="MODEL", help="What the coordinator's export wrote.")
-    parts["export"].add_argument("output", type=Path, metavar="OUT", help="Folder for the whole model.")
+    parts["check"].add_argument(
+        "--online", action="store_true", help="Also the way to the coordinator."
+    )
+    parts["start"].add_argument(
+        "--only", choices=("link", "train"), help="One half: who talks, or who has the data."
+    )
+    parts["start"].add_argument(
+        "--port", type=int, default=9094, help="With --only: the halves' port on loopback."
+    )
+    parts["start"].add_argument(
+        "--secret", type=Path, help="With --only: the file with the halves' secret."
+    )
+    parts["start"].add_argument(
+        "--metrics", type=int, default=0, help="A port of loopback for /metrics; 0 is none."
+    )
+    parts["log"].add_argument(
+        "--verify", action="store_true", help="Find a removed or changed line."
+    )
+    parts["export"].add_argument(
+        "model", type=Path, metavar="MODEL", help="What the coordinator's export wrote."
+    )
+    parts["export"].add_argument(
+        "output", type=Path, metavar="OUT", help="Folder for the whole model."
+    )
     parts["forget"].add_argument("run", metavar="RUN", help="The run's id.")
     return whole
 

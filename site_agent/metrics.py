@@ -24,9 +24,18 @@ def metrics(lines: Iterable[bytes], free: int) -> str:
         if "kind" in entry:
             last = datetime.fromisoformat(entry["time"]).timestamp()
             seconds[entry["kind"].partition(".")[0]] += entry.get("seconds", 0.0)
-    rows = [f'fedskew_site_events_total{{event="{name}"}} {count}' for name, count in sorted(events.items())]
-    rows += [f'fedskew_site_seconds_total{{kind="{name}"}} {total:.3f}' for name, total in sorted(seconds.items())]
-    rows += [f"fedskew_site_sent_bytes_total {sent}", f"fedskew_site_last_exchange_timestamp_seconds {last:.3f}"]
+    rows = [
+        f'fedskew_site_events_total{{event="{name}"}} {count}'
+        for name, count in sorted(events.items())
+    ]
+    rows += [
+        f'fedskew_site_seconds_total{{kind="{name}"}} {total:.3f}'
+        for name, total in sorted(seconds.items())
+    ]
+    rows += [
+        f"fedskew_site_sent_bytes_total {sent}",
+        f"fedskew_site_last_exchange_timestamp_seconds {last:.3f}",
+    ]
     return "\n".join([*rows, f"fedskew_site_disk_free_bytes {free}", ""])
 
 
@@ -34,7 +43,9 @@ def serve(state: Path, port: int, parent: int) -> None:
     """Answer until the parent ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with(parent, signal.SIGKILL)
-    server(port, lambda: metrics(Audit(state / "audit.jsonl").lines(), shutil.disk_usage(state).free)).serve_forever()
+    server(
+        port, lambda: metrics(Audit(state / "audit.jsonl").lines(), shutil.disk_usage(state).free)
+    ).serve_forever()
 
 
 def server(port: int, text: Callable[[], str]) -> HTTPServer:

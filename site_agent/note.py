@@ -22,7 +22,9 @@ class Note:
         """Note the task in hand; nobody else may read its token."""
         with suppress(OSError):  # a full disk costs the note
             self.file.touch(0o600)
-            self.file.write_text(json.dumps({"token": token, "message": b64encode(message).decode()}))
+            self.file.write_text(
+                json.dumps({"token": token, "message": b64encode(message).decode()})
+            )
 
     def read(self) -> tuple[str, bytes] | None:
         """Return the token and the message of flwr's that were noted, which may be empty; None without a note."""

@@ -28,7 +28,9 @@ def online(site: Site, link: Link) -> Iterator[Row]:
     """Look at proxy, TLS, certificate, clock and key; what hangs on a line that fails is left out."""
     host, _, port = link.address.rpartition(":")
     if not host or not port.isdecimal():
-        yield Row("address", False, f"{link.address!r}: link.address in site.toml must be HOST:PORT")
+        yield Row(
+            "address", False, f"{link.address!r}: link.address in site.toml must be HOST:PORT"
+        )
         return
     proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
     bypass = (os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "").split(",")
@@ -46,7 +48,9 @@ def online(site: Site, link: Link) -> Iterator[Row]:
         return
     days = (certificate.not_valid_after_utc - datetime.now(UTC)).days
     left = f"certificate until {certificate.not_valid_after_utc:%Y-%m-%d}, {days} days"
-    yield Row("tls", True, f"{link.address}: {left}{'; ask for a new one soon' if days < 30 else ''}")
+    yield Row(
+        "tls", True, f"{link.address}: {left}{'; ask for a new one soon' if days < 30 else ''}"
+    )
     ahead = (ours - theirs).total_seconds() if theirs else 0.0
     set_it = f"; must be {-SLOW} to {FAST} s: let a time service set this machine's clock"
     holds = -SLOW < ahead < FAST
@@ -60,14 +64,18 @@ def shake_hands(
     """Return the coordinator's certificate, our time and theirs. Raises OSError, ssl's errors among them."""
     if proxy:
         way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-        connection = http.client.HTTPSConnection(way.hostname or "", way.port or 8080, timeout=SECONDS, context=context)
+        connection = http.client.HTTPSConnection(
+            way.hostname or "", way.port or 8080, timeout=SECONDS, context=context
+        )
         connection.set_tunnel(host, port)
     else:
         connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
     with closing(connection):
         connection.connect()
         assert isinstance(connection.sock, ssl.SSLSocket)
-        certificate = x509.load_der_x509_certificate(connection.sock.getpeercert(binary_form=True) or b"")
+        certificate = x509.load_der_x509_certificate(
+            connection.sock.getpeercert(binary_form=True) or b""
+        )
         connection.request("GET", "/")
         stamp = connection.getresponse().headers.get("Date")
         return certificate, datetime.now(UTC), parsedate_to_datetime(stamp) if stamp else None
@@ -112,22 +120,38 @@ def known(site: Site, link: Link) -> Row:
         return Row("key known", False, str(error))
     public = private.public_key()
     signed = NodeAuthHttpInterceptor(private, public)
-    with FleetHttpClient.from_server_address(link.address, False, link.ca.read_bytes(), [signed]) as client:
+    with FleetHttpClient.from_server_address(
+        link.address, False, link.ca.read_bytes(), [signed]
+    ) as client:
         try:
-            request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=30)
+            request = ActivateNodeRequest(
+                public_key=public_key_to_bytes(public), heartbeat_interval=30
+            )
             node = client.ActivateNode(request).node_id
             client.DeactivateNode(DeactivateNodeRequest(node_id=node))
         except Exception as error:  # of httpx, which flwr calls
             answer = getattr(error, "response", None)
-            return Row("key known", False, unreachable(error)) if answer is None else refused(answer.status_code)
+            return (
+                Row("key known", False, unreachable(error))
+                if answer is None
+                else refused(answer.status_code)
+            )
     return Row("key known", True, f"as {site.name}")
 
 
 def refused(code: int) -> Row:
     """Return what a refusal of the key means."""
     if code in (502, 503, 504):
-        return Row("key known", False, f"the SuperLink behind the gate does not answer ({code}); tell the coordinator")
+        return Row(
+            "key known",
+            False,
+            f"the SuperLink behind the gate does not answer ({code}); tell the coordinator",
+        )
     if code in (401, 403):
-        return Row("key known", False, f"refused ({code}): send the lines of `fedskew-site key` to the coordinator")
+        return Row(
+            "key known",
+            False,
+            f"refused ({code}): send the lines of `fedskew-site key` to the coordinator",
+        )
     text = f"refused ({code}): not registered, or this site's SuperNode is at work, or was killed in the last minute"
     return Row("key known", False, text)

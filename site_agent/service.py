@@ -87,7 +87,9 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     from site_agent.executor import Executor
     from site_agent.worker import Pool
 
-    with suppress(ImportError):  # only some models need it; a worker would load it again for every run
+    with suppress(
+        ImportError
+    ):  # only some models need it; a worker would load it again for every run
         load_blocks()
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
@@ -95,7 +97,9 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     pool, audit = Pool(code), Audit(site.state / "audit.jsonl")
     audit.write("started", app=app, federation=site.agreement.sha256)
     if metrics:
-        get_context("fork").Process(target=serve, args=(site.state, metrics, os.getpid()), daemon=True).start()
+        get_context("fork").Process(
+            target=serve, args=(site.state, metrics, os.getpid()), daemon=True
+        ).start()
     idle = node.tend if node else lambda: None
     executor = Executor(f"127.0.0.1:{port}", secret, app, pool, audit, site.state / "task", idle)
     try:
@@ -113,9 +117,13 @@ def read_secret(path: Path) -> bytes:
     try:
         mode, secret = path.stat().st_mode, path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: the secret of both halves cannot be read: {error.strerror}") from None
+        raise DataError(
+            f"{path}: the secret of both halves cannot be read: {error.strerror}"
+        ) from None
     if mode & 0o007 or len(secret) < 32:
-        raise DataError(f"{path}: must hold at least 32 random bytes, and be closed to others (chmod o= {path})")
+        raise DataError(
+            f"{path}: must hold at least 32 random bytes, and be closed to others (chmod o= {path})"
+        )
     return secret
 
 

@@ -45,7 +45,12 @@ class Pool:
         self, run: int, message: Message, context: Context, waiting: Callable[[], None]
     ) -> tuple[Message, Leaving] | None:
         """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second."""
-        if self.process is None or not self.process.is_alive() or run != self.run or self.messages >= MOST_MESSAGES:
+        if (
+            self.process is None
+            or not self.process.is_alive()
+            or run != self.run
+            or self.messages >= MOST_MESSAGES
+        ):
             self.renew(run)
         assert self.process is not None
         self.messages += 1
@@ -68,7 +73,9 @@ class Pool:
         self.end()
         fork = get_context("fork")
         self.connection, theirs = fork.Pipe()
-        self.process = fork.Process(target=serve, args=(theirs, self.connection, os.getpid(), self.app), daemon=True)
+        self.process = fork.Process(
+            target=serve, args=(theirs, self.connection, os.getpid(), self.app), daemon=True
+        )
         self.process.start()
         theirs.close()
         self.run, self.messages = run, 0

@@ -19,7 +19,15 @@ from data import Samples
 from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
 from strategies.directory import AnyNode
-from strategies.exchange import TRAIN, Directory, Exchange, ExchangeSettings, Grid, Request, converse
+from strategies.exchange import (
+    TRAIN,
+    Directory,
+    Exchange,
+    ExchangeSettings,
+    Grid,
+    Request,
+    converse,
+)
 from strategies.fedavg import FedAvg
 from strategies.movement import movements
 from strategies.outcome import AVERAGE, Diverged, Outcome
@@ -60,12 +68,17 @@ class Rounds:
         self.clients, self.participation = clients, participation
         self.combine, self.optimizer = combine or FedAvg(), optimizer or ServerOptimizer()
         self.monitors, self.deploys = monitors, deploys
-        self.exchange_settings, self.directory = exchange or ExchangeSettings(), directory or AnyNode()
+        self.exchange_settings, self.directory = (
+            exchange or ExchangeSettings(),
+            directory or AnyNode(),
+        )
         self.assignment = assignment.to_json()
         self.variants: Sequence[Variant] = assignment.variants
         private = private_names(model, self.variants)
         # a copy: `model` is a scratchpad that evaluation loads other weights into
-        self.shared: State = copy({name: t for name, t in model.state_dict().items() if name not in private})
+        self.shared: State = copy(
+            {name: t for name, t in model.state_dict().items() if name not in private}
+        )
         self.expected = expected_of(self.shared)
         self.largest = largest_record(model)
         self.server = Server(
@@ -84,7 +97,9 @@ class Rounds:
         self.round = 0
         self.memory_rounds: dict[int, int] = {}
         self.digests: dict[str, dict[int, str]] = {kind: {} for kind in DIGESTS}
-        self.states: dict[str, State] = {part.name: part.initial_state(self.server) for part in self.parts}
+        self.states: dict[str, State] = {
+            part.name: part.initial_state(self.server) for part in self.parts
+        }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
         self.last = Round(0, ())
         self._began = 0.0
@@ -104,7 +119,9 @@ class Rounds:
                 exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
-    def request(self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]) -> Request:
+    def request(
+        self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]
+    ) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
         known = (self.memory_rounds, self.digests, self.largest, self.server.examples_by_client)
         return Request(kind, task, states, self.assignment, *known)
@@ -112,11 +129,17 @@ class Rounds:
     def training_request(self) -> Request:
         """Return what the round's clients are asked."""
         broadcast = {f"broadcast/{name}": state for name, state in self.broadcast().items()}
-        return self.request(TRAIN, {"round": self.server.round}, {"model": self.shared, **broadcast})
+        return self.request(
+            TRAIN, {"round": self.server.round}, {"model": self.shared, **broadcast}
+        )
 
     def broadcast(self) -> dict[str, State]:
         """Return what goes down beside the model, by variant."""
-        asked = {variant.name: self.states[variant.name] for variant in self.variants if variant.name in self.states}
+        asked = {
+            variant.name: self.states[variant.name]
+            for variant in self.variants
+            if variant.name in self.states
+        }
         for part in self.parts:
             asked |= part.broadcast(self.server, self.states[part.name])
         return asked
@@ -124,13 +147,19 @@ class Rounds:
     def sample(self, number: int) -> list[int]:
         """Return the clients of a round, from a generator of its own."""
         count = max(1, math.floor(self.participation * self.clients + 1e-9))
-        return sorted(random.Random(f"{self.server.seed}/{number}").sample(range(self.clients), count))
+        return sorted(
+            random.Random(f"{self.server.seed}/{number}").sample(range(self.clients), count)
+        )
 
     def begin_round(self, number: int, shared: State) -> list[int]:
         """Take the round's starting point and return its clients."""
         self.shared = shared
         said = self.states.get("examples", {})
-        known = {int(client): int(count) for client, count in zip(*said.values(), strict=True)} if said else {}
+        known = (
+            {int(client): int(count) for client, count in zip(*said.values(), strict=True)}
+            if said
+            else {}
+        )
         known |= self.server.examples_by_client
         self.server = replace(self.server, start=shared, round=number, examples_by_client=known)
         self._began = time.perf_counter()
@@ -153,7 +182,9 @@ class Rounds:
         self.round = number
         remembering = {update.client: update for update in updates if update.metrics["remembers"]}
         self.memory_rounds |= dict.fromkeys(remembering, number)
-        self.digests["memory"] |= {client: update.digests["memory"] for client, update in remembering.items()}
+        self.digests["memory"] |= {
+            client: update.digests["memory"] for client, update in remembering.items()
+        }
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         self.last = Round(
@@ -182,33 +213,50 @@ class Rounds:
         for part in self.monitors:
             states[part.name], numbers = part.monitor(self.server, self.states[part.name], updates)
             metrics |= numbers
-        combined, states[self.combine.name] = self.combine.combine(self.server, self.states[self.combine.name], updates)
+        combined, states[self.combine.name] = self.combine.combine(
+            self.server, self.states[self.combine.name], updates
+        )
         before = self.states.get("server-optimizer", {})
         shared, states["server-optimizer"] = self.optimizer.step(self.server, before, combined)
         outcome = Outcome(shared, states, {}, metrics)
-        if not outcome.not_finite():  # what deploys could only fail on such weights; what it makes is looked at as well
+        if (
+            not outcome.not_finite()
+        ):  # what deploys could only fail on such weights; what it makes is looked at as well
             for part in (part for part in self.deploys if not part.final_question):
-                outcome.take(part, part.deploy(self.server, self.states[part.name], shared, updates))
+                outcome.take(
+                    part, part.deploy(self.server, self.states[part.name], shared, updates)
+                )
         return outcome
 
-    def without_largest(self, exchange: Exchange, updates: Sequence[Update], unfit: str) -> list[Update]:
+    def without_largest(
+        self, exchange: Exchange, updates: Sequence[Update], unfit: str
+    ) -> list[Update]:
         """Return the updates without the largest one, which is refused for what it makes; the round is then repeated.
 
         Raises Diverged when min-replies asks for all that are left.
         """
         largest = max(movements(self.server, updates), key=lambda movement: movement.norm)
-        exchange.refuse(largest.client, f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}")
+        exchange.refuse(
+            largest.client, f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
+        )
         if not exchange.enough(self.exchange_settings.min_replies):
-            raise Diverged(self.server.round, f"{unfit} is not finite; client {largest.client} moved it furthest")
+            raise Diverged(
+                self.server.round,
+                f"{unfit} is not finite; client {largest.client} moved it furthest",
+            )
         return [update for update in updates if update.client != largest.client]
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
         """Keep the samples that clients state for the first time, where the server does not know them."""
         known = self.server.examples_by_client
-        if new := {update.client: update.examples for update in updates if update.client not in known}:
+        if new := {
+            update.client: update.examples for update in updates if update.client not in known
+        }:
             stated = {**known, **new}
             columns = {"clients": list(stated), "counts": list(stated.values())}
-            self.states["examples"] = {name: torch.tensor(column) for name, column in columns.items()}
+            self.states["examples"] = {
+                name: torch.tensor(column) for name, column in columns.items()
+            }
 
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
@@ -216,12 +264,16 @@ class Rounds:
         for client in sorted(exchange.answers):
             try:
                 answer = exchange.answers[client]
-                updates.append(checked_update(client, answer, self.server, self.expected, self.parts))
+                updates.append(
+                    checked_update(client, answer, self.server, self.expected, self.parts)
+                )
             except Refused as reason:
                 exchange.refuse(client, str(reason))
                 diverged += [client] * isinstance(reason, OutOfRange)
         if diverged and not updates:
-            raise Diverged(self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}")
+            raise Diverged(
+                self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}"
+            )
         return updates
 
 

@@ -41,31 +41,48 @@ class CCVR(ServerMethod):
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         return Work(features=model.head.out_features * self.features_per_class * self.head_steps)
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept classes and counts (n,) int64, means (n, D), covariances (n, D, D), symmetric, or (n, D) float64."""
         classes, width = server.model.head.weight.shape
         diagonal = upload.get("covariances", torch.empty(0)).dim() == 2
-        means, covariances = ((width,), torch.float64), ((width,) if diagonal else (width, width), torch.float64)
-        check_by_class(upload, classes, {"counts": ((), torch.int64), "means": means, "covariances": covariances})
+        means, covariances = (
+            ((width,), torch.float64),
+            ((width,) if diagonal else (width, width), torch.float64),
+        )
+        check_by_class(
+            upload,
+            classes,
+            {"counts": ((), torch.int64), "means": means, "covariances": covariances},
+        )
         if (upload["counts"] < 1).any():
             raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
-        variances = upload["covariances"] if diagonal else upload["covariances"].diagonal(dim1=-2, dim2=-1)
+        variances = (
+            upload["covariances"] if diagonal else upload["covariances"].diagonal(dim1=-2, dim2=-1)
+        )
         if (variances < 0).any():
             raise Refused("a variance is negative")
-        if not diagonal and not torch.allclose(upload["covariances"], upload["covariances"].mT, equal_nan=True):
+        if not diagonal and not torch.allclose(
+            upload["covariances"], upload["covariances"].mT, equal_nan=True
+        ):
             raise Refused("covariances are not symmetric")
 
-    def deploy_finally(self, server: Server, state: State, shared: State, answers: Mapping[int, State]) -> Deployment:
+    def deploy_finally(
+        self, server: Server, state: State, shared: State, answers: Mapping[int, State]
+    ) -> Deployment:
         classes, width = shared["head.weight"].shape
         counts_C, means_CD, covariances = pooled(answers.values(), classes, width)
         held = counts_C.nonzero().flatten().tolist()
         if not (self.features_per_class and self.head_steps and held):
             return Deployment({self.name: shared}, state)
         draws, number = server.generator(self.name), self.features_per_class
-        features_ND = torch.cat([virtual_features(means_CD[c], covariances[c], number, draws) for c in held])
+        features_ND = torch.cat(
+            [virtual_features(means_CD[c], covariances[c], number, draws) for c in held]
+        )
         labels_N = torch.tensor(held).repeat_interleave(number)
         head = train_head(
             head_of(shared, server.device),
@@ -87,7 +104,10 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     full = {answer["covariances"].dim() == 3 for answer in answers}
     if len(full) > 1:
         raise ValueError("some clients sent whole covariances and others only diagonals")
-    counts_C, sums_CD = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, width, dtype=torch.float64)
+    counts_C, sums_CD = (
+        torch.zeros(classes, dtype=torch.float64),
+        torch.zeros(classes, width, dtype=torch.float64),
+    )
     for answer in answers:
         counts_C[answer["classes"]] += answer["counts"]
         sums_CD[answer["classes"]] += answer["counts"].double()[:, None] * answer["means"].double()
@@ -97,8 +117,14 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
         for answer in answers:
             held, counts_n1 = answer["classes"], answer["counts"].double()[:, None]
             between_nD = answer["means"].double() - means_CD[held]
-            scatter_CD[held] += (counts_n1 - 1) * answer["covariances"].double() + counts_n1 * between_nD.square()
-        return counts_C, means_CD, scatter_CD / (counts_C - 1).clamp(min=1)[:, None]  # Sigma_c's diagonal
+            scatter_CD[held] += (counts_n1 - 1) * answer[
+                "covariances"
+            ].double() + counts_n1 * between_nD.square()
+        return (
+            counts_C,
+            means_CD,
+            scatter_CD / (counts_C - 1).clamp(min=1)[:, None],
+        )  # Sigma_c's diagonal
     scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
     for answer in answers:
         held, counts_n = answer["classes"], answer["counts"].double()[:, None, None]
@@ -108,7 +134,9 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Sigma_c
 
 
-def virtual_features(mean_D: Tensor, covariance: Tensor, number: int, draws: torch.Generator) -> Tensor:
+def virtual_features(
+    mean_D: Tensor, covariance: Tensor, number: int, draws: torch.Generator
+) -> Tensor:
     """Return (number, D) draws from N(mean, covariance), which is (D, D) or its diagonal (D,).
 
     By eigenvectors, as a tail class with fewer samples than features has a singular covariance; eigenvalues that

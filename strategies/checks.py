@@ -46,7 +46,9 @@ class Range:
 
     def breach_of(self, value: float) -> str:
         """Return the same of one number."""
-        return self.outside(value, value) or (f"is {value:g} and must be whole" * (self.whole and value != int(value)))
+        return self.outside(value, value) or (
+            f"is {value:g} and must be whole" * (self.whole and value != int(value))
+        )
 
     def outside(self, least: float, most: float) -> str:
         """Return what is wrong with values from `least` to `most`, or an empty sentence."""
@@ -116,18 +118,30 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
         raise Refused(f"num-examples is {examples}, and the client has {known}")
     if steps != (due := steps_of(examples, server.training)):
         raise Refused(f"steps is {steps}, and {examples} samples make {due}")
-    due_sum = coefficient_sum(steps, server.training.momentum, server.pull * server.training.rate(server.round))
+    due_sum = coefficient_sum(
+        steps, server.training.momentum, server.pull * server.training.rate(server.round)
+    )
     if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):
-        raise Refused(f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}")
+        raise Refused(
+            f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}"
+        )
     return examples
 
 
 def check_values(state: State, where: str = "") -> None:
     """Raise Refused for a tensor whose values are not finite or outside the range for its name."""
-    usual = [t for n, t in state.items() if t.numel() and t.is_floating_point() and range_of(n) is TENSORS[""]]
+    usual = [
+        t
+        for n, t in state.items()
+        if t.numel() and t.is_floating_point() and range_of(n) is TENSORS[""]
+    ]
     # No value is larger than the Euclidean norm, which is computed at a twentieth of the largest value's time.
     if usual and all(size <= LARGEST for size in torch.stack(torch._foreach_norm(usual)).tolist()):
-        state = {n: t for n, t in state.items() if not t.is_floating_point() or range_of(n) is not TENSORS[""]}
+        state = {
+            n: t
+            for n, t in state.items()
+            if not t.is_floating_point() or range_of(n) is not TENSORS[""]
+        }
     for name, tensor in state.items():
         if reason := range_of(name).breach(tensor):
             raise OutOfRange(f"{where}{name} {reason}")
@@ -151,7 +165,9 @@ def check_by_class(upload: State, classes: int, rows: Expected) -> None:
         raise Refused(f"classes are not ascending numbers from 0 to {classes - 1}")
 
 
-def check_uploads(uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]) -> None:
+def check_uploads(
+    uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
+) -> None:
     """Raise Refused unless every part finds the upload it needs, as it needs it, and no upload is left over."""
     consuming = [part for part in parts if part.consumes]
     for part in consuming:
@@ -192,7 +208,9 @@ def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
 def not_finite(state: State) -> str:
     """Return the name of a tensor with a NaN or an infinity; empty when all are finite."""
     # A sum is finite only if every term is; one that overflows is looked at value by value.
-    suspects = (n for n, t in state.items() if t.is_floating_point() and not torch.isfinite(t.sum()))
+    suspects = (
+        n for n, t in state.items() if t.is_floating_point() and not torch.isfinite(t.sum())
+    )
     return next((name for name in suspects if not torch.isfinite(state[name]).all()), "")
 
 

@@ -19,5 +19,7 @@ class CoordinateMedian(ServerMethod):
 
     name: ClassVar[str] = "median"
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         return middle_mean([update.shared for update in updates], (len(updates) - 1) // 2), state

@@ -37,14 +37,20 @@ class FederatedFeatures(ServerMethod):
     feature_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the features."""
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         features = model.head.out_features * self.features_per_class
-        return Work(features=features * (3 * self.feature_steps + self.head_passes))  # two gradients a feature step
+        return Work(
+            features=features * (3 * self.feature_steps + self.head_passes)
+        )  # two gradients a feature step
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
         shape_CD, generator = server.model.head.weight.shape, server.generator(self.name)
-        features_CMD = torch.randn(shape_CD[0], self.features_per_class, shape_CD[1], generator=generator)
+        features_CMD = torch.randn(
+            shape_CD[0], self.features_per_class, shape_CD[1], generator=generator
+        )
         return {"features": features_CMD, **random_head(shape_CD, generator)}
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
@@ -53,27 +59,47 @@ class FederatedFeatures(ServerMethod):
     def accepts(self, server: Server, upload: State) -> None:
         """Accept {"classes": (n,) int64 ascending, "gradients": (n, C, D + bias columns) float32}."""
         classes, width = server.model.head.weight.shape
-        check_by_class(upload, classes, {"gradients": ((classes, width + self.bias_columns), torch.float32)})
+        check_by_class(
+            upload, classes, {"gradients": ((classes, width + self.bias_columns), torch.float32)}
+        )
 
-    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> Deployment:
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
         state = {name: tensor.to(server.device) for name, tensor in state.items()}
         weight_CD, bias_C = state["weight"], state["bias"]
         like_CE = weight_CD.new_empty(len(weight_CD), weight_CD.shape[1] + self.bias_columns)
-        gradients_NCE, held = mean_gradients([update.uploads[self.consumes] for update in updates], like_CE)
+        gradients_NCE, held = mean_gradients(
+            [update.uploads[self.consumes] for update in updates], like_CE
+        )
         features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_NCE, held)
         draws = server.generator(self.name)
-        head = {name: tensor.to(server.device) for name, tensor in self.new_head(shared, draws).items()}
+        head = {
+            name: tensor.to(server.device) for name, tensor in self.new_head(shared, draws).items()
+        }
         head = self.retrain(head, features_CMD, draws)
-        distances = self.distances(self.gradients(features_CMD[held], weight_CD, bias_C, held), gradients_NCE)
+        distances = self.distances(
+            self.gradients(features_CMD[held], weight_CD, bias_C, held), gradients_NCE
+        )
         deployed = with_head(shared, head)
-        new_state = {name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()}
-        numbers = {self.loss_name: distances.mean().item(), **self.compared(server, features_CMD, distances, held)}
+        new_state = {
+            name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()
+        }
+        numbers = {
+            self.loss_name: distances.mean().item(),
+            **self.compared(server, features_CMD, distances, held),
+        }
         return Deployment({self.name: deployed}, new_state, numbers)
 
     def match(
-        self, features_CMD: Tensor, weight_CD: Tensor, bias_C: Tensor, gradients_NCE: Tensor, held: Tensor
+        self,
+        features_CMD: Tensor,
+        weight_CD: Tensor,
+        bias_C: Tensor,
+        gradients_NCE: Tensor,
+        held: Tensor,
     ) -> Tensor:
         """Return the features after I steps down the distance, all classes at once; the others' features stay.
 
@@ -81,7 +107,9 @@ class FederatedFeatures(ServerMethod):
         """
         moving_NMD, wanted_NCE = features_CMD[held].requires_grad_(True), gradients_NCE
         for _ in range(self.feature_steps):
-            distances_NR = self.distances(self.gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCE)
+            distances_NR = self.distances(
+                self.gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCE
+            )
             (slope,) = torch.autograd.grad(self.total(distances_NR), moving_NMD)  # Eq. (6)
             with torch.no_grad():
                 moving_NMD -= self.feature_learning_rate * slope
@@ -89,7 +117,9 @@ class FederatedFeatures(ServerMethod):
         result_CMD[held] = moving_NMD.detach()
         return result_CMD
 
-    def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
+    def gradients(
+        self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None
+    ) -> Tensor:
         """Return (n, C, D + bias columns): what clients with these features would send."""
         return feature_gradients(features_NMD, weight_CD, bias_C, held)
 
@@ -116,7 +146,9 @@ class FederatedFeatures(ServerMethod):
         """How often the head's training sees each feature."""
         raise NotImplementedError
 
-    def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
+    def retrain(
+        self, head: State, features_CMD: Tensor, draws: torch.Generator
+    ) -> dict[str, Tensor]:
         """Return the head trained by cross-entropy on all features (Eq. 7)."""
         raise NotImplementedError
 
@@ -153,7 +185,9 @@ class CReFF(FederatedFeatures):
 
     def agree(self) -> None:
         rule = "has no effect with creff.features-per-class = 0"
-        self.require(not self.compare_features or self.features_per_class > 0, "compare_features", rule)
+        self.require(
+            not self.compare_features or self.features_per_class > 0, "compare_features", rule
+        )
 
     @property
     def needs_holdout(self) -> bool:
@@ -168,10 +202,14 @@ class CReFF(FederatedFeatures):
     ) -> dict[str, Sequence[float]]:
         if not self.compare_features:
             return {}
-        loss_C = distances_NR.new_full((len(features_CMD),), math.nan).index_copy(0, held, distances_NR.mean(1))
+        loss_C = distances_NR.new_full((len(features_CMD),), math.nan).index_copy(
+            0, held, distances_NR.mean(1)
+        )
         return {
             "matching-loss-by-class": loss_C.tolist(),
-            "feature-dissimilarity-by-class": dissimilarity(server, self.name, features_CMD).tolist(),
+            "feature-dissimilarity-by-class": dissimilarity(
+                server, self.name, features_CMD
+            ).tolist(),
         }
 
     def total(self, distances_NR: Tensor) -> Tensor:
@@ -180,7 +218,9 @@ class CReFF(FederatedFeatures):
     def new_head(self, shared: State, draws: torch.Generator) -> State:
         return head_of(shared) if self.head_start == "average" else super().new_head(shared, draws)
 
-    def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
+    def retrain(
+        self, head: State, features_CMD: Tensor, draws: torch.Generator
+    ) -> dict[str, Tensor]:
         """Return the head after J full-batch steps of cross-entropy on all features (Eq. 7)."""
         return train_head(head, *labeled(features_CMD), self.head_steps, self.head_learning_rate)
 
@@ -216,7 +256,10 @@ def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, T
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
     """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
     held = torch.unique(torch.cat([upload["classes"].cpu() for upload in uploads]))
-    total_nCD, holders_n = torch.zeros(len(held), *like_CD.shape, dtype=torch.float64), torch.zeros(len(held))
+    total_nCD, holders_n = (
+        torch.zeros(len(held), *like_CD.shape, dtype=torch.float64),
+        torch.zeros(len(held)),
+    )
     for upload in uploads:
         rows = torch.searchsorted(held, upload["classes"].cpu())
         total_nCD[rows] += upload["gradients"].cpu()
@@ -225,15 +268,21 @@ def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, T
     return mean_nCD.to(like_CD), held.to(like_CD.device)
 
 
-def feature_gradients(features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
+def feature_gradients(
+    features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None
+) -> Tensor:
     """Return (n, C, D): of the classes `held`, the mean over m features of (softmax(W s + b) - e_c) s^T."""
     one_hot_NC = torch.eye(len(weight_CD), device=weight_CD.device)
     one_hot_NC = one_hot_NC if held is None else one_hot_NC[held]
-    errors_NMC = torch.softmax(features_NMD @ weight_CD.T + bias_C, dim=2) - one_hot_NC.unsqueeze(1)  # p - e_c
+    errors_NMC = torch.softmax(features_NMD @ weight_CD.T + bias_C, dim=2) - one_hot_NC.unsqueeze(
+        1
+    )  # p - e_c
     return errors_NMC.transpose(1, 2) @ features_NMD / features_NMD.shape[1]  # Eq. (5)
 
 
 def row_distances(left: Tensor, right: Tensor) -> Tensor:
     """Return 1 - cosine over the last dimension; a row whose right side is zero has no direction and counts as 0."""
-    distances: Tensor = (1 - F.cosine_similarity(left, right, dim=-1, eps=1e-8)) * (right.norm(dim=-1) > 0)
+    distances: Tensor = (1 - F.cosine_similarity(left, right, dim=-1, eps=1e-8)) * (
+        right.norm(dim=-1) > 0
+    )
     return distances

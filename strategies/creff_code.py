@@ -42,10 +42,14 @@ class CReFFCode(FederatedFeatures):
     def head_passes(self) -> int:
         return self.head_epochs
 
-    def gradients(self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None) -> Tensor:
+    def gradients(
+        self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None
+    ) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""
         weight_CE = with_bias(weight_CD, bias_C)
-        return feature_gradients(with_constant(features_NMD), weight_CE, torch.zeros_like(bias_C), held)
+        return feature_gradients(
+            with_constant(features_NMD), weight_CE, torch.zeros_like(bias_C), held
+        )
 
     def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
         """Return (n, C + 1): of each row of the weight's gradient and of the bias's, which is one row."""
@@ -53,14 +57,23 @@ class CReFFCode(FederatedFeatures):
         bias_N = guarded_distances(gradients[..., -1], wanted[..., -1])
         return torch.cat([rows_NC, bias_N[:, None]], dim=1)
 
-    def retrain(self, head: State, features_CMD: Tensor, draws: torch.Generator) -> dict[str, Tensor]:
+    def retrain(
+        self, head: State, features_CMD: Tensor, draws: torch.Generator
+    ) -> dict[str, Tensor]:
         """Return the head after its epochs of mini-batches on all features (Eq. 7)."""
         return train_head_in_batches(
-            head, *labeled(features_CMD), self.head_epochs, self.head_batch_size, self.head_learning_rate, draws
+            head,
+            *labeled(features_CMD),
+            self.head_epochs,
+            self.head_batch_size,
+            self.head_learning_rate,
+            draws,
         )
 
 
 def guarded_distances(left: Tensor, right: Tensor) -> Tensor:
     """Return 1 - <a, b> / (‖a‖ ‖b‖ + 1e-6) over the last dimension: 1 where either is zero, towards 1 for tiny ones."""
-    distances: Tensor = 1 - (left * right).sum(-1) / (left.norm(dim=-1) * right.norm(dim=-1) + GUARD)
+    distances: Tensor = 1 - (left * right).sum(-1) / (
+        left.norm(dim=-1) * right.norm(dim=-1) + GUARD
+    )
     return distances

@@ -30,7 +30,9 @@ class SiteNodes:
 
     def __init__(self, agreement: Agreement) -> None:
         self.names = agreement.names
-        self.clients = {as_flower_has_it(site.key): number for number, site in enumerate(agreement.sites)}
+        self.clients = {
+            as_flower_has_it(site.key): number for number, site in enumerate(agreement.sites)
+        }
         self.absent: Mapping[int, str] = {}
         """Why a site is not asked."""
 
@@ -42,9 +44,13 @@ class SiteNodes:
                 break
             time.sleep(INTERVAL)
         for client in sorted(missing):
-            log.warning("site %s is not connected after %g s", self.names[client], settings.node_wait)
+            log.warning(
+                "site %s is not connected after %g s", self.names[client], settings.node_wait
+            )
         away = (self.absent.keys() | missing) - nodes.keys()
-        self.absent = {client: f"site {self.names[client]} is not connected" for client in sorted(away)}
+        self.absent = {
+            client: f"site {self.names[client]} is not connected" for client in sorted(away)
+        }
         return {nodes[client]: [client] for client in clients if client in nodes}
 
     def connected(self, grid: Grid) -> dict[int, int]:

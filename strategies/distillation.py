@@ -32,7 +32,9 @@ class Adam:
         """Move every parameter."""
         self.steps += 1
         first_scale, second_scale = 1 - 0.9**self.steps, 1 - 0.999**self.steps
-        for weight, gradient, m, v in zip(self.parameters, gradients, self.first, self.second, strict=True):
+        for weight, gradient, m, v in zip(
+            self.parameters, gradients, self.first, self.second, strict=True
+        ):
             m.lerp_(gradient, 0.1)
             v.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
             weight.addcdiv_(m, (v / second_scale).sqrt_().add_(1e-8), value=-rate / first_scale)

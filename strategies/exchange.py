@@ -102,8 +102,15 @@ class Request:
         """Return the message to a node that plays these clients."""
         memory = [self.memory_rounds.get(client, 0) for client in clients]
         known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
-        task = ConfigRecord({**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory})
-        task.update({f"{kind}-digests": [codes.get(client, "") for client in clients] for kind, codes in known.items()})
+        task = ConfigRecord(
+            {**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory}
+        )
+        task.update(
+            {
+                f"{kind}-digests": [codes.get(client, "") for client in clients]
+                for kind, codes in known.items()
+            }
+        )
         content = RecordDict({**self.records, "task": task})
         return Message(content, dst_node_id=node, message_type=self.kind)
 
@@ -120,7 +127,9 @@ class Direct(Grid):
     """A grid that plays clients itself: no message is made."""
 
     @abstractmethod
-    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Outcome]:
+    def outcomes(
+        self, request: Request, clients: Sequence[int], timeout: float
+    ) -> Iterator[Outcome]:
         """Yield what clients answer, in any order, for `timeout` seconds; states are on the CPU and contiguous.
 
         Raises Lost when nobody is left to play the others.
@@ -144,7 +153,11 @@ class Exchange:
     @property
     def unanswered(self) -> list[int]:
         """Clients that neither answered nor reported an error."""
-        return [client for client in self.asked if client not in self.answers and client not in self.failures]
+        return [
+            client
+            for client in self.asked
+            if client not in self.answers and client not in self.failures
+        ]
 
     def take(self, outcomes: Iterable[Outcome]) -> None:
         """Take what clients answer to a grid that is direct; its own code has made it."""
@@ -205,7 +218,9 @@ class Exchange:
 
     def uploads(self, name: str) -> dict[int, State]:
         """Return the upload `name` of everybody who answered, sorted by client."""
-        return {client: self.answers[client].named("upload")[name] for client in sorted(self.answers)}
+        return {
+            client: self.answers[client].named("upload")[name] for client in sorted(self.answers)
+        }
 
     def close(self, absent: Mapping[int, str] | None = None) -> None:
         """Count those who did not answer as failures; `absent` says why some were not asked."""
@@ -214,7 +229,9 @@ class Exchange:
 
     def enough(self, share: float) -> bool:
         """Return whether `share` of those asked sent a good reply, at least one."""
-        return len(self.answers) >= max(1, share * len(self.asked) - 1e-9)  # 0.55 * 20 is a little more than 11
+        return len(self.answers) >= max(
+            1, share * len(self.asked) - 1e-9
+        )  # 0.55 * 20 is a little more than 11
 
     def check_enough(self, share: float, what: str) -> None:
         """Log who is left out. Raises TooFewReplies when fewer than `share` of those asked sent a good reply."""
@@ -223,7 +240,8 @@ class Exchange:
             log.warning("%s: client %d left out: %s", what, client, reason)
         if not self.enough(share):
             reasons = "; ".join(
-                f"client {client}: {reason[:200]}" for client, reason in list(self.failures.items())[:5]
+                f"client {client}: {reason[:200]}"
+                for client, reason in list(self.failures.items())[:5]
             )
             raise TooFewReplies(
                 f"{what}: {len(self.answers)} good replies of {len(self.asked)}, min-replies = {share:g}; {reasons}"
@@ -260,7 +278,11 @@ class Directory(Protocol):
 
 
 def converse(
-    grid: Grid, clients: Sequence[int], request: Request, settings: ExchangeSettings, directory: Directory
+    grid: Grid,
+    clients: Sequence[int],
+    request: Request,
+    settings: ExchangeSettings,
+    directory: Directory,
 ) -> Exchange:
     """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
     exchange = Exchange(clients, request.largest)
@@ -269,9 +291,13 @@ def converse(
         before = len(exchange.unanswered)
         if isinstance(grid, Direct):
             wait_for_nodes(grid, settings)
-            exchange.take(grid.outcomes(request, request.longest_first(exchange.unanswered), settings.timeout))
+            exchange.take(
+                grid.outcomes(request, request.longest_first(exchange.unanswered), settings.timeout)
+            )
         else:
             dealt = directory.deal(grid, exchange.unanswered, settings)
-            exchange.receive(replies(grid, request.messages(dealt), settings.timeout, exchange.stray), dealt)
+            exchange.receive(
+                replies(grid, request.messages(dealt), settings.timeout, exchange.stray), dealt
+            )
     exchange.close(directory.absent)
     return exchange

@@ -22,8 +22,13 @@ class FedAvg(ServerMethod):
     weights_over: Annotated[str, OneOf("participants", "all")] = "participants"
     """participants: weights sum to 1. all: weights are shares of all clients' samples."""
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
-        shared, examples = [update.shared for update in updates], [update.examples for update in updates]
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
+        shared, examples = (
+            [update.shared for update in updates],
+            [update.examples for update in updates],
+        )
         if self.weights_over == "participants" or sum(examples) == server.examples:
             return weighted_mean(shared, examples), state
         self.require(server.examples > 0, "weights_over", "needs to know all clients' samples")

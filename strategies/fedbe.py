@@ -61,13 +61,17 @@ class FedBE(ServerMethod):
         rule = f"has no effect with fedbe.distribution = {self.distribution}"
         self.require(self.is_default(other), other, rule)
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         if not self.steps:
             return Work()
         teachers = 1 + updates + self.models
         return Work(self.steps * min(self.batch_size, holdout) + teachers * holdout / 3)
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         samples = server.own_samples(self.name)
         mean, _ = FedAvg().combine(server, {}, updates)
         if not self.steps:
@@ -75,7 +79,9 @@ class FedBE(ServerMethod):
         model = server.model.to(server.device)
         clients = [update.shared for update in updates]
         teachers = [mean, *clients, *self.drawn(server, mean, clients)]
-        teacher_NC = sharpened(mean_probabilities([logits_of(model, t, samples) for t in teachers]), self.temperature)
+        teacher_NC = sharpened(
+            mean_probabilities([logits_of(model, t, samples) for t in teachers]), self.temperature
+        )
         model.load_state_dict(mean)
         optimizer = SGD(model.trained.values(), self.learning_rate, 0.9, 0.0)
         averaged: list[State] = []
@@ -86,42 +92,70 @@ class FedBE(ServerMethod):
             if past > 0 and past % self.average_every == 0:
                 averaged.append(copy(dict(model.named_parameters())))
 
-        distill(model, samples, teacher_NC, self.batch_size, self.steps, server.generator(self.name), step)
+        distill(
+            model,
+            samples,
+            teacher_NC,
+            self.batch_size,
+            self.steps,
+            server.generator(self.name),
+            step,
+        )
         student = on_cpu(model)
         if averaged:
-            student |= {name: t.cpu() for name, t in weighted_mean(averaged, [1.0] * len(averaged)).items()}
+            student |= {
+                name: t.cpu() for name, t in weighted_mean(averaged, [1.0] * len(averaged)).items()
+            }
         return student, state
 
     def drawn(self, server: Server, mean: State, clients: Sequence[State]) -> list[State]:
         """Return M models; their buffers are the mean's, as noise could make a variance negative."""
         if self.distribution == "dirichlet":
-            draws = np.random.default_rng(seed_of(server.seed, "server", server.round, f"{self.name} dirichlet"))
+            draws = np.random.default_rng(
+                seed_of(server.seed, "server", server.round, f"{self.name} dirichlet")
+            )
             weights_MK = draws.dirichlet([self.concentration] * len(clients), self.models).tolist()
             models = [weighted_sum(clients, weights_K) for weights_K in weights_MK]
         else:
             generator = server.generator(f"{self.name} gaussian")
-            models = [gaussian(server.start, clients, self.variance_scale, generator) for _ in range(self.models)]
-        return [{**mean, **{n: t for n, t in model.items() if n in server.parameters}} for model in models]
+            models = [
+                gaussian(server.start, clients, self.variance_scale, generator)
+                for _ in range(self.models)
+            ]
+        return [
+            {**mean, **{n: t for n, t in model.items() if n in server.parameters}}
+            for model in models
+        ]
 
 
-def gaussian(start: State, clients: Sequence[State], scale: float, generator: torch.Generator) -> dict[str, Tensor]:
+def gaussian(
+    start: State, clients: Sequence[State], scale: float, generator: torch.Generator
+) -> dict[str, Tensor]:
     """Return one model drawn around the clients' steps, over the floating-point tensors."""
     result = {}
     for name, origin in start.items():
         if not origin.is_floating_point():
             continue
-        steps_KP = torch.stack([client[name].double().flatten() - origin.double().flatten() for client in clients])
+        steps_KP = torch.stack(
+            [client[name].double().flatten() - origin.double().flatten() for client in clients]
+        )
         norms_K1 = steps_KP.norm(dim=1, keepdim=True)
         units_KP = steps_KP / norms_K1.clamp(min=1e-12)
         noise_P = torch.randn(steps_KP.shape[1], generator=generator, dtype=torch.float64)
         direction_P = units_KP.mean(0) + scale * units_KP.std(0, correction=0) * noise_P
-        result[name] = origin + (norms_K1.mean() * direction_P).reshape(origin.shape).to(origin.dtype)
+        result[name] = origin + (norms_K1.mean() * direction_P).reshape(origin.shape).to(
+            origin.dtype
+        )
     return result
 
 
 def mean_probabilities(logits_KNC: Sequence[Tensor]) -> Tensor:
     """Return (N, C): the mean of the teachers' softmax."""
-    return torch.stack([torch.softmax(logits_NC.double(), dim=1) for logits_NC in logits_KNC]).mean(0).to(logits_KNC[0])
+    return (
+        torch.stack([torch.softmax(logits_NC.double(), dim=1) for logits_NC in logits_KNC])
+        .mean(0)
+        .to(logits_KNC[0])
+    )
 
 
 def sharpened(probabilities_NC: Tensor, temperature: float) -> Tensor:

@@ -39,12 +39,16 @@ class FedDF(ServerMethod):
     gradient_norm: Annotated[float, Gt(0)] = 5.0
     """Gradients with a larger norm are shrunk to it."""
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         if not self.steps:
             return Work()
         return Work(self.steps * min(self.batch_size, holdout) + updates * holdout / 3)
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         samples = server.own_samples(self.name)
         mean, _ = FedAvg().combine(server, {}, updates)
         if not self.steps:
@@ -55,12 +59,24 @@ class FedDF(ServerMethod):
         optimizer = Adam(list(model.trained.values()))
 
         def step(number: int, gradients: list[Tensor]) -> None:
-            optimizer.step(clip(gradients, self.gradient_norm), cosine(self.learning_rate, number, self.steps))
+            optimizer.step(
+                clip(gradients, self.gradient_norm), cosine(self.learning_rate, number, self.steps)
+            )
 
-        distill(model, samples, teacher_NC, self.batch_size, self.steps, server.generator(self.name), step)
+        distill(
+            model,
+            samples,
+            teacher_NC,
+            self.batch_size,
+            self.steps,
+            server.generator(self.name),
+            step,
+        )
         return on_cpu(model), state
 
 
 def mean_logits(logits_KNC: Sequence[Tensor]) -> Tensor:
     """Return (N, C) probabilities: the softmax of the teachers' mean logits."""
-    return torch.softmax(torch.stack([logits_NC.double() for logits_NC in logits_KNC]).mean(0), dim=1).to(logits_KNC[0])
+    return torch.softmax(
+        torch.stack([logits_NC.double() for logits_NC in logits_KNC]).mean(0), dim=1
+    ).to(logits_KNC[0])

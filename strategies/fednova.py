@@ -22,14 +22,22 @@ class FedNova(ServerMethod):
 
     name: ClassVar[str] = "fednova"
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         total = sum(update.examples for update in updates)
         p = [update.examples / total for update in updates]
         norms = [update.metrics["coefficient-sum"] for update in updates]
         lengths = [update.metrics["steps"] for update in updates] if server.pull else norms
-        effective = math.fsum(p_i * length for p_i, length in zip(p, lengths, strict=True))  # tau_eff
+        effective = math.fsum(
+            p_i * length for p_i, length in zip(p, lengths, strict=True)
+        )  # tau_eff
         scales = [effective * p_i / norm for p_i, norm in zip(p, norms, strict=True)]
         shared = [update.shared for update in updates]
-        parameters = [{name: s[name] for name in sorted(server.parameters)} for s in (server.start, *shared)]
-        moved = weighted_sum(parameters, [1 - math.fsum(scales), *scales])  # w - tau_eff sum p_i (w - w_i) / ||a_i||_1
+        parameters = [
+            {name: s[name] for name in sorted(server.parameters)} for s in (server.start, *shared)
+        ]
+        moved = weighted_sum(
+            parameters, [1 - math.fsum(scales), *scales]
+        )  # w - tau_eff sum p_i (w - w_i) / ||a_i||_1
         return {**weighted_mean(shared, p), **moved}, state

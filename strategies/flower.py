@@ -64,7 +64,9 @@ class Strategy(Rounds, FlowerStrategy):
         self.dealt = self.directory.deal(grid, clients, self.exchange_settings)
         return self.training_request().messages(self.dealt)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
         """Return the new shared weights. Raises TooFewReplies when too few of the replies are good."""
         exchange = Exchange(self.sample(server_round), self.largest)
         exchange.receive(replies, self.dealt)
@@ -83,5 +85,7 @@ class Strategy(Rounds, FlowerStrategy):
 
     def summary(self) -> None:
         """Log what the strategy is made of."""
-        parts = ", ".join([*(part.name for part in self.parts), *(variant.name for variant in self.variants)])
+        parts = ", ".join(
+            [*(part.name for part in self.parts), *(variant.name for variant in self.variants)]
+        )
         log.info("%d clients, participation %g: %s", self.clients, self.participation, parts)

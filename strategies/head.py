@@ -25,7 +25,10 @@ def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:
 
 def with_head(shared: State, head: State) -> dict[str, Tensor]:
     """Return the shared weights with another head, on their device; every other tensor is the same object."""
-    replaced = {f"head.{name}": head[name].to(shared[f"head.{name}"], copy=True) for name in ("weight", "bias")}
+    replaced = {
+        f"head.{name}": head[name].to(shared[f"head.{name}"], copy=True)
+        for name in ("weight", "bias")
+    }
     return {**shared, **replaced}
 
 
@@ -46,13 +49,19 @@ def train_head_in_batches(
     draws: torch.Generator,
 ) -> dict[str, Tensor]:
     """Return the head after epochs of mini-batches, shuffled anew in each; the last one is what is left."""
-    orders = (torch.randperm(len(labels_N), generator=draws).to(labels_N.device) for _ in range(epochs))
+    orders = (
+        torch.randperm(len(labels_N), generator=draws).to(labels_N.device) for _ in range(epochs)
+    )
     batches = (batch for order in orders for batch in torch.split(order, batch_size))
     return descend(head, features_ND, labels_N, batches, learning_rate)
 
 
 def descend(
-    head: State, features_ND: Tensor, labels_N: Tensor, batches: Iterable[Tensor | slice], learning_rate: float
+    head: State,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    batches: Iterable[Tensor | slice],
+    learning_rate: float,
 ) -> dict[str, Tensor]:
     """Return the head after a step down each batch's mean cross-entropy; a batch is the indices of its samples.
 
@@ -62,7 +71,9 @@ def descend(
     one_hot_NC = torch.eye(len(bias_C), device=features_ND.device)[labels_N]
     for batch in batches:
         features_BD = features_ND[batch]
-        errors_BC = (torch.softmax(features_BD @ weight_CD.T + bias_C, dim=1) - one_hot_NC[batch]) / len(features_BD)
+        errors_BC = (
+            torch.softmax(features_BD @ weight_CD.T + bias_C, dim=1) - one_hot_NC[batch]
+        ) / len(features_BD)
         weight_CD -= learning_rate * errors_BC.T @ features_BD
         bias_C -= learning_rate * errors_BC.sum(0)
     return {"weight": weight_CD, "bias": bias_C}

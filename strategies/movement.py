@@ -37,7 +37,9 @@ class Movement:
 def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
     """Return every update's movement, in the order of the updates."""
     clients = len(updates)
-    parts = partial(steps, server.start, [update.shared for update in updates], sorted(server.parameters))
+    parts = partial(
+        steps, server.start, [update.shared for update in updates], sorted(server.parameters)
+    )
     if clients * sum(server.start[name].numel() for name in server.parameters) <= KEPT:
         parts = partial(iter, list(parts()))
     squares_K, towards_K, length = torch.zeros(clients).double(), torch.zeros(clients).double(), 0.0
@@ -54,8 +56,12 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
     cosines_K = (along_K - 1) / (length - 2 * along_K + 1).clamp(min=0).sqrt()
     moved = [bool(scale) and int((scales_K > 0).sum()) > 1 for scale in scales_K]
     return [
-        Movement(update.client, norm, max(-1.0, min(1.0, cosine)) if known else math.nan, update.examples)
-        for update, norm, cosine, known in zip(updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True)
+        Movement(
+            update.client, norm, max(-1.0, min(1.0, cosine)) if known else math.nan, update.examples
+        )
+        for update, norm, cosine, known in zip(
+            updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True
+        )
     ]
 
 
@@ -97,5 +103,9 @@ def noteworthy(movements: Sequence[Movement]) -> Sequence[Movement]:
     if len(movements) <= MOST:
         return movements
     by_norm = sorted(movements, key=lambda movement: -movement.norm)
-    by_cosine = sorted(by_norm[MOST // 2 :], key=lambda movement: (math.isnan(movement.cosine), movement.cosine))
-    return sorted((*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda movement: movement.client)
+    by_cosine = sorted(
+        by_norm[MOST // 2 :], key=lambda movement: (math.isnan(movement.cosine), movement.cosine)
+    )
+    return sorted(
+        (*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda movement: movement.client
+    )

@@ -24,7 +24,9 @@ class NormClipping(ServerMethod):
     bound: Annotated[float, Ge(0)] = 0.0
     """c, the largest norm of an update; 0 is the median of the round's norms."""
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         clipped = [dict(update.shared) for update in updates]
         buffers = frozenset(updates[0].shared) - server.parameters
         for names, bound in ((server.parameters, self.bound), (buffers, 0.0)):
@@ -33,7 +35,10 @@ class NormClipping(ServerMethod):
             limit = bound or statistics.median(norms)
             for shared, move, length in zip(clipped, moves, norms, strict=True):
                 if length > limit:
-                    shared |= {name: server.start[name] + step * (limit / length) for name, step in move.items()}
+                    shared |= {
+                        name: server.start[name] + step * (limit / length)
+                        for name, step in move.items()
+                    }
         return weighted_mean(clipped, [update.examples for update in updates]), state
 
 

@@ -37,7 +37,10 @@ class Outcome:
 
     def not_finite(self) -> str:
         """Return which of it holds a NaN or an infinity; empty when all is finite."""
-        for kind, states in (("model", {AVERAGE: self.shared, **self.deployed}), ("state", self.states)):
+        for kind, states in (
+            ("model", {AVERAGE: self.shared, **self.deployed}),
+            ("state", self.states),
+        ):
             for name, state in states.items():
                 if tensor := not_finite(state):
                     return f"{kind} {name}: {tensor}"

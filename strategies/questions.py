@@ -30,7 +30,9 @@ def ask_question(
 
 def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
     """Ask every site whether it can do its part and lets leave what the run asks for; reasons say why one does not."""
-    return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}}))
+    return rounds.ask(
+        grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}})
+    )
 
 
 def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
@@ -38,7 +40,11 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
 
     The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
     """
-    asking = [variant for variant in rounds.variants if variant.question and variant.name not in rounds.states]
+    asking = [
+        variant
+        for variant in rounds.variants
+        if variant.question and variant.name not in rounds.states
+    ]
     for variant in asking:
         assert variant.question is not None
         exchange = ask_question(rounds, grid, variant.question, variant.name)
@@ -57,7 +63,9 @@ def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
     All that the server learns from their answers is this sum, so one of masked integers can take its place.
     """
     first = next(iter(answers.values()))
-    return {name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first}
+    return {
+        name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first
+    }
 
 
 def ask_finally(rounds: Rounds, grid: Grid) -> None:
@@ -78,7 +86,9 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 continue
             if reason := asked[part.final_question].breach(answer, classes, known.get(client)):
                 exchange.refuse(client, reason)
-        exchange.check_enough(rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}")
+        exchange.check_enough(
+            rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"
+        )
         answers, began = exchange.uploads(part.final_question), time.perf_counter()
         state, last = rounds.states[part.name], rounds.last
         outcome = Outcome(rounds.shared, {}, {}, {})
@@ -87,12 +97,18 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
             raise Diverged(rounds.round, f"{unfit} is not finite")
         rounds.states |= outcome.states
         rounds.deployed |= outcome.deployed
-        reasons = {client: f"{part.final_question}: {reason}" for client, reason in exchange.failures.items()}
+        reasons = {
+            client: f"{part.final_question}: {reason}"
+            for client, reason in exchange.failures.items()
+        }
         rounds.last = replace(
             last,
             failures=dict(sorted({**reasons, **last.failures}.items())),
             bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
             bytes_up=last.bytes_up + sum(map(size, answers.values())),
-            seconds={**last.seconds, "server": last.seconds["server"] + time.perf_counter() - began},
+            seconds={
+                **last.seconds,
+                "server": last.seconds["server"] + time.perf_counter() - began,
+            },
             metrics={**last.metrics, **outcome.metrics},
         )

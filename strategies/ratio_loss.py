@@ -42,7 +42,9 @@ class RatioLoss(ServerMethod):
     beta: Annotated[float, Ge(0)] = 0.1
     """What a ratio counts for."""
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         classes = model.head.out_features
         return Work(classes * training.steps(max(1, holdout // classes)) * training.batch_size)
 
@@ -57,8 +59,12 @@ class RatioLoss(ServerMethod):
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
         return {"class-weights": state}
 
-    def monitor(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, Numbers]:
-        weights_C = self.alpha + self.beta * ratios(self.displacements(server, server.own_samples(self.name)))
+    def monitor(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, Numbers]:
+        weights_C = self.alpha + self.beta * ratios(
+            self.displacements(server, server.own_samples(self.name))
+        )
         return {"weights": weights_C.float()}, {"class-weights": weights_C.tolist()}
 
     def displacements(self, server: Server, samples: Samples) -> Tensor:
@@ -75,7 +81,10 @@ class RatioLoss(ServerMethod):
                 round=server.round,
                 seed=seed_of(server.seed, "server", server.round, self.name, label),
             )
-            moved.append(train_round(copy, [], server.training).shared["head.weight"].cpu().double() - start_CD)
+            moved.append(
+                train_round(copy, [], server.training).shared["head.weight"].cpu().double()
+                - start_CD
+            )
         return torch.stack(moved)
 
 
@@ -94,6 +103,10 @@ def dominated(displacements_CCD: Tensor) -> Tensor:
 def ratios(displacements_CCD: Tensor) -> Tensor:
     """Return (C,) Ra_p in [0, 5000]; scaling all displacements changes nothing."""
     chosen_CCD = dominated(displacements_CCD)
-    others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / (len(displacements_CCD) - 1)  # mean over q != p
-    alone_C, other_C = ((moved_CCD * chosen_CCD).sum((1, 2)).abs() for moved_CCD in (displacements_CCD, others_CCD))
+    others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / (
+        len(displacements_CCD) - 1
+    )  # mean over q != p
+    alone_C, other_C = (
+        (moved_CCD * chosen_CCD).sum((1, 2)).abs() for moved_CCD in (displacements_CCD, others_CCD)
+    )
     return torch.where(other_C > 0, alone_C / other_C, NO_OTHER).clamp(max=LARGEST)

@@ -20,11 +20,22 @@ def read(parts: Mapping[str, object], largest: int | None) -> Answer:
     for name, record in parts.items():
         if name == "metrics":
             numbers = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
-        elif name == "worker" and isinstance(record, ConfigRecord):  # only what a record of the round can hold
-            kept = {key: value for key, value in record.items() if key in ("process", "device", "visible-gpus")}
+        elif name == "worker" and isinstance(
+            record, ConfigRecord
+        ):  # only what a record of the round can hold
+            kept = {
+                key: value
+                for key, value in record.items()
+                if key in ("process", "device", "visible-gpus")
+            }
             if any(isinstance(value, int) and abs(value) >= 2**63 for value in kept.values()):
-                raise ValueError("worker: has a number of more than 63 bits")  # Python does not print the longest
-            words = {key: value if isinstance(value, int) else printable(value) for key, value in kept.items()}
+                raise ValueError(
+                    "worker: has a number of more than 63 bits"
+                )  # Python does not print the longest
+            words = {
+                key: value if isinstance(value, int) else printable(value)
+                for key, value in kept.items()
+            }
         elif name == "digests" and isinstance(record, ConfigRecord):
             digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
         else:

@@ -36,22 +36,32 @@ class RealBlocks(ServerMethod):
     learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of plain gradient descent."""
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         return Work(len(blocks(model)) * self.steps * min(self.batch_size, holdout))
 
-    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> Deployment:
         samples, model = server.own_samples(self.name), server.model.to(server.device)
         models = {}
         for number, parameters in enumerate(blocks(model), start=1):
             model.load_state_dict(shared)
             model.eval()
             optimizer = SGD(parameters, self.learning_rate, momentum=0.0, weight_decay=0.0)
-            for indices in batches(len(samples), self.batch_size, self.steps, server.generator(self.name)):
+            for indices in batches(
+                len(samples), self.batch_size, self.steps, server.generator(self.name)
+            ):
                 indices_B = indices.to(samples.labels_N.device)
                 loss = F.cross_entropy(model(samples.batch(indices_B)), samples.labels_N[indices_B])
                 optimizer.step(torch.autograd.grad(loss, parameters))
             ids, trained = set(map(id, parameters)), on_cpu(model)
-            moved = {name: trained[name] for name, parameter in model.named_parameters() if id(parameter) in ids}
+            moved = {
+                name: trained[name]
+                for name, parameter in model.named_parameters()
+                if id(parameter) in ids
+            }
             models[f"{self.name}-{number}"] = {**shared, **moved}
         return Deployment(models, state)
 

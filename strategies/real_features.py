@@ -30,12 +30,18 @@ class RealFeatures(ServerMethod):
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         return Work(samples=holdout / 3, features=self.head_steps * holdout)
 
-    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> Deployment:
         samples = server.own_samples(self.name)
         features_ND = features_of(server.model.to(server.device), shared, samples)
         head = head_of(shared, server.device)
-        head = train_head(head, features_ND, samples.labels_N, self.head_steps, self.head_learning_rate)
+        head = train_head(
+            head, features_ND, samples.labels_N, self.head_steps, self.head_learning_rate
+        )
         return Deployment({self.name: with_head(shared, head)}, state)

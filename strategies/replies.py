@@ -52,7 +52,10 @@ class Folding:
 
 
 def replies(
-    grid: Grid, messages: Sequence[Message], timeout: float | None, stray: Callable[[str], None] = log.warning
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float | None,
+    stray: Callable[[str], None] = log.warning,
 ) -> Iterator[Message]:
     """Send the messages; yield the first reply to each, if it is of the node that was asked, for `timeout` seconds.
 
@@ -65,7 +68,9 @@ def replies(
         looked, arrived = time.monotonic(), list(grid.pull_messages(list(waiting)))
         for reply in arrived:
             number, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
-            if waiting.get(number) == node or (number in waiting and reply.has_error() and node == SUPERLINK):
+            if waiting.get(number) == node or (
+                number in waiting and reply.has_error() and node == SUPERLINK
+            ):
                 del waiting[number]
                 yield reply
             else:

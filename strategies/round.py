@@ -36,5 +36,7 @@ class Round:
 
 def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
     """Return the distinct processes behind the answers."""
-    distinct = {str(sorted(a.worker.items())): a.worker for a in exchange.answers.values() if a.worker}
+    distinct = {
+        str(sorted(a.worker.items())): a.worker for a in exchange.answers.values() if a.worker
+    }
     return [distinct[key] for key in sorted(distinct)]

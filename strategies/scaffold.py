@@ -24,17 +24,28 @@ class Scaffold(ServerMethod):
 
     def initial_state(self, server: Server) -> State:
         """Return c = 0 for every shared parameter."""
-        return {name: torch.zeros_like(server.start[name], dtype=torch.float64) for name in sorted(server.parameters)}
+        return {
+            name: torch.zeros_like(server.start[name], dtype=torch.float64)
+            for name in sorted(server.parameters)
+        }
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
-        return {self.consumes: {name: control.to(server.start[name].dtype) for name, control in state.items()}}
+        return {
+            self.consumes: {
+                name: control.to(server.start[name].dtype) for name, control in state.items()
+            }
+        }
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept a tensor for every shared parameter, of its shape and dtype."""
-        if reason := differences(upload, expected_of({name: server.start[name] for name in server.parameters})):
+        if reason := differences(
+            upload, expected_of({name: server.start[name] for name in server.parameters})
+        ):
             raise Refused(reason)
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         shared = weighted_mean([update.shared for update in updates], [1.0] * len(updates))
         controls = dict(state)
         for update in updates:

@@ -28,14 +28,23 @@ def evaluate_on_clients(
     model of any client gives numbers.
     """
     models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
-    exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models))
+    exchange = rounds.ask(
+        grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models)
+    )
     scores = scores_of(exchange, rounds.deployed, tested, classes)
     diverged = ("FloatingPointError", NOT_FINITE)
-    if not exchange.answers and any(word in reason for reason in exchange.failures.values() for word in diverged):
+    if not exchange.answers and any(
+        word in reason for reason in exchange.failures.values() for word in diverged
+    ):
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
-    exchange.check_enough(rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}")
+    exchange.check_enough(
+        rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}"
+    )
     local = {
-        name: {client: share(answer.metrics.get(f"{LOCAL}/{name}")) for client, answer in exchange.answers.items()}
+        name: {
+            client: share(answer.metrics.get(f"{LOCAL}/{name}"))
+            for client, answer in exchange.answers.items()
+        }
         for name in rounds.deployed
     }
     return scores, exchange.failures, local
@@ -47,7 +56,10 @@ def share(number: float | None) -> float:
 
 
 def scores_of(
-    exchange: Exchange, deployed: Collection[str], tested: Mapping[str, Mapping[int, Tensor]], classes: int
+    exchange: Exchange,
+    deployed: Collection[str],
+    tested: Mapping[str, Mapping[int, Tensor]],
+    classes: int,
 ) -> ClientScores:
     """Return the good scores; an answer with other ones is refused in `exchange`."""
     kinds = list(tested)

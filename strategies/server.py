@@ -54,7 +54,11 @@ class Server:
     @property
     def examples(self) -> int:
         """Training samples of all clients together; 0 where the server does not know all of them."""
-        return sum(self.examples_by_client.values()) if len(self.examples_by_client) == self.clients else 0
+        return (
+            sum(self.examples_by_client.values())
+            if len(self.examples_by_client) == self.clients
+            else 0
+        )
 
     def own_samples(self, method: str) -> Samples:
         """Return the hold-out on the server's device. Raises SettingError where there is none."""
@@ -69,7 +73,9 @@ class Server:
 
 def needs_holdout(method: str) -> SettingError:
     """Return the error of a method that works on images of the server's own where there are none."""
-    return SettingError("holdout-per-class", 0, f"{method} needs images of the server's own: must be at least 1")
+    return SettingError(
+        "holdout-per-class", 0, f"{method} needs images of the server's own: must be at least 1"
+    )
 
 
 Numbers = Mapping[str, float | Sequence[float]]
@@ -129,7 +135,9 @@ class ServerMethod(Settings):
         """Whether the method works on `Server.holdout`."""
         return False
 
-    def work(self, model: Classifier, holdout: int, updates: int, training: TrainingSettings) -> Work:
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
         """Return the method's own work in a round of so many updates, or in `deploy_finally`.
 
         `holdout` is the number of the server's own samples; of the model the shapes count, not the numbers.
@@ -154,21 +162,29 @@ class ServerMethod(Settings):
         `upload` is what a client sent with an update for `consumes`, or as its answer to `final_question`.
         """
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         """Return the shared weights made from the updates (sorted by client), and the new state."""
         raise TypeError(f"{self.name} does not combine updates")
 
-    def monitor(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, Numbers]:
+    def monitor(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, Numbers]:
         """Return the new state, which the next round's `broadcast` may tell of, and what to record.
 
         A method that monitors leaves the shared weights to the one that combines, and so goes with every one.
         """
         raise TypeError(f"{self.name} does not monitor rounds")
 
-    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> "Deployment":
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> "Deployment":
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
         raise TypeError(f"{self.name} does not deploy a model of its own")
 
-    def deploy_finally(self, server: Server, state: State, shared: State, answers: Mapping[int, State]) -> "Deployment":
+    def deploy_finally(
+        self, server: Server, state: State, shared: State, answers: Mapping[int, State]
+    ) -> "Deployment":
         """Return the same once, after the last round, from the clients' answers (sorted by client)."""
         raise TypeError(f"{self.name} asks no final question")

@@ -31,13 +31,20 @@ class ServerOptimizer:
         """Return the new shared weights and the optimizer's state (its velocity)."""
         if self.learning_rate == 1 and self.momentum == 0:
             return combined, state
-        moved = {name: step for name, step in difference(combined, server.start).items() if name in server.parameters}
+        moved = {
+            name: step
+            for name, step in difference(combined, server.start).items()
+            if name in server.parameters
+        }
         gain = 1 - self.momentum if self.form == "damped" else 1.0
         velocity = {
-            name: self.momentum * state.get(name, torch.zeros_like(step)) + gain * step for name, step in moved.items()
+            name: self.momentum * state.get(name, torch.zeros_like(step)) + gain * step
+            for name, step in moved.items()
         }
         steps = velocity
         if self.form == "nesterov":
             steps = {name: step + self.momentum * velocity[name] for name, step in moved.items()}
-        stepped = {name: server.start[name] + self.learning_rate * step for name, step in steps.items()}
+        stepped = {
+            name: server.start[name] + self.learning_rate * step for name, step in steps.items()
+        }
         return {**combined, **stepped}, velocity

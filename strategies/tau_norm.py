@@ -36,17 +36,27 @@ class TauNorm(ServerMethod):
     """Several exponents from one training instead of tau, as 0,0.5,1: one model each, named tau-norm-0.5."""
 
     def agree(self) -> None:
-        self.require(not self.sweep or self.is_default("tau"), "tau", "has no effect with tau-norm.sweep")
+        self.require(
+            not self.sweep or self.is_default("tau"), "tau", "has no effect with tau-norm.sweep"
+        )
 
     @property
     def exponents(self) -> dict[str, float]:
         """Return every exponent by the name of its model."""
         if not self.sweep:
             return {self.name: self.tau}
-        return {f"{self.name}-{tau!r}".removesuffix(".0"): tau for tau in map(float, self.sweep.split(","))}
+        return {
+            f"{self.name}-{tau!r}".removesuffix(".0"): tau
+            for tau in map(float, self.sweep.split(","))
+        }
 
-    def deploy(self, server: Server, state: State, shared: State, updates: Sequence[Update]) -> Deployment:
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> Deployment:
         weight_CD = shared["head.weight"]
         norms_C1 = weight_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        models = {name: {**shared, "head.weight": weight_CD / norms_C1**tau} for name, tau in self.exponents.items()}
+        models = {
+            name: {**shared, "head.weight": weight_CD / norms_C1**tau}
+            for name, tau in self.exponents.items()
+        }
         return Deployment(models, state)

@@ -26,7 +26,9 @@ class TrimmedMean(ServerMethod):
     share: Annotated[float, Gt(0), Lt(0.5)] = 0.2
     """beta: the share of the clients left out at either end of every coordinate."""
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         clients = len(updates)
         trimmed = min(math.ceil(self.share * clients - 1e-9), (clients - 1) // 2)
         return middle_mean([update.shared for update in updates], trimmed), state

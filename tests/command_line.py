@@ -26,7 +26,10 @@ def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         except SystemExit as ended:
             status = int(ended.code or 0)
         finally:
-            for number, handler in before.items():  # the command keeps its own until its process ends
+            for (
+                number,
+                handler,
+            ) in before.items():  # the command keeps its own until its process ends
                 signal.signal(number, handler)
         captured = capsys.readouterr()
         return status, captured.out, captured.err

@@ -17,7 +17,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # flwr's import of typer uses what click deprecates
         import flwr.clientapp
         import flwr.serverapp  # noqa: F401
 
@@ -32,7 +34,10 @@ def one_thread() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def children_take_an_interrupt() -> None:
     """A shell's background job ignores Ctrl-C, one of nohup the end of the terminal, and so would what tests start."""
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
 

@@ -34,7 +34,9 @@ BYTES = DRAWS.integers(0, 256, (24, 6, 5), np.uint8)
 LABELS = np.arange(24) % 2
 
 
-def npz(change: Callable[[dict[str, Any]], None] = lambda arrays: None, name: str = "own.npz") -> Build:
+def npz(
+    change: Callable[[dict[str, Any]], None] = lambda arrays: None, name: str = "own.npz"
+) -> Build:
     """An npz file of 24 images for training, 8 for tests and 4 for validation, changed."""
 
     def build(folder: Path) -> Path:
@@ -58,7 +60,9 @@ def every(kind: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]],
 
 
 def table_as_npz(folder: Path) -> Path:
-    (folder / "own.npz").write_text("size,label\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(30)))
+    (folder / "own.npz").write_text(
+        "size,label\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(30))
+    )
     return folder / "own.npz"
 
 
@@ -116,7 +120,9 @@ def nifti(shape: tuple[int, ...]) -> Callable[[Path, int], None]:
     def write(file: Path, k: int) -> None:
         import nibabel
 
-        nibabel.save(nibabel.Nifti1Image(np.resize(BYTES[k], shape).astype(np.int16) * 5, np.eye(4)), file)
+        nibabel.save(
+            nibabel.Nifti1Image(np.resize(BYTES[k], shape).astype(np.int16) * 5, np.eye(4)), file
+        )
 
     return write
 
@@ -172,7 +178,11 @@ def rows(*columns: str) -> Build:
         (folder / "images").mkdir()
         for k in range(48):
             eight_bits(folder / "images" / f"{k}.png", k % 24)
-            cells = {"path": f"images/{k}.png", "label": "ab"[k // 4 % 2], "diagnosis": "ab"[k // 4 % 2]}
+            cells = {
+                "path": f"images/{k}.png",
+                "label": "ab"[k // 4 % 2],
+                "diagnosis": "ab"[k // 4 % 2],
+            }
             cells |= {"site": "NS"[k // 2 % 2], "patient": f"p{k // 2}", "age": "50"}
             lines.append(",".join(cells[column] for column in columns))
         (folder / "rows.csv").write_text("\n".join(lines))
@@ -182,7 +192,9 @@ def rows(*columns: str) -> Build:
 
 
 def numbers(folder: Path) -> Path:
-    (folder / "cells.csv").write_text("size,label\n" + "".join(f"{k % 7},{'ab'[k % 2]}\n" for k in range(40)))
+    (folder / "cells.csv").write_text(
+        "size,label\n" + "".join(f"{k % 7},{'ab'[k % 2]}\n" for k in range(40))
+    )
     return folder / "cells.csv"
 
 
@@ -202,7 +214,9 @@ def hugging_face(*columns: str) -> Build:
             "hospital": datasets.Value("string"),
         }  # fmt: skip
         chosen = {name: types[name] for name in columns}
-        part = datasets.Dataset.from_dict({name: values[name] for name in columns}, datasets.Features(chosen))
+        part = datasets.Dataset.from_dict(
+            {name: values[name] for name in columns}, datasets.Features(chosen)
+        )
         part.save_to_disk(str(folder / "saved"))
         return folder / "saved"
 

@@ -100,7 +100,9 @@ class LosingWorkers(WorkersGrid):
         super().__init__(2)
         self.plan = plan
 
-    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[PlayedOutcome]:
+    def outcomes(
+        self, request: Request, clients: Sequence[int], timeout: float
+    ) -> Iterator[PlayedOutcome]:
         kind, lost = self.plan.get(int(request.task.get("round", 0)), ("", -1))
         for client, outcome in super().outcomes(request, clients, timeout):
             if client != lost or request.kind != TRAIN:
@@ -146,7 +148,10 @@ class Outcome:
     def records(self) -> list[dict[str, Any]]:
         """The rounds' records without what differs from run to run: seconds and processes."""
         records = [record.to_json() for record in self.folder.rounds()]
-        kept = [{k: v for k, v in record.items() if k not in ("seconds", "workers")} for record in records]
+        kept = [
+            {k: v for k, v in record.items() if k not in ("seconds", "workers")}
+            for record in records
+        ]
         rounds = [record["round"] for record in kept]
         assert rounds == sorted({*rounds})
         return kept
@@ -164,17 +169,23 @@ def small(results: Path, **changes: Any) -> RunSettings:
 
 def cells_of(results: Path, **entry: Any) -> list[Cell]:
     """Return the cells of a small experiment on digits."""
-    settings = {key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"}
+    settings = {
+        key: value for key, value in {**SMALL, "results": str(results)}.items() if key != "method"
+    }
     entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
     entry["settings"] = {**settings, **entry.get("settings", {})}
     return plan(fedskew.experiments.experiments.experiment("one", entry))
 
 
 def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:
-    return [Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)]
+    return [
+        Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)
+    ]
 
 
-def experiment(results: Path, grid: LocalGrid | WorkersGrid | None = None, **changes: Any) -> Outcome:
+def experiment(
+    results: Path, grid: LocalGrid | WorkersGrid | None = None, **changes: Any
+) -> Outcome:
     """Run one experiment and return its outcome."""
     settings, lines = small(results, **changes), list[str]()
     with grid or WorkersGrid() as opened:
@@ -204,7 +215,9 @@ def losses(plan: Mapping[int, tuple[str, int]]) -> Tamper:
             drop(records, client)
         else:
             model = unpack(records.array_records[f"{client}/model"])
-            records[f"{client}/model"] = pack({**model, "head.bias": model["head.bias"] * float("nan")})
+            records[f"{client}/model"] = pack(
+                {**model, "head.bias": model["head.bias"] * float("nan")}
+            )
 
     return tamper
 
@@ -216,7 +229,13 @@ PLACES = (
 """Where a run kills itself in a round; from the record on while the next round trains, if there is one."""
 
 
-def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, int]], changes: dict[str, Any]) -> None:
+def killed(
+    results: str,
+    place: str,
+    round: int,
+    plan: Mapping[int, tuple[str, int]],
+    changes: dict[str, Any],
+) -> None:
     """Run an experiment that kills its own process (kill -9) in a place of a round."""
     settings, written, busy = small(Path(results), **changes), threading.Event(), list[int]()
     trained: Counter[int] = Counter()
@@ -263,7 +282,9 @@ def killed(results: str, place: str, round: int, plan: Mapping[int, tuple[str, i
 
     def save_file(tensors: State, path: Path, text: dict[str, str]) -> None:
         filed(tensors, path, text)
-        if busy and threading.current_thread() is not threading.main_thread():  # where clients write their memory
+        if (
+            busy and threading.current_thread() is not threading.main_thread()
+        ):  # where clients write their memory
             come_to("in the checkpoint", busy[-1])
 
     def replace(path: Path, target: Path) -> Path:

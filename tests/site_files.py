@@ -26,14 +26,27 @@ def public_key(name: str) -> str:
 def agreed(**changes: Any) -> dict[str, Any]:
     """Return what federation.toml says, with changes; keys with `_` for `-`."""
     sites = [{"name": name, "key": public_key(name)} for name in NAMES]
-    usual = {"name": "chest", "classes": CLASSES, "input-shape": "1x8x8", "mean": [0.5], "std": [0.5], "app": APP}
-    return {**usual, "site": sites, **{key.replace("_", "-"): value for key, value in changes.items()}}
+    usual = {
+        "name": "chest",
+        "classes": CLASSES,
+        "input-shape": "1x8x8",
+        "mean": [0.5],
+        "std": [0.5],
+        "app": APP,
+    }
+    return {
+        **usual,
+        "site": sites,
+        **{key.replace("_", "-"): value for key, value in changes.items()},
+    }
 
 
 def write(path: Path, entries: Mapping[str, Any]) -> Path:
     """Write a TOML file and return its path; an entry that is None is left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tomli_w.dumps({key: value for key, value in entries.items() if value is not None}))
+    path.write_text(
+        tomli_w.dumps({key: value for key, value in entries.items() if value is not None})
+    )
     return path
 
 
@@ -44,13 +57,22 @@ def arrays(number: int, train: int = 24, test: int = 12) -> dict[str, np.ndarray
     for key, samples in (("train", train), ("test", test)):
         labels = np.arange(samples) % len(CLASSES)
         noise = draws.integers(0, 40 + 20 * number, (samples, 8, 8))
-        images |= {f"{key}_images": (60 * labels[:, None, None] + noise).astype(np.uint8), f"{key}_labels": labels}
+        images |= {
+            f"{key}_images": (60 * labels[:, None, None] + noise).astype(np.uint8),
+            f"{key}_labels": labels,
+        }
     return images
 
 
 def site_entries(**changes: Any) -> dict[str, Any]:
     """Return what site.toml says, with changes."""
-    return {"federation": "federation.toml", "name": "north", "data": "npz:data.npz", "state": "state", **changes}
+    return {
+        "federation": "federation.toml",
+        "name": "north",
+        "data": "npz:data.npz",
+        "state": "state",
+        **changes,
+    }
 
 
 def site_folders(folder: Path, policy: Mapping[str, Any] | None = None, **changes: Any) -> Path:

@@ -108,7 +108,12 @@ sys.exit(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "-k", sys.argv
 @pytest.fixture(scope="module")
 def printed(copy: Path) -> str:
     """What PLAY prints in the copy, whose packages go before all others."""
-    tests = ["test_variant_contract.py", "test_settings.py", "test_fixed_points.py", "test_method_tables.py"]
+    tests = [
+        "test_variant_contract.py",
+        "test_settings.py",
+        "test_fixed_points.py",
+        "test_method_tables.py",
+    ]
     files = [str(file.relative_to(copy)) for name in tests for file in (copy / "tests").rglob(name)]
     assert len(files) == len(tests)
     words = "tempered or every_variant or every_key or toml or written_from"

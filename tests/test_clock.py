@@ -14,7 +14,17 @@ from server_app.lock import FolderBusy, locked
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")
-OF_THE_WALL = {"time", "time_ns", "now", "utcnow", "today", "getmtime", "getctime", "st_mtime", "st_ctime"}
+OF_THE_WALL = {
+    "time",
+    "time_ns",
+    "now",
+    "utcnow",
+    "today",
+    "getmtime",
+    "getctime",
+    "st_mtime",
+    "st_ctime",
+}
 
 
 def test_nothing_reads_the_clock_of_the_wall() -> None:

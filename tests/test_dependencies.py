@@ -25,7 +25,11 @@ PRIVATE = {
         "tests/site_agent/test_executor.py",
     ],
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
-    "flwr.cli.build": ["client_app/app_files.py", "tests/client_app/test_app_files.py", "tests/test_packaging.py"],
+    "flwr.cli.build": [
+        "client_app/app_files.py",
+        "tests/client_app/test_app_files.py",
+        "tests/test_packaging.py",
+    ],
     "flwr.cli.utils": ["tests/test_packaging.py"],
     "flwr.proto.fleet_pb2": [
         "fedskew/federation/absence.py",
@@ -49,7 +53,10 @@ PRIVATE = {
     "flwr.supercore.primitives.asymmetric": ["fedskew/federation/gate.py", "site_agent/online.py"],
     "flwr.supercore.retry.retry_invoker": ["site_agent/executor.py"],
     "flwr.supercore.runtime": ["site_agent/executor.py"],
-    "flwr.supercore.task_identity": ["fedskew/engines/local.py", "tests/site_agent/test_executor.py"],
+    "flwr.supercore.task_identity": [
+        "fedskew/engines/local.py",
+        "tests/site_agent/test_executor.py",
+    ],
     "flwr.supernode.fleet_http_client": ["site_agent/online.py"],
     "flwr.supernode.node_auth_http_interceptor": ["site_agent/online.py"],
     "flwr.supernode.runtime.run_clientapp": ["site_agent/executor.py"],
@@ -82,7 +89,9 @@ def test_every_private_import_of_flwr_is_named() -> None:
     private: dict[str, list[str]] = {}
     for file in files(*PACKAGES, "tests", "benchmarks", "docs"):
         for module in modules(file):
-            if module.startswith("flwr.") and not any(f"{module}.".startswith(f"{name}.") for name in PUBLIC):
+            if module.startswith("flwr.") and not any(
+                f"{module}.".startswith(f"{name}.") for name in PUBLIC
+            ):
                 private.setdefault(module, []).append(file.relative_to(ROOT).as_posix())
     assert private == PRIVATE
 

@@ -19,15 +19,33 @@ from client_app.models import Classifier
 def small(shape, classes):
     return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh()), nn.Linear(8, classes))
 """
-SMALL = {"model": "my_models:small", "rounds": 2, "clients": 2, "train-images": 60, "test-images": 40}
+SMALL = {
+    "model": "my_models:small",
+    "rounds": 2,
+    "clients": 2,
+    "train-images": 60,
+    "test-images": 40,
+}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the template package is installed into, from a copy: building writes beside the sources."""
-    source, target = tmp_path_factory.mktemp("source") / "package", tmp_path_factory.mktemp("installed")
+    source, target = (
+        tmp_path_factory.mktemp("source") / "package",
+        tmp_path_factory.mktemp("installed"),
+    )
     shutil.copytree(ROOT / "docs" / "own_method", source)
-    words = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", target, source]
+    words = [
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--target",
+        target,
+        source,
+    ]
     subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True, timeout=120)
     return target
 
@@ -43,28 +61,56 @@ def folder(tmp_path: Path) -> Path:
 
 def call(folder: Path, installed: Path, *words: object) -> str:
     """Return what a Python started in the folder prints, which looks for nothing there by itself (-P)."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-P", "-W", "ignore", "-m", *map(str, words)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # Ray on a machine that has other work
-def test_own_methods_and_an_own_model_run_on_all_engines_and_stand_in_a_report(folder: Path, installed: Path) -> None:
+def test_own_methods_and_an_own_model_run_on_all_engines_and_stand_in_a_report(
+    folder: Path, installed: Path
+) -> None:
     method = "tempered+even-mean+my_methods:Tempered"
     stated = {**SMALL, "rarity-weights.power": 0.25, "page-weights.power": 0.75}
     settings = [word for key, value in stated.items() for word in ("--set", f"{key}={value}")]
     hashes = set()
     for engine in ("inprocess", "workers", "ray"):
-        words = ("run", "--method", method, "--engine", engine, "--results", engine, "--json", *settings)
+        words = (
+            "run",
+            "--method",
+            method,
+            "--engine",
+            engine,
+            "--results",
+            engine,
+            "--json",
+            *settings,
+        )
         summary = json.loads(call(folder, installed, "fedskew", *words))
         hashes.add((summary["run"], summary["hash"]["all"]))
     assert len(hashes) == 1
     (file,) = folder.glob("ray/*/settings.json")
     assert json.loads(file.read_text())["method's-files"].keys() == set(method.split("+"))
-    call(folder, installed, "fedskew", "run", "--method", f"fedavg,{method}", "--results", "inprocess", *settings)
+    call(
+        folder,
+        installed,
+        "fedskew",
+        "run",
+        "--method",
+        f"fedavg,{method}",
+        "--results",
+        "inprocess",
+        *settings,
+    )
     page = call(folder, installed, "fedskew", "report", "--results", "inprocess", "--markdown")
     assert "my_methods:Tempered" in page and "even-mean" in page and "fedavg" in page
 
@@ -75,7 +121,9 @@ def test_the_package_is_listed_and_its_own_tests_pass(folder: Path, installed: P
     rows = json.loads(call(folder, installed, "fedskew", "list", "methods", "--json"))
     assert {"tempered", "even-mean"} <= {row["method"] for row in rows}
     tests = ROOT / "docs" / "own_method" / "tests"
-    assert "3 passed" in call(folder, installed, "pytest", "-p", "no:cacheprovider", "-c", os.devnull, tests)
+    assert "3 passed" in call(
+        folder, installed, "pytest", "-p", "no:cacheprovider", "-c", os.devnull, tests
+    )
 
 
 def test_the_page_s_class_is_the_package_s() -> None:

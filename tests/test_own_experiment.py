@@ -29,7 +29,9 @@ def contents(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # half a minute, on a machine that has nothing else to do
-def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_written(tmp_path: Path) -> None:
+def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_written(
+    tmp_path: Path,
+) -> None:
     for name in ("work", "home", "cache", "tmp"):
         (tmp_path / name).mkdir()
     work = tmp_path / "work"
@@ -49,12 +51,16 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
         return [sys.executable, "-P", "-W", "ignore", "-m", "fedskew", *map(str, words)]
 
     def call(*words: object) -> tuple[str, str]:
-        done = subprocess.run(command(*words), cwd=work, env=environment, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(
+            command(*words), cwd=work, env=environment, capture_output=True, text=True, timeout=400
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, done.stderr
 
     with (tmp_path / "tmp" / "log").open("w") as log:
-        killed = subprocess.Popen(command("run", "mine"), cwd=work, env=environment, stdout=log, stderr=log)
+        killed = subprocess.Popen(
+            command("run", "mine"), cwd=work, env=environment, stdout=log, stderr=log
+        )
         deadline = time.monotonic() + 300
         while len(list(work.glob("results/*/summary.json"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -67,7 +73,10 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
 
     output, errors = call("run", "mine", "--json")
     assert len(json.loads(output)) == 18
-    assert "read from ./experiments.yaml: mine" in errors and f"{finished} of 18 runs finished earlier" in errors
+    assert (
+        "read from ./experiments.yaml: mine" in errors
+        and f"{finished} of 18 runs finished earlier" in errors
+    )
     (document,) = json.loads(call("report", "mine", "--json")[0])
     assert document["experiment"] == "mine"
     call("report", "--html", "results/report.html")

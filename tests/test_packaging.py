@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # flwr's import of typer uses what click deprecates
+    warnings.simplefilter(
+        "ignore", DeprecationWarning
+    )  # flwr's import of typer uses what click deprecates
     from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_files
     from flwr.cli.build import build_fab_from_files
     from flwr.cli.utils import collect_files
@@ -27,7 +29,9 @@ PACKAGES = ("client_app", "data", "fedskew", "server_app", "site_agent", "strate
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the files that git knows, as a clone has them."""
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.decode()
     folder = tmp_path_factory.mktemp("clone") / "fedskew"
     for name in filter(None, listing.split("\0")):
         if (ROOT / name).is_file():
@@ -49,11 +53,17 @@ def test_flower_hub_would_take_the_clone(published: Path) -> None:
     _validate_files(_collect_file_paths(published))
 
 
-def test_the_bundle_is_the_packages_with_every_file_of_theirs(bundle: zipfile.ZipFile, published: Path) -> None:
+def test_the_bundle_is_the_packages_with_every_file_of_theirs(
+    bundle: zipfile.ZipFile, published: Path
+) -> None:
     names = {name for name in bundle.namelist() if not name.startswith(".info/")}
     assert {name.split("/")[0] for name in names} == {*PACKAGES, "pyproject.toml", "experiments.yaml", "README.md",
                                                       "LICENSE"}  # fmt: skip
-    sources = {file.relative_to(published).as_posix() for part in PACKAGES for file in (published / part).rglob("*.*")}
+    sources = {
+        file.relative_to(published).as_posix()
+        for part in PACKAGES
+        for file in (published / part).rglob("*.*")
+    }
     assert sources - names == set(), "of a type that a bundle leaves out"
 
 
@@ -77,11 +87,17 @@ def test_report_and_export_run_from_the_bundle(bundle: zipfile.ZipFile, tmp_path
     command = [sys.executable, "-W", "ignore", "-c", script]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=240)
     page = (tmp_path / "report.html").read_text()
-    assert "<style>" in page and "Mine" in page and (tmp_path / "model" / "README.md").read_text().startswith("---\n")
+    assert (
+        "<style>" in page
+        and "Mine" in page
+        and (tmp_path / "model" / "README.md").read_text().startswith("---\n")
+    )
 
 
 def test_the_wheel_has_what_the_command_line_reads() -> None:
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
     assert sorted(wheel["packages"]) == sorted(PACKAGES)
     assert wheel["force-include"] == {"experiments.yaml": "experiments.yaml"}
 
@@ -91,13 +107,23 @@ def test_the_bill_of_materials_names_what_is_installed(tmp_path: Path) -> None:
     """`make bill`, with the package index; a document of CycloneDX with the app, flwr and its version."""
     for name in ("Makefile", "pyproject.toml", "README.md"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    here = [f"BIN={Path(sys.executable).parent}", f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}"]
-    done = subprocess.run(["make", "-o", "install", "bill", *here], cwd=tmp_path, capture_output=True, text=True)
+    here = [
+        f"BIN={Path(sys.executable).parent}",
+        f"PYTHON={sys.executable}",
+        f"VENV={tmp_path / 'venv'}",
+    ]
+    done = subprocess.run(
+        ["make", "-o", "install", "bill", *here], cwd=tmp_path, capture_output=True, text=True
+    )
     if "No matching distribution" in done.stderr or "Could not find a version" in done.stderr:
         pytest.skip("no package index can be reached")
     assert done.returncode == 0, done.stderr[-2000:]
     bill = json.loads((tmp_path / "bill-of-materials.json").read_text())
-    versions = {component["name"].lower(): component.get("version") for component in bill["components"]}
+    versions = {
+        component["name"].lower(): component.get("version") for component in bill["components"]
+    }
     assert bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["name"] == "fedskew"
-    assert {"flwr", "torch", "pillow", "jinja2"} <= versions.keys() and versions["flwr"] == version("flwr")
+    assert {"flwr", "torch", "pillow", "jinja2"} <= versions.keys() and versions["flwr"] == version(
+        "flwr"
+    )
     assert not (tmp_path / "venv-bill").exists()

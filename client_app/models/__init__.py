@@ -10,7 +10,13 @@ from client_app.models.classifier import Classifier, batch_norm_names, group_nor
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, mlp_bn
 from client_app.models.own import is_own_model, load_own
-from client_app.models.resnet import resnet8, resnet18, resnet18_imagenet, resnet50, resnet50_imagenet
+from client_app.models.resnet import (
+    resnet8,
+    resnet18,
+    resnet18_imagenet,
+    resnet50,
+    resnet50_imagenet,
+)
 from client_app.models.settings import PLAIN, ModelSettings
 
 __all__ = [
@@ -38,7 +44,9 @@ SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, LITE: 32}
 """Pixels that are left by no pooling below; 4 for every model that is not listed."""
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, seed: int, settings: ModelSettings = PLAIN) -> Classifier:
+def build(
+    name: str, shape: tuple[int, ...], classes: int, seed: int, settings: ModelSettings = PLAIN
+) -> Classifier:
     """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone, or begun with a file's.
 
     Of a backbone that keeps all of its weights the head alone is returned, which takes its features.
@@ -54,7 +62,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, settings: 
         torch.default_generator.manual_seed(seed)
         if settings.freeze == "all":
             return Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
-        model = backbone(name, classes, settings) if is_backbone(name) else MODELS[name](shape, classes)
+        model = (
+            backbone(name, classes, settings) if is_backbone(name) else MODELS[name](shape, classes)
+        )
         if settings.norm == "group":
             group_norms(model)
         return model.to(memory_format=torch.channels_last)
@@ -65,7 +75,11 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     from data import require
 
     described = "x".join(map(str, shape))
-    if name not in VECTOR_MODELS and not is_own_model(name) and (len(shape) == 3 or settings.freeze != "all"):
+    if (
+        name not in VECTOR_MODELS
+        and not is_own_model(name)
+        and (len(shape) == 3 or settings.freeze != "all")
+    ):
         side = 1 if settings.image_side else SMALLEST_SIDE.get(name, 4)
         rule = f"needs images of {side}x{side} pixels or more, not {described}"
         require(len(shape) == 3 and min(shape[1:]) >= side, "model", name, rule)
@@ -73,6 +87,8 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
         rule = f"is for backbones ({LITE}, torchvision:NAME and timm:NAME), and model is {name}"
         settings.require(settings.is_default(field) or is_backbone(name), field, rule)
     rule = f"is for the small models, and model is {name}"
-    settings.require(settings.norm == "batch" or (name in MODELS and not is_backbone(name)), "norm", rule)
+    settings.require(
+        settings.norm == "batch" or (name in MODELS and not is_backbone(name)), "norm", rule
+    )
     if is_backbone(name) and len(shape) == 3:
         check_images(name, shape, settings.image_side)

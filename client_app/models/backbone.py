@@ -52,7 +52,9 @@ def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
     there is not, and weights that are not its own.
     """
     body, width, head = body_of(name)
-    classifier = Classifier(nn.Sequential(Prepared(settings.image_side), body), nn.Linear(width, classes))
+    classifier = Classifier(
+        nn.Sequential(Prepared(settings.image_side), body), nn.Linear(width, classes)
+    )
     if settings.weights and not classifier.head.weight.is_meta:
         body.load_state_dict(weights_of(name, body, head, settings.weights))
     if settings.freeze != "none":
@@ -73,7 +75,9 @@ def body_of(name: str) -> tuple[nn.Module, int, str]:
     with torch.device("cpu"):  # some compute while they are made
         whole = of_torchvision(name) if name.startswith(TORCHVISION) else of_timm(name)
     whole = whole.to(torch.get_default_device())
-    linear = [(path, module) for path, module in whole.named_modules() if isinstance(module, nn.Linear)]
+    linear = [
+        (path, module) for path, module in whole.named_modules() if isinstance(module, nn.Linear)
+    ]
     require(bool(linear), "model", name, "has no linear head that could be replaced")
     path, head = linear[-1]
     parent, _, last = path.rpartition(".")
@@ -103,11 +107,21 @@ def of_timm(name: str) -> nn.Module:
 
 def require_timm(name: str) -> None:
     """Raise SettingError where the package is missing, or has no such network of its own: others it would download."""
-    require(find_spec("timm") is not None, "model", name, "needs the package timm: pip install 'fedskew[timm]'")
+    require(
+        find_spec("timm") is not None,
+        "model",
+        name,
+        "needs the package timm: pip install 'fedskew[timm]'",
+    )
     import timm
 
     there = timm.is_model(name.removeprefix(TIMM))
-    require(":" not in name.removeprefix(TIMM) and there, "model", name, "timm has no network of that name")
+    require(
+        ":" not in name.removeprefix(TIMM) and there,
+        "model",
+        name,
+        "timm has no network of that name",
+    )
 
 
 @lru_cache
@@ -158,7 +172,9 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
         least = published.meta["min_size"]
     rule = f"takes images of {least[0]}x{least[1]} pixels or more, not {described}: image-side enlarges them"
     require(size[0] >= least[0] and size[1] >= least[1], "model", name, rule)
-    require(shape[0] in (1, 3), "model", name, f"takes images of one or three channels, not {described}")
+    require(
+        shape[0] in (1, 3), "model", name, f"takes images of one or three channels, not {described}"
+    )
     body, width, _ = scratch(name)
     try:
         with torch.device("cpu"), torch.no_grad():
@@ -193,7 +209,9 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
     present = {key: tensor for key, tensor in read(file).items() if not key.startswith(head)}
     chosen: dict[str, Tensor] = {}
     for key, wanted in body.state_dict().items():
-        if key.endswith("num_batches_tracked"):  # torch did not always write it, and nothing here reads it
+        if key.endswith(
+            "num_batches_tracked"
+        ):  # torch did not always write it, and nothing here reads it
             chosen[key] = present.pop(key, wanted)
             continue
         require(key in present, "weights", file, f"are not those of {name}: {key} is missing")
@@ -210,7 +228,11 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
 def read(file: str) -> dict[str, Tensor]:
     """Return a file's tensors by name; what it may hold beside tensors is never run. Raises SettingError."""
     require_file(file)
-    rule = "must be a file of safetensors" if file.endswith(".safetensors") else "must be a .pth of tensors alone"
+    rule = (
+        "must be a file of safetensors"
+        if file.endswith(".safetensors")
+        else "must be a .pth of tensors alone"
+    )
     try:
         if file.endswith(".safetensors"):
             from safetensors.torch import load_file
@@ -220,11 +242,17 @@ def read(file: str) -> dict[str, Tensor]:
             with warnings.catch_warnings(action="ignore"):
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise SettingError("weights", file, f"{rule}; it holds code, which is not run, or is none") from error
+        raise SettingError(
+            "weights", file, f"{rule}; it holds code, which is not run, or is none"
+        ) from error
     except Exception as error:  # a damaged file surfaces as anything
-        raise SettingError("weights", file, f"{rule}: {' '.join(str(error).split())[:200]}") from error
+        raise SettingError(
+            "weights", file, f"{rule}: {' '.join(str(error).split())[:200]}"
+        ) from error
     content = content.get("state_dict", content) if isinstance(content, dict) else content
-    tensors = isinstance(content, dict) and all(isinstance(part, Tensor) for part in content.values())
+    tensors = isinstance(content, dict) and all(
+        isinstance(part, Tensor) for part in content.values()
+    )
     require(tensors and bool(content), "weights", file, f"{rule}, by name")
     return {str(name): tensor for name, tensor in content.items()}
 

@@ -59,7 +59,9 @@ class Classifier(nn.Module):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take the tensors of a state, as `load_state_dict` does. Raises RuntimeError where names or shapes differ."""
         tensors = self.tensors
-        if state.keys() == tensors.keys() and all(t.shape == state[name].shape for name, t in tensors.items()):
+        if state.keys() == tensors.keys() and all(
+            t.shape == state[name].shape for name, t in tensors.items()
+        ):
             torch._foreach_copy_(list(tensors.values()), [state[name] for name in tensors])
         else:
             self.load_state_dict(state)

@@ -74,7 +74,12 @@ def alexnet_bn(shape: tuple[int, int, int], classes: int) -> Classifier:
     def convolution(
         inputs: int, outputs: int, kernel: int, stride: int, padding: int, *pool: nn.Module
     ) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.BatchNorm2d(outputs), *pool, nn.ReLU()]
+        return [
+            nn.Conv2d(inputs, outputs, kernel, stride, padding),
+            nn.BatchNorm2d(outputs),
+            *pool,
+            nn.ReLU(),
+        ]
 
     def linear(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]

@@ -10,7 +10,9 @@ STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80)
 STEM, WIDTH = 32, 1280
 
 
-def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Module:
+def convolution(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+) -> nn.Module:
     """Return a convolution padded as TensorFlow's SAME pads sides that its stride divides: the odd pixel comes last."""
     before, after = (kernel - stride) // 2, (kernel - stride + 1) // 2
     return PaddedConvolution((before, after) * 2, inputs, outputs, kernel, stride, groups)
@@ -19,7 +21,15 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups:
 class PaddedConvolution(nn.Conv2d):
     """A convolution without bias over an image padded by (left, right, top, bottom) pixels of zero."""
 
-    def __init__(self, edges: tuple[int, ...], inputs: int, outputs: int, kernel: int, stride: int, groups: int):
+    def __init__(
+        self,
+        edges: tuple[int, ...],
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        groups: int,
+    ):
         super().__init__(inputs, outputs, kernel, stride, groups=groups, bias=False)
         self.edges = edges
 
@@ -40,11 +50,18 @@ class Block(nn.Module):
         self.expands, self.adds = expansion > 1, stride == 1 and inputs == outputs
         if self.expands:
             self._expand_conv, self._bn0 = convolution(inputs, inside, 1), normalization(inside)
-        self._depthwise_conv, self._bn1 = convolution(inside, inside, kernel, stride, inside), normalization(inside)
+        self._depthwise_conv, self._bn1 = (
+            convolution(inside, inside, kernel, stride, inside),
+            normalization(inside),
+        )
         self._project_conv, self._bn2 = convolution(inside, outputs, 1), normalization(outputs)
 
     def forward(self, images_B: Tensor) -> Tensor:
-        inside_B = nn.functional.relu6(self._bn0(self._expand_conv(images_B))) if self.expands else images_B
+        inside_B = (
+            nn.functional.relu6(self._bn0(self._expand_conv(images_B)))
+            if self.expands
+            else images_B
+        )
         inside_B = nn.functional.relu6(self._bn1(self._depthwise_conv(inside_B)))
         outputs_B: Tensor = self._bn2(self._project_conv(inside_B))
         return outputs_B + images_B if self.adds else outputs_B

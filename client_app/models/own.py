@@ -23,11 +23,21 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     """
     model = _model(name, load("model", name, "function"), shape, classes)
     kind = type(model).__name__
-    require(isinstance(model, Classifier), "model", name, f"must return a client_app.models.Classifier, not {kind}")
+    require(
+        isinstance(model, Classifier),
+        "model",
+        name,
+        f"must return a client_app.models.Classifier, not {kind}",
+    )
     head = model.head
     require(isinstance(head, torch.nn.Linear), "model", name, "its head must be a torch.nn.Linear")
     require(head.bias is not None, "model", name, "its head must have a bias")
-    require(head.out_features == classes, "model", name, f"its head has {head.out_features} outputs, not {classes}")
+    require(
+        head.out_features == classes,
+        "model",
+        name,
+        f"its head has {head.out_features} outputs, not {classes}",
+    )
     model.eval()
     try:
         with torch.no_grad():
@@ -37,13 +47,16 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
         raise SettingError("model", name, f"cannot take inputs of {described}: {error}") from error
     model.train()
     rule = (
-        f"its features have shape {tuple(features.shape)} for 2 inputs, not (2, {head.in_features}) as its head takes"
+        f"its features have shape {tuple(features.shape)} for 2 inputs, not (2, "
+        f"{head.in_features}) as its head takes"
     )
     require(features.shape == (2, head.in_features), "model", name, rule)
     return model
 
 
-def _model(name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int) -> Classifier:
+def _model(
+    name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int
+) -> Classifier:
     try:
         return function(shape, classes)
     except Exception as error:

@@ -17,7 +17,9 @@ def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
     def stage(inputs: int, outputs: int, stride: int) -> nn.Module:
         shortcut = None
         if stride != 1 or inputs != outputs:
-            shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
         block: nn.Module = BasicBlock(inputs, outputs, stride, shortcut)
         return block
 
@@ -63,6 +65,11 @@ def _resnet(name: str, shape: tuple[int, int, int], classes: int, small: bool) -
     whole = getattr(torchvision.models, name)(num_classes=classes)
     first = _small_stem(shape[0]) if small else nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False)
     nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
-    stem = [first, whole.bn1, *([] if small else [whole.maxpool]), whole.relu]  # as in cnn.py: the same, sooner
+    stem = [
+        first,
+        whole.bn1,
+        *([] if small else [whole.maxpool]),
+        whole.relu,
+    ]  # as in cnn.py: the same, sooner
     stages = [whole.layer1, whole.layer2, whole.layer3, whole.layer4]
     return Classifier(nn.Sequential(*stem, *stages, whole.avgpool, nn.Flatten()), whole.fc)

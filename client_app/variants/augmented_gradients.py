@@ -55,8 +55,12 @@ class AugmentedGradients(Variant):
         for _ in range(self.repeats):
             for label, members_n, total_CE in zip(held.tolist(), members, total_NCE, strict=True):
                 order_n = torch.randperm(len(members_n), generator=draws).to(members_n.device)
-                images_B = siamese(client.samples.batch(members_n[order_n[: self.batch_size]]), draws)
+                images_B = siamese(
+                    client.samples.batch(members_n[order_n[: self.batch_size]]), draws
+                )
                 features_BE = with_constant(client.model.features(images_B))
-                errors_BC = torch.softmax(features_BE @ weight_CE.T, dim=1) - one_hot_CC[label]  # p - e_c
+                errors_BC = (
+                    torch.softmax(features_BE @ weight_CE.T, dim=1) - one_hot_CC[label]
+                )  # p - e_c
                 total_CE += errors_BC.T @ features_BE / len(images_B)
         return Contribution(upload={"classes": held, "gradients": (total_NCE / self.repeats).cpu()})

@@ -28,7 +28,9 @@ class PriorCorrection(Variant):
 
     corrects_prior: ClassVar[bool] = True
 
-    smoothing: Annotated[float, Ge(0), Rule(lambda a: (a * UNIT).is_integer(), "must be a multiple of 2^-16")] = 1.0
+    smoothing: Annotated[
+        float, Ge(0), Rule(lambda a: (a * UNIT).is_integer(), "must be a multiple of 2^-16")
+    ] = 1.0
     """Laplace constant a added to class counts, a multiple of 2^-16; 0 leaves missing classes out of the softmax."""
 
     @property
@@ -44,16 +46,29 @@ class PriorCorrection(Variant):
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
-        return {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()} if question == QUESTION else {}
+        return (
+            {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()}
+            if question == QUESTION
+            else {}
+        )
 
     def breach(self, answer: State, classes: int, samples: int | None) -> str:
         counts = answer.get("counts")
-        if answer.keys() != {"counts"} or counts is None or counts.dtype != torch.int64 or counts.shape != (classes,):
+        if (
+            answer.keys() != {"counts"}
+            or counts is None
+            or counts.dtype != torch.int64
+            or counts.shape != (classes,)
+        ):
             return f"class counts are not int64 of {classes}"
         if counts.min() < 0 or counts.max() > LARGEST:
             return f"class counts are not between 0 and {LARGEST}"
         due = None if samples is None else (samples + classes * self.smoothing) * UNIT
-        return "" if due in (None, int(counts.sum())) else f"class counts are those of {int(counts.sum()) / UNIT:g}"
+        return (
+            ""
+            if due in (None, int(counts.sum()))
+            else f"class counts are those of {int(counts.sum()) / UNIT:g}"
+        )
 
     def local_prior(self, client: Client) -> Tensor:
         """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""

@@ -39,7 +39,9 @@ class ClassStatistics(Variant):
 
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         width = model.head.in_features
-        return classes_held * (16 + 8 * width + 8 * (width**2 if self.covariance == "full" else width))
+        return classes_held * (
+            16 + 8 * width + 8 * (width**2 if self.covariance == "full" else width)
+        )
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
         return samples / 3
@@ -52,7 +54,9 @@ class ClassStatistics(Variant):
         if question != self.name:
             return {}
         features_ND, diagonal = client.features().double().cpu(), self.covariance == "diagonal"
-        return class_statistics(features_ND, client.labels_N.cpu(), self.min_class_samples, diagonal)
+        return class_statistics(
+            features_ND, client.labels_N.cpu(), self.min_class_samples, diagonal
+        )
 
     def breach(self, answer: State, classes: int, samples: int | None) -> str:
         if answer["covariances"].dim() != (2 if self.covariance == "diagonal" else 3):
@@ -62,7 +66,11 @@ class ClassStatistics(Variant):
             return f"counts are {counts.tolist()}, not all {least} or more"
         counted, known = int(counts.sum()), samples if samples is not None else math.inf
         whole = least > 1 or samples in (None, counted)  # classes with fewer samples are held back
-        return "" if counted <= known and whole else f"counts are of {counted} samples, and the client has {samples}"
+        return (
+            ""
+            if counted <= known and whole
+            else f"counts are of {counted} samples, and the client has {samples}"
+        )
 
 
 def class_statistics(
@@ -79,4 +87,9 @@ def class_statistics(
         deviations_MD = of_class_MD - means_nD[row]
         scatter = deviations_MD.square().sum(0) if diagonal else deviations_MD.T @ deviations_MD
         covariances[row] = scatter / max(1, len(of_class_MD) - 1)
-    return {"classes": held_n, "counts": counts_C[held_n], "means": means_nD, "covariances": covariances}
+    return {
+        "classes": held_n,
+        "counts": counts_C[held_n],
+        "means": means_nD,
+        "covariances": covariances,
+    }

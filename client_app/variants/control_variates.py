@@ -69,9 +69,13 @@ class ControlVariates(Variant):
     def after(self, client: Client, trained: Trained) -> Contribution:
         if self.option == "I":
             return Contribution()
-        controls, scale = client.broadcast[self.name], trained.coefficient_sum * trained.learning_rate
+        controls, scale = (
+            client.broadcast[self.name],
+            trained.coefficient_sum * trained.learning_rate,
+        )
         change = {
-            name: (client.start[name].double() - trained.state[name].double()) / scale - controls[name].double()
+            name: (client.start[name].double() - trained.state[name].double()) / scale
+            - controls[name].double()
             for name in controls
         }  # c_i+ - c_i = (x - y_i) / (K eta) - c
         return self.changed(client, change)
@@ -80,7 +84,10 @@ class ControlVariates(Variant):
         """Contribute c_i+ - c_i as the upload, and as the memory c_i plus exactly what is uploaded."""
         kept = client.memory.get(self.name, {})
         upload = {name: step.to(client.start[name].dtype) for name, step in change.items()}
-        memory = {name: kept.get(name, torch.zeros_like(change[name])) + step.double() for name, step in upload.items()}
+        memory = {
+            name: kept.get(name, torch.zeros_like(change[name])) + step.double()
+            for name, step in upload.items()
+        }
         return Contribution(upload=upload, memory=memory)
 
 
@@ -98,12 +105,16 @@ def full_gradient(client: Client, loss: Loss) -> dict[str, Tensor]:
     for part in client.model.frozen:
         part.eval()
     labels_N, size = client.labels_N, len(client.samples)
-    weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(labels_N.device)[labels_N]
+    weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(
+        labels_N.device
+    )[labels_N]
     total = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
     count = math.ceil(size / FULL_BATCH)  # equal parts: batch norm cannot train on a part of one
     for indices_B in torch.chunk(torch.arange(size, device=labels_N.device), count):
         value = loss(indices_B, weights_N[indices_B])
-        for name, slope in zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True):
+        for name, slope in zip(
+            parameters, torch.autograd.grad(value, list(parameters.values())), strict=True
+        ):
             total[name] += slope * (len(indices_B) / size)
     for module in norms:
         module.eval()

@@ -53,13 +53,21 @@ class FeatureGradients(Variant):
             held = held[order[: self.classes_per_round]].sort().values
         features_ND = client.features()
         gradients = class_gradients(
-            features_ND, client.labels_N, head["weight"].to(features_ND), head["bias"].to(features_ND), held
+            features_ND,
+            client.labels_N,
+            head["weight"].to(features_ND),
+            head["bias"].to(features_ND),
+            held,
         )
         return Contribution(upload={"classes": held, "gradients": gradients.cpu()})
 
 
 def class_gradients(
-    features_ND: Tensor, labels_N: Tensor, weight_CD: Tensor, bias_C: Tensor, classes: Tensor | None = None
+    features_ND: Tensor,
+    labels_N: Tensor,
+    weight_CD: Tensor,
+    bias_C: Tensor,
+    classes: Tensor | None = None,
 ) -> Tensor:
     """Return (n, C, D): of each of the `classes` (n,), or of all, the mean over its samples of
 
@@ -68,7 +76,9 @@ def class_gradients(
     0 for a class without samples.
     """
     errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
-    errors_NC = errors_NC - torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(errors_NC)  # p - e_c
+    errors_NC = errors_NC - torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(
+        errors_NC
+    )  # p - e_c
     wanted = range(len(weight_CD)) if classes is None else classes.tolist()
     gradients_nCD = features_ND.new_zeros(len(wanted), *weight_CD.shape)
     for row, label in enumerate(wanted):

@@ -19,7 +19,8 @@ class LocalModel(Variant):
     name: ClassVar[str] = "local-model"
     shares_nothing: ClassVar[bool] = True
     makes_idle: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("server-learning-rate", "server-momentum", "server-momentum-form", "unseen-domain"), "shares nothing"
+        ("server-learning-rate", "server-momentum", "server-momentum-form", "unseen-domain"),
+        "shares nothing",
     )
 
     def private_names(self, model: nn.Module) -> frozenset[str]:

@@ -39,6 +39,12 @@ class LogitShift(PriorCorrection):
         if not self.scale:
             return None
         local_C = self.local_prior(client)
-        target_C = torch.full_like(local_C, 1 / len(local_C)) if self.target == "uniform" else self.global_prior(client)
+        target_C = (
+            torch.full_like(local_C, 1 / len(local_C))
+            if self.target == "uniform"
+            else self.global_prior(client)
+        )
         shift_C = self.scale * torch.log(local_C / target_C)  # s_ik = ln P_i(k) / P(k)
-        return torch.where(local_C > 0, shift_C, -torch.inf)  # 0 / 0: a class nobody holds is masked as well
+        return torch.where(
+            local_C > 0, shift_C, -torch.inf
+        )  # 0 / 0: a class nobody holds is masked as well

@@ -57,12 +57,19 @@ class PrivateNorm(Variant):
 
     def upload_bytes(self, model: Classifier, classes_held: int) -> int:
         state = model.state_dict()
-        kept = [state[name] for name in self.private_names(model)] if self.share_norm_statistics else []
+        kept = (
+            [state[name] for name in self.private_names(model)]
+            if self.share_norm_statistics
+            else []
+        )
         return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def answer(self, client: Client, question: str) -> State:
         """Return the tensors kept, by name, or REFUSAL."""
         if question != QUESTION or not self.share_norm_statistics:
             return {}
-        agrees = client.node_config.get("share-norm-statistics", True) is True and client.id not in self.refusing
+        agrees = (
+            client.node_config.get("share-norm-statistics", True) is True
+            and client.id not in self.refusing
+        )
         return client.memory["private"] if agrees else REFUSAL

@@ -32,7 +32,11 @@ class Resampling(Variant):
     """Rounds of plain shuffles before the sampler starts; t counts from its start."""
 
     def agree(self) -> None:
-        self.require(self.decay < 1 or self.is_default("beta_end"), "beta_end", "has no effect with decay = 1")
+        self.require(
+            self.decay < 1 or self.is_default("beta_end"),
+            "beta_end",
+            "has no effect with decay = 1",
+        )
 
     def beta(self, round: int) -> float:
         """Return beta_t of `round` (1-based)."""
@@ -43,7 +47,9 @@ class Resampling(Variant):
         """Return (N,) float64 weights."""
         if client.round <= self.warm_up_rounds:
             return None
-        return class_balanced_weights(client.counts_C, self.beta(client.round))[client.labels_N.cpu()]
+        return class_balanced_weights(client.counts_C, self.beta(client.round))[
+            client.labels_N.cpu()
+        ]
 
 
 def class_balanced_weights(counts_C: Tensor, beta: float) -> Tensor:

@@ -27,15 +27,21 @@ def read_pcp(folder: Path, site: str) -> Site:
     files = sorted(folder.glob(f"*/*/{site}_*_rois_*.1D"))
     kinds = {f"{file.parent.relative_to(folder)} {file.stem.split('_rois_')[1]}" for file in files}
     if len(kinds) > 1:
-        raise DataError(f"{folder}: {site} is there as {' and as '.join(sorted(kinds))}: keep one of them")
+        raise DataError(
+            f"{folder}: {site} is there as {' and as '.join(sorted(kinds))}: keep one of them"
+        )
     diagnoses, kept, labels = _diagnoses(folder, site), [], []
     for file in files:
         subject = file.stem.split("_rois_")[0]
         if (group := diagnoses.get(subject, "nothing")) not in LABELS:
-            raise DataError(f"{folder / PHENOTYPES}: DX_GROUP of {subject} is {group}: must be 1 or 2")
+            raise DataError(
+                f"{folder / PHENOTYPES}: DX_GROUP of {subject} is {group}: must be 1 or 2"
+            )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # of a file without a number, whose subject is not to be left out
+                warnings.simplefilter(
+                    "error"
+                )  # of a file without a number, whose subject is not to be left out
                 series = np.loadtxt(file, np.float32, ndmin=2)
         except (ValueError, UserWarning) as error:
             raise DataError(f"{file}: {error}") from error
@@ -76,7 +82,9 @@ def fetch_pcp(root: Path, site: str) -> None:
             verbose=0,
         )
     except Exception as error:  # whatever a server answers
-        raise DataError(f"{root}: nilearn cannot download ABIDE: {type(error).__name__}: {error}") from error
+        raise DataError(
+            f"{root}: nilearn cannot download ABIDE: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _diagnoses(folder: Path, site: str) -> dict[str, str]:

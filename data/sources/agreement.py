@@ -60,7 +60,9 @@ class Agreement:
     def number(self, name: str) -> int:
         """Return a site's number. Raises LookupError for a site that is none of the agreement's."""
         if name not in self.names:
-            raise LookupError(f"is no site of federation {self.name}, whose sites are {', '.join(self.names)}")
+            raise LookupError(
+                f"is no site of federation {self.name}, whose sites are {', '.join(self.names)}"
+            )
         return self.names.index(name)
 
 
@@ -69,7 +71,9 @@ def read_agreement(path: Path) -> Agreement:
     content, entries = read_toml(path)
     table = Table(entries, str(path), KEYS)
     name, classes = table.take("name", str), table.texts("classes")
-    table.require(NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _")
+    table.require(
+        NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
+    )
     table.require(
         not any("," in text or text != text.strip() for text in classes),
         "classes",
@@ -81,7 +85,12 @@ def read_agreement(path: Path) -> Agreement:
     table.require(len(classes) >= 2, "classes", "must be at least two names")
     try:
         settings = DataSettings(**stated)
-        shape, classes, mean, std = settings.shape, settings.class_names, settings.means, settings.stds
+        shape, classes, mean, std = (
+            settings.shape,
+            settings.class_names,
+            settings.means,
+            settings.stds,
+        )
     except SettingError as error:
         raise DataError(f"{path}: {error}") from None
     for key, values in (("mean", mean), ("std", std)):
@@ -98,7 +107,9 @@ def read_agreement(path: Path) -> Agreement:
     ):
         if not holds:
             raise table.error("min-sites", least, rule)
-    return Agreement(name, classes, shape, mean, std, least, app, sites, hashlib.sha256(content).hexdigest())
+    return Agreement(
+        name, classes, shape, mean, std, least, app, sites, hashlib.sha256(content).hexdigest()
+    )
 
 
 def members_of(table: Table, path: Path) -> tuple[Member, ...]:
@@ -109,7 +120,9 @@ def members_of(table: Table, path: Path) -> tuple[Member, ...]:
         table.require(type(entry) is dict, "site", "must be tables [[site]]")
         site = Table(entry, f"{path}: site {number}", SITE_KEYS)
         name, key = site.take("name", str), public_key(site)
-        site.require(NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _")
+        site.require(
+            NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
+        )
         site.require(name not in [other.name for other in sites], "name", "is another site's")
         site.require(key not in [other.key for other in sites], "key", "is another site's")
         sites.append(Member(name, key))
@@ -126,11 +139,17 @@ def public_key(site: Table) -> str:
         key = load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
         raise site.error("key", stated, rule) from None
-    fits = kind == KEY_KIND and isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)
+    fits = (
+        kind == KEY_KIND
+        and isinstance(key, EllipticCurvePublicKey)
+        and isinstance(key.curve, SECP384R1)
+    )
     site.require(fits, "key", rule)
     return text
 
 
 def as_flower_has_it(key: str) -> bytes:
     """Return a key in OpenSSH's form as flwr lists it with a node."""
-    return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return load_ssh_public_key(key.encode()).public_bytes(
+        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    )

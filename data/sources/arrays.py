@@ -22,7 +22,13 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
 
     def splits(arrays: Arrays) -> dict[str, Split]:
         return {
-            key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"], str(path), key, arrays.get(f"{key}_subjects"))
+            key: Split(
+                arrays[f"{key}_images"],
+                arrays[f"{key}_labels"],
+                str(path),
+                key,
+                arrays.get(f"{key}_subjects"),
+            )
             for key in ("train", "test", "val")
             if f"{key}_images" in arrays
         }
@@ -46,13 +52,17 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     Raises:
         DataError: images of which it is not clear what their axes are.
     """
-    splits = [split for split in (raw.train, raw.test, raw.val) if split is not None and len(split.labels)]
+    splits = [
+        split for split in (raw.train, raw.test, raw.val) if split is not None and len(split.labels)
+    ]
     shape, notes, stated = raw.train.images.shape[1:], list(raw.notes), dict[str, str]()
     if len(shape) == 3:
         height, width, channels = shape
         if channels > 4 and not settings.input_shape:
             rule = f"a volume, or {channels} channels? channels: --set input-shape={channels}x{height}x{width}"
-            raise DataError(f"{raw.train.where}: train_images: shape {raw.train.images.shape}: {rule}")
+            raise DataError(
+                f"{raw.train.where}: train_images: shape {raw.train.images.shape}: {rule}"
+            )
         shape = (channels, height, width)
     elif len(shape) == 2:
         shape = (1, *shape)
@@ -63,7 +73,9 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
         notes.append("labels that are names are numbered in the order of classes")
         stated["classes"] = ",".join(classes)
     else:
-        least, largest = (int(bound(bound(split.labels) for split in splits)) for bound in (min, max))
+        least, largest = (
+            int(bound(bound(split.labels) for split in splits)) for bound in (min, max)
+        )
         if least >= 1 and not settings.classes and not settings.first_label:
             notes.append(
                 f"labels {least}..{largest} are taken to count from 1; --set classes={largest + 1} keeps a class 0"
@@ -80,5 +92,7 @@ def _class_names(path: Path, settings: DataSettings) -> tuple[str, ...]:
     if names is None or names.ndim != 1 or names.dtype.kind != "U":
         return ()
     words = tuple(map(str, names.tolist()))
-    fits = len({*words}) == len(words) >= 2 and all(word.strip() == word and word and "," not in word for word in words)
+    fits = len({*words}) == len(words) >= 2 and all(
+        word.strip() == word and word and "," not in word for word in words
+    )
     return words if fits else ()

@@ -57,14 +57,19 @@ class Belonging:
             side_N = np.where(tested_N, "test", "train")
         self._check(side_N, patients_N)
         everything = everything.of_sites(sites_N)
-        splits = {key: everything.take(np.flatnonzero(side_N == key), "") for key in np.unique(side_N).tolist()}
+        splits = {
+            key: everything.take(np.flatnonzero(side_N == key), "")
+            for key in np.unique(side_N).tolist()
+        }
         return Raw(splits["train"], splits["test"], splits.get("val"), sites=self.sites)
 
     def _stated(self, settings: DataSettings) -> NDArray[np.str_] | None:
         """(N,): train, test or val by the columns; None where none says it."""
         if self.of("split") and self.of("fold"):
             columns = f"{self.columns['split']} and {self.columns['fold']}"
-            rule = "both say who tests: --set 'columns=fold=' or --set 'columns=split=' leaves one out"
+            rule = (
+                "both say who tests: --set 'columns=fold=' or --set 'columns=split=' leaves one out"
+            )
             raise DataError(f"{self.where}: columns {columns} {rule}")
         if split := self.of("split"):
             unknown = next((cell for cell in split if cell.lower() not in SPLITS), None)
@@ -75,7 +80,11 @@ class Belonging:
             tested_N = np.array(fold) == str(settings.test_fold)
             if not tested_N.any():
                 folds = ", ".join(sorted(set(fold)))
-                raise self.error("fold", folds, f"none is test-fold = {settings.test_fold}: --set test-fold={fold[0]}")
+                raise self.error(
+                    "fold",
+                    folds,
+                    f"none is test-fold = {settings.test_fold}: --set test-fold={fold[0]}",
+                )
             return np.where(tested_N, "test", "train")
         return None
 
@@ -86,13 +95,17 @@ class Belonging:
             if (torn := np.flatnonzero(side_N != side_N[first][patients_N])).size:
                 row, role = int(torn[0]), self.patients
                 sides = f"{side_N[first][patients_N][row]} and {side_N[row]}"
-                raise self.error(role, self.of(role)[row], f"is in {sides}: a patient must be on one side alone")
+                raise self.error(
+                    role, self.of(role)[row], f"is in {sides}: a patient must be on one side alone"
+                )
         sites = np.array(self.of("site") or ["all"] * len(side_N))
         for site in np.unique(sites).tolist():
             missing = {"train", "test"} - set(side_N[sites == site].tolist())
             if missing and self.sites:
                 number = int((sites == site).sum())
-                raise self.error("site", site, f"has {number} samples and none to {sorted(missing)[0]}")
+                raise self.error(
+                    "site", site, f"has {number} samples and none to {sorted(missing)[0]}"
+                )
             if missing:
                 raise DataError(f"{self.where}: no row is for {sorted(missing)[0]}")
 

@@ -66,8 +66,14 @@ def write(folder: Path, arrays: Arrays) -> None:
         temporary.mkdir(0o700)  # they may be patients' images
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array)
-        described = {"content": content_hash(arrays), "arrays": sorted(arrays), "files": stats(temporary, arrays)}
-        (temporary / "dataset.json").write_text(json.dumps({**described, "checksum": checksum(described)}))
+        described = {
+            "content": content_hash(arrays),
+            "arrays": sorted(arrays),
+            "files": stats(temporary, arrays),
+        }
+        (temporary / "dataset.json").write_text(
+            json.dumps({**described, "checksum": checksum(described)})
+        )
         private(temporary)
         try:
             temporary.rename(folder)
@@ -92,9 +98,15 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
     """
     try:
         described = json.loads((folder / "dataset.json").read_text())
-        content, names, now = described["content"], described["arrays"], stats(folder, described["arrays"])
+        content, names, now = (
+            described["content"],
+            described["arrays"],
+            stats(folder, described["arrays"]),
+        )
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-        stated = described.pop("checksum", None)  # copies of earlier versions have none, and no sizes and times
+        stated = described.pop(
+            "checksum", None
+        )  # copies of earlier versions have none, and no sizes and times
         if stated not in (None, checksum(described)):
             raise ValueError("dataset.json is not as it was written")
         as_written = stated is not None and described["files"] == now
@@ -111,10 +123,14 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         reason = "is incomplete"
     except PermissionError as error:
         raise DataError(f"{folder}: the cached copy cannot be read ({error.strerror})") from error
-    except Exception as error:  # a damaged file surfaces as anything, an EOFError or a SyntaxError among others
+    except (
+        Exception
+    ) as error:  # a damaged file surfaces as anything, an EOFError or a SyntaxError among others
         reason = f"is damaged ({' '.join(str(error).split())})"
     log.warning("%s: the cached copy %s and is made anew", folder, reason)
-    aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")  # whoever has mapped the files keeps them
+    aside = folder.with_name(
+        f".{folder.name}-{uuid.uuid4().hex}"
+    )  # whoever has mapped the files keeps them
     try:
         folder.rename(aside)
     except FileNotFoundError:  # another process has done so
@@ -136,9 +152,13 @@ def copies(folder: Path) -> dict[Path, int]:
     """The copies in a cache, whole and begun, with their bytes; nothing else that lies there."""
     there = sorted(folder.iterdir()) if folder.is_dir() else []
     kept = [
-        path for path in there if path.is_dir() and (COPY.fullmatch(path.name) or (path / "dataset.json").is_file())
+        path
+        for path in there
+        if path.is_dir() and (COPY.fullmatch(path.name) or (path / "dataset.json").is_file())
     ]
-    return {path: sum(file.stat().st_size for file in path.iterdir() if file.is_file()) for path in kept}
+    return {
+        path: sum(file.stat().st_size for file in path.iterdir() if file.is_file()) for path in kept
+    }
 
 
 def clear(folder: Path) -> int:
@@ -164,4 +184,6 @@ def checksum(described: Mapping[str, object]) -> str:
 
 
 def _cannot_be_written(folder: Path, error: OSError) -> DataError:
-    return DataError(f"cache = {str(folder.parent)!r}: cannot be written ({error}); set cache to a folder that can")
+    return DataError(
+        f"cache = {str(folder.parent)!r}: cannot be written ({error}); set cache to a folder that can"
+    )

@@ -71,7 +71,12 @@ FAMILIES = {
 
 _SCANNERS = ("plain", "faint", "blurred", "noisy")
 _DIGITS = tuple(str(digit) for digit in range(10))
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 # CReFF (Shang et al., 2022) uses these for CIFAR-10 and CIFAR-100 alike, and so do FedNova and FedBE.
 _CIFAR_MEAN, _CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 _CIFAR100 = (
@@ -84,10 +89,23 @@ _CIFAR100 = (
     "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
 
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR10 = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 _HALF = (0.5, 0.5, 0.5)
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_OFFICE = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
+_OFFICE = (
+    "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
+)
 _DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 
 
@@ -128,7 +146,10 @@ def _abide(site: str) -> Known:
         (0.0,),
         (1.0,),
         files=(f"abide/{site}.npz",),
-        nilearn_files=("ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv", f"ABIDE_pcp/*/*/{site}_*_rois_*.1D"),
+        nilearn_files=(
+            "ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv",
+            f"ABIDE_pcp/*/*/{site}_*_rois_*.1D",
+        ),
         layout="abide",
         family="abide",
     )
@@ -159,11 +180,28 @@ KNOWN: dict[str, Known] = {
     "digits-3-8": Known(("3", "8"), (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
     **{f"digits-{scanner}": _scanner() for scanner in _SCANNERS},
     "mnist": Known(
-        _DIGITS, (1, 28, 28), (0.1307,), (0.3081,), "MNIST", "", tuple(f"MNIST/raw/{file}" for file in _IDX)
+        _DIGITS,
+        (1, 28, 28),
+        (0.1307,),
+        (0.3081,),
+        "MNIST",
+        "",
+        tuple(f"MNIST/raw/{file}" for file in _IDX),
     ),
     # IWDS only divides by 255; these are the training pixels' own mean and standard deviation.
     "fashion-mnist": Known(
-        ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        (
+            "T-shirt",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
+        ),
         (1, 28, 28),
         (0.2860,),
         (0.3530,),
@@ -172,7 +210,15 @@ KNOWN: dict[str, Known] = {
         tuple(f"FashionMNIST/raw/{file}" for file in _IDX),
     ),
     # The training pixels' own, as torchvision decodes them.
-    "usps": Known(_DIGITS, (1, 16, 16), (0.2539,), (0.3842,), "USPS", "USPS", ("USPS/usps.bz2", "USPS/usps.t.bz2")),
+    "usps": Known(
+        _DIGITS,
+        (1, 16, 16),
+        (0.2539,),
+        (0.3842,),
+        "USPS",
+        "USPS",
+        ("USPS/usps.bz2", "USPS/usps.t.bz2"),
+    ),
     "cifar10": Known(
         _CIFAR10,
         (3, 32, 32),
@@ -183,7 +229,13 @@ KNOWN: dict[str, Known] = {
         ("cifar-10-batches-py/*",),
     ),
     "cifar100": Known(
-        tuple(_CIFAR100.split()), (3, 32, 32), _CIFAR_MEAN, _CIFAR_STD, "CIFAR100", "", ("cifar-100-python/*",)
+        tuple(_CIFAR100.split()),
+        (3, 32, 32),
+        _CIFAR_MEAN,
+        _CIFAR_STD,
+        "CIFAR100",
+        "",
+        ("cifar-100-python/*",),
     ),
     # FedBN (Li et al., 2021) normalizes every domain with .5/.5; torchvision has no class for it.
     "mnist-m": Known(
@@ -196,7 +248,14 @@ KNOWN: dict[str, Known] = {
         how="unpack mnist_m.tar.gz (Ganin et al., 2016) into data-root",
     ),
     "svhn": Known(
-        _DIGITS, (3, 32, 32), _HALF, _HALF, "SVHN", "SVHN", ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"), "mat"
+        _DIGITS,
+        (3, 32, 32),
+        _HALF,
+        _HALF,
+        "SVHN",
+        "SVHN",
+        ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),
+        "mat",
     ),
     "synthdigits": Known(
         _DIGITS,
@@ -247,7 +306,10 @@ KNOWN: dict[str, Known] = {
         f"domainnet-{domain}": _domainnet(domain)
         for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
     },
-    **{f"abide-{site.lower().replace('_', '-')}": _abide(site) for site in ("NYU", "UM_1", "USM", "UCLA_1")},
+    **{
+        f"abide-{site.lower().replace('_', '-')}": _abide(site)
+        for site in ("NYU", "UM_1", "USM", "UCLA_1")
+    },
 }
 KNOWN = {name: replace(known, sizes=_SIZES.get(name, (0, 0))) for name, known in KNOWN.items()}
 ALIASES = {
@@ -293,4 +355,6 @@ def members(dataset: str) -> tuple[str, ...]:
 def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """What domains are called: a user's own go by their file's name, or by their path where two have the same name."""
     short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
-    return short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)
+    return (
+        short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)
+    )

@@ -28,14 +28,18 @@ def check_convertible(split: Split) -> None:
     require_of(split, fits, images_key, f"shape {images.shape}", rule)
     rule = "must be whole numbers, or names"
     require_of(split, labels.dtype.kind in "biufUS", labels_key, f"dtype {labels.dtype}", rule)
-    require_of(split, labels.ndim in (1, 2), labels_key, f"shape {labels.shape}", "must be (N,) or (N, 1)")
+    require_of(
+        split, labels.ndim in (1, 2), labels_key, f"shape {labels.shape}", "must be (N,) or (N, 1)"
+    )
     lengths = f"{len(images)} images and {len(labels)} labels"
     rule = f"{images_key} and {labels_key} must be equally long"
     require_of(split, len(images) == len(labels), images_key, lengths, rule)
     require_of(split, len(images) > 0, images_key, "no image", "must hold at least one")
 
 
-def converted(splits: Mapping[str, Split], settings: DataSettings) -> tuple[dict[str, Split], Notes]:
+def converted(
+    splits: Mapping[str, Split], settings: DataSettings
+) -> tuple[dict[str, Split], Notes]:
     """The splits of one file in the form that is trained on, and a sentence for everything that was changed.
 
     Names stay names where `settings` do not say the classes.
@@ -60,10 +64,14 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
         single = single and bool((labels.sum(axis=1) == 1).all())
         rule = "several labels of one image (multi-label) cannot be trained on: choose one column and save it as (N,)"
         require_of(split, single, key, f"shape {labels.shape}", rule)
-        notes.append(f"labels (N, {labels.shape[1]}) with a single 1 a row are taken as the place of the 1")
+        notes.append(
+            f"labels (N, {labels.shape[1]}) with a single 1 a row are taken as the place of the 1"
+        )
         labels = labels.argmax(axis=1)
     if labels.dtype.kind in "US":
-        return replace(split, labels=_numbers_of(split, np.char.strip(labels.astype(str)), settings, notes))
+        return replace(
+            split, labels=_numbers_of(split, np.char.strip(labels.astype(str)), settings, notes)
+        )
     if labels.dtype.kind == "b":
         labels = labels.astype(np.int64)
     if labels.dtype.kind == "f":
@@ -78,7 +86,9 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
     return replace(split, labels=labels)
 
 
-def _numbers_of(split: Split, names: NDArray[np.str_], settings: DataSettings, notes: Notes) -> NDArray[np.generic]:
+def _numbers_of(
+    split: Split, names: NDArray[np.str_], settings: DataSettings, notes: Notes
+) -> NDArray[np.generic]:
     """The names' places in `classes`; the names as they are where it is not set."""
     if not settings.classes.strip():
         return names
@@ -97,12 +107,17 @@ def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> N
     labels = [split.labels for split in splits.values() if split.labels.dtype.kind in "iu"]
     if settings.first_label or not settings.classes.strip() or not labels:
         return
-    least, largest = min(int(part.min()) for part in labels), max(int(part.max()) for part in labels)
+    least, largest = (
+        min(int(part.min()) for part in labels),
+        max(int(part.max()) for part in labels),
+    )
     classes = settings.num_classes
     if least >= 1 and largest == classes:
         split = next(iter(splits.values()))
         rule = f"must be 0..{classes - 1}; if they count from 1: --set first-label=1"
-        require_of(split, False, keys_of(split)[1], f"labels {least}..{largest} of {classes} classes", rule)
+        require_of(
+            split, False, keys_of(split)[1], f"labels {least}..{largest} of {classes} classes", rule
+        )
 
 
 def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
@@ -111,7 +126,9 @@ def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
     if images.ndim != 4 or isinstance(images, ImageFiles):
         return split
     second, last = images.shape[1], images.shape[3]
-    stated = (settings.shape[0],) if settings.input_shape.strip() and len(settings.shape) == 3 else ()
+    stated = (
+        (settings.shape[0],) if settings.input_shape.strip() and len(settings.shape) == 3 else ()
+    )
     if last in (1, 3, *stated) or second not in (1, 3, *stated):
         return split
     notes.append(f"images {images.shape[1:]} are taken as (channels, height, width)")
@@ -120,9 +137,19 @@ def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
 
 def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -> dict[str, Split]:
     """Pixels of any type as bytes, or as float32 on the scale 0..1; vectors as float32."""
-    arrays = {key: split.images for key, split in splits.items() if not isinstance(split.images, ImageFiles)}
-    wide = {key: images for key, images in arrays.items() if images.dtype not in (np.uint8, np.float32)}
-    ranged = {key: images for key, images in arrays.items() if images.dtype != np.uint8 and images.ndim > 2}
+    arrays = {
+        key: split.images
+        for key, split in splits.items()
+        if not isinstance(split.images, ImageFiles)
+    }
+    wide = {
+        key: images for key, images in arrays.items() if images.dtype not in (np.uint8, np.float32)
+    }
+    ranged = {
+        key: images
+        for key, images in arrays.items()
+        if images.dtype != np.uint8 and images.ndim > 2
+    }
     changed: dict[str, NDArray[np.generic]] = {}
     if settings.pixel_range and ranged:
         low, high = settings.pixel_span
@@ -133,7 +160,10 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
             notes.append(f"{images.dtype} is taken as float32")
             changed[key] = images.astype(np.float32)
     if whole := {key: images for key, images in wide.items() if key not in changed}:
-        low, high = min(int(a.min()) for a in whole.values()), max(int(a.max()) for a in whole.values())
+        low, high = (
+            min(int(a.min()) for a in whole.values()),
+            max(int(a.max()) for a in whole.values()),
+        )
         types = sorted({str(images.dtype) for images in whole.values()})
         if types == ["uint16"] and high > 255:
             notes.append(f"uint16 is taken as 0..65535; the largest is {high}{range_hint(high)}")
@@ -143,5 +173,9 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
             changed |= {key: images.astype(np.uint8) for key, images in whole.items()}
         else:
             split = splits[next(iter(whole))]
-            raise unknown_range(f"{split.where}: {keys_of(split)[0]}: {' and '.join(types)}", low, high)
-    return {key: replace(split, images=changed.get(key, split.images)) for key, split in splits.items()}
+            raise unknown_range(
+                f"{split.where}: {keys_of(split)[0]}: {' and '.join(types)}", low, high
+            )
+    return {
+        key: replace(split, images=changed.get(key, split.images)) for key, split in splits.items()
+    }

@@ -31,7 +31,9 @@ def read_digits(name: str) -> Raw:
     grey_NHW, labels_N = load_digits(return_X_y=True)
     # 17 grey values on 256 levels stay 17 different ones.
     images_NHW = np.rint(grey_NHW.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
-    draws = generator(0, "digits: test split")  # the split is part of the data set, so no run's seed
+    draws = generator(
+        0, "digits: test split"
+    )  # the split is part of the data set, so no run's seed
     chosen = [draws.permutation(np.flatnonzero(labels_N == label))[:TEST] for label in range(10)]
     is_test_N = np.zeros(len(labels_N), bool)
     is_test_N[np.concatenate(chosen)] = True
@@ -49,7 +51,9 @@ def read_digits(name: str) -> Raw:
 def threes_and_eights(split: Split) -> Split:
     """These two classes alone, as 0 and 1."""
     chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
-    return replace(split.take(chosen, split.key), labels=(split.labels[chosen] == 8).astype(np.int64))
+    return replace(
+        split.take(chosen, split.key), labels=(split.labels[chosen] == 8).astype(np.int64)
+    )
 
 
 def scanned(split: Split, scanner: str) -> Split:
@@ -61,11 +65,18 @@ def scanned(split: Split, scanner: str) -> Split:
     chosen = np.sort(np.concatenate([indices[start : start + count] for indices in of_class]))
     images_NHW = np.asarray(split.images, np.float64)[chosen]
     shown_NHW = SCANNERS[scanner](images_NHW, generator(0, f"digits: {scanner}: {split.key}"))
-    return Split(np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8), split.labels[chosen], split.where, split.key)
+    return Split(
+        np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8),
+        split.labels[chosen],
+        split.where,
+        split.key,
+    )
 
 
 def _blurred(images_NHW: NDArray[np.float64]) -> NDArray[np.float64]:
     """Every pixel becomes the mean of the 3 x 3 around it; beyond the edge it is dark."""
     framed = np.pad(images_NHW, ((0, 0), (1, 1), (1, 1)))
-    blurred: NDArray[np.float64] = np.lib.stride_tricks.sliding_window_view(framed, (3, 3), (1, 2)).mean((-2, -1))
+    blurred: NDArray[np.float64] = np.lib.stride_tricks.sliding_window_view(
+        framed, (3, 3), (1, 2)
+    ).mean((-2, -1))
     return blurred

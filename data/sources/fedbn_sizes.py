@@ -25,7 +25,9 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
     smallest = min(len(raw.train.labels) for raw in raws)
     train, val = int(rules.train_share * smallest), int(rules.val_share * smallest)
     if train == 0 or (rules.val_share and val == 0):
-        raise DataError(f"{raws[0].train.where}: recipe fedbn leaves nothing of {smallest} training images")
+        raise DataError(
+            f"{raws[0].train.where}: recipe fedbn leaves nothing of {smallest} training images"
+        )
     cut = []
     for raw in raws:
         order = np.arange(len(raw.train.labels))
@@ -39,5 +41,7 @@ def _resplit(raw: Raw) -> Raw:
     train, test = stratified(labels, raw.train.where)
     if isinstance(raw.train.images, ImageFiles) or isinstance(raw.test.images, ImageFiles):
         raise DataError(f"{raw.train.where}: recipe fedbn needs arrays here, not image files")
-    everything = Split(np.concatenate([raw.train.images, raw.test.images]), labels, raw.train.where, "train")
+    everything = Split(
+        np.concatenate([raw.train.images, raw.test.images]), labels, raw.train.where, "train"
+    )
     return Raw(everything.take(train, "train"), everything.take(test, "test"))

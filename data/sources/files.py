@@ -38,14 +38,20 @@ class ImageFiles:
 
     @staticmethod
     def of(
-        root: Path, files: list[str], size: tuple[int, ...], settings: DataSettings, central: bool = False
+        root: Path,
+        files: list[str],
+        size: tuple[int, ...],
+        settings: DataSettings,
+        central: bool = False,
     ) -> "ImageFiles":
         """Of paths below root."""
         encoded = [os.fsencode(file) for file in files]
         width = max(map(len, encoded), default=1)
         names = np.frombuffer(b"".join(name.ljust(width, b"\0") for name in encoded), np.uint8)
         channels, height, length = size
-        return ImageFiles(root, names.reshape(len(files), width), (channels, height, length), central, settings)
+        return ImageFiles(
+            root, names.reshape(len(files), width), (channels, height, length), central, settings
+        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -63,19 +69,27 @@ class ImageFiles:
         """Some of the images, still undecoded."""
         return replace(self, names=np.ascontiguousarray(self.names[indices]))
 
-    def decoded(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.uint8] | NDArray[np.float32]:
+    def decoded(
+        self, indices: NDArray[np.int64] | None = None
+    ) -> NDArray[np.uint8] | NDArray[np.float32]:
         """(n, H, W, C): bytes, or float32 on the scale 0..1 where a file has more than 8 bits.
 
         Raises:
             DataError: a file that is missing or no image.
         """
-        from data.sources.pixels import open_image  # it loads PIL, which a process without files does not need
+        from data.sources.pixels import (
+            open_image,
+        )  # it loads PIL, which a process without files does not need
 
         chosen = np.arange(len(self)) if indices is None else indices
         channels, height, width = self.size
-        images: NDArray[np.uint8] | NDArray[np.float32] = np.empty((len(chosen), height, width, channels), np.uint8)
+        images: NDArray[np.uint8] | NDArray[np.float32] = np.empty(
+            (len(chosen), height, width, channels), np.uint8
+        )
         for place, index in enumerate(chosen.tolist()):
-            image = open_image(self.path(index), channels, (width, height), self.central, self.settings)
+            image = open_image(
+                self.path(index), channels, (width, height), self.central, self.settings
+            )
             if image.dtype != np.uint8 and images.dtype == np.uint8:
                 images = as_float(images)
             images[place] = image if image.dtype == images.dtype else as_float(image)
@@ -92,7 +106,9 @@ def joined(images: Iterable[NDArray[np.generic]]) -> NDArray[np.generic]:
     """Images of one shape as an array (N, H, W, C): of bytes, or float32 on the scale 0..1 if one is."""
     every = list(images)
     mixed = len({image.dtype for image in every}) > 1
-    return np.stack([as_float(image) if mixed and image.dtype == np.uint8 else image for image in every])
+    return np.stack(
+        [as_float(image) if mixed and image.dtype == np.uint8 else image for image in every]
+    )
 
 
 def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:

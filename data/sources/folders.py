@@ -22,7 +22,9 @@ LAYOUT = "must hold train/CLASS/* and test/CLASS/*, or CLASS/* alone, of which a
 A_FIFTH = "no folder says who tests: a fifth of every class does, drawn by split-seed and test-fold"
 
 
-def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
+def read_folder(
+    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
     """train/CLASS/* and test/CLASS/* and, if there, val/CLASS/*; or CLASS/*, of which a fifth is for testing.
 
     A class without a folder, or with an empty one, has no image; images are ordered by class, then by file name, those
@@ -32,12 +34,18 @@ def read_folder(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...]
         DataError: a folder is missing, a class folder is none of `class_names`, or a file is no image.
     """
     if splits := split_folders(path):
-        read = {key: read_split(folder, key, class_names, shape, settings) for key, folder in splits.items()}
-        return Raw(read["train"], read["test"], read.get("val"), notes=tuple(notes_of(splits, class_names)))
+        read = {
+            key: read_split(folder, key, class_names, shape, settings)
+            for key, folder in splits.items()
+        }
+        return Raw(
+            read["train"], read["test"], read.get("val"), notes=tuple(notes_of(splits, class_names))
+        )
     everything = read_split(path, "", class_names, shape, settings)
     tested = fifth(everything.labels.astype(np.int64), settings, str(path))
     train, test = (
-        everything.take(np.flatnonzero(chosen), key) for chosen, key in ((~tested, "train"), (tested, "test"))
+        everything.take(np.flatnonzero(chosen), key)
+        for chosen, key in ((~tested, "train"), (tested, "test"))
     )
     return Raw(train, test, notes=(A_FIFTH, *notes_of({"": path}, class_names)))
 
@@ -52,12 +60,18 @@ def split_folders(path: Path) -> dict[str, Path]:
         raise DataError(f"{path}: there is no such folder")
     entries = list(visible(path))
     folders = [entry for entry in entries if entry.is_dir()]
-    named = {SPLITS[folder.name.lower()]: folder for folder in reversed(folders) if folder.name.lower() in SPLITS}
+    named = {
+        SPLITS[folder.name.lower()]: folder
+        for folder in reversed(folders)
+        if folder.name.lower() in SPLITS
+    }
     if {"train", "test"} <= named.keys():
         return {key: named[key] for key in ("train", "test", "val") if key in named}
     if "train" in named:
         rule = f"{path} must hold train/CLASS/* and test/CLASS/*; to test on a fifth of train:"
-        raise DataError(f"{path / 'test'}: there is no such folder; {rule} dataset = folder:{named['train']}")
+        raise DataError(
+            f"{path / 'test'}: there is no such folder; {rule} dataset = folder:{named['train']}"
+        )
     if named:
         raise DataError(f"{path / 'train'}: there is no such folder; {path} {LAYOUT}")
     if not folders:
@@ -71,7 +85,9 @@ def split_folders(path: Path) -> dict[str, Path]:
     inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
     if all({"train", "training"} & {name.lower() for name in names} for names in inner):
         sites = ",".join(f"folder:{folder}" for folder in folders)
-        raise DataError(f"{path}: {LAYOUT}; its folders do: dataset = {'domains:' * (len(folders) > 1)}{sites}")
+        raise DataError(
+            f"{path}: {LAYOUT}; its folders do: dataset = {'domains:' * (len(folders) > 1)}{sites}"
+        )
     same = len(folders) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner)
     if same and not any(child.is_file() for folder in folders for child in visible(folder)):
         sites = ",".join(f"folder:{folder}" for folder in folders)
@@ -112,7 +128,11 @@ def class_folders(folder: Path) -> dict[str, Path]:
 
 
 def read_split(
-    folder: Path, key: str, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    folder: Path,
+    key: str,
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
 ) -> Split:
     """CLASS/* of one folder, not decoded yet.
 
@@ -160,7 +180,12 @@ def look(path: Path, settings: DataSettings) -> Guess:
     named = split_folders(path)
     splits = named or {"": path}
     names = sorted({name for folder in splits.values() for name in class_folders(folder)})
-    images = [file for folder in splits.values() for inside in class_folders(folder).values() for file in below(inside)]
+    images = [
+        file
+        for folder in splits.values()
+        for inside in class_folders(folder).values()
+        for file in below(inside)
+    ]
     if not images:
         raise DataError(f"{path}: no class folder holds an image: it {LAYOUT}")
     shape, notes = shape_of(images, settings)

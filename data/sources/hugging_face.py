@@ -25,7 +25,9 @@ SAVED = ("dataset_dict.json", "state.json")
 def place_of(path: Path, settings: DataSettings) -> str:
     """The folder, or the name that the library has a data set by."""
     root = Path(settings.data_root).expanduser()
-    return str(path) if path.exists() or not path.is_relative_to(root) else str(path.relative_to(root))
+    return (
+        str(path) if path.exists() or not path.is_relative_to(root) else str(path.relative_to(root))
+    )
 
 
 @contextmanager
@@ -39,7 +41,9 @@ def quietly(where: str) -> Iterator[Any]:
             yield library
     except DataError:
         raise
-    except Exception as error:  # a damaged file, or a name that the cache lacks, surfaces as anything
+    except (
+        Exception
+    ) as error:  # a damaged file, or a name that the cache lacks, surfaces as anything
         rule = "the datasets library cannot read it, without the network but for download = true"
         raise DataError(f"{where}: {rule}: {said(error)}") from error
 
@@ -81,7 +85,9 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
     stated, header, shown = settings.column_names, list(part.features), ", ".join(part.features)
     for name in filter(None, stated.values()):
         if name not in header:
-            raise DataError(f"{place}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}")
+            raise DataError(
+                f"{place}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+            )
     roles = {role: stated.get(role, role) for role in ROLES if stated.get(role, role) in header}
     images = [name for name, feature in part.features.items() if type(feature).__name__ == "Image"]
     labels = [name for name in header if name.lower() in LIKE_LABELS]
@@ -94,7 +100,9 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
             raise DataError(f"{place}: {len(names)} columns look like {kind}, of {shown}: {ways}")
         roles[role] = names[0]
     if roles["path"] not in images:
-        raise DataError(f"{place}: column {roles['path']}: is of type {part.features[roles['path']]}: must be images")
+        raise DataError(
+            f"{place}: column {roles['path']}: is of type {part.features[roles['path']]}: must be images"
+        )
     return roles
 
 
@@ -109,15 +117,22 @@ def belonging(path: Path, settings: DataSettings) -> Belonging:
             for role in cells:
                 feature, column = part.features[roles[role]], part[roles[role]]
                 named = role == LABEL and hasattr(feature, "int2str")
-                cells[role] += [feature.int2str(value) if named else str(value).strip() for value in column]
+                cells[role] += [
+                    feature.int2str(value) if named else str(value).strip() for value in column
+                ]
         if len(parts) > 1:
             if unknown := next((key for key in parts if key.lower() not in SPLITS), None):
                 raise DataError(f"{place}: split {unknown!r}: must be one of {', '.join(SPLITS)}")
-            roles["split"], cells["split"] = "split", [key for key, part in parts.items() for _ in range(len(part))]
+            roles["split"], cells["split"] = (
+                "split",
+                [key for key, part in parts.items() for _ in range(len(part))],
+            )
     return Belonging(place, roles, {role: tuple(words) for role, words in cells.items()})
 
 
-def read(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
+def read(
+    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
     """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
     from data.sources.files import joined
     from data.sources.pixels import brought, from_pil
@@ -149,11 +164,20 @@ def look(path: Path, settings: DataSettings) -> Guess:
     with quietly(rows.where):
         image = brought(from_pil(Path(rows.where), part[0][rows.columns["path"]], 0, settings), 0)
         known = getattr(part.features[rows.columns[LABEL]], "names", None)
-    notes = [] if rows.of("split") or rows.of("fold") else ["nothing says who tests: a fifth does, drawn by split-seed"]
+    notes = (
+        []
+        if rows.of("split") or rows.of("fold")
+        else ["nothing says who tests: a fifth does, drawn by split-seed"]
+    )
     if rows.sites:
-        notes.append(f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients")
+        notes.append(
+            f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"
+        )
     shape = "x".join(map(str, (image.shape[2], *image.shape[:2])))
-    return Guess({"classes": ",".join(known or classes_of(rows.of(LABEL))), "input-shape": shape}, tuple(notes))
+    return Guess(
+        {"classes": ",".join(known or classes_of(rows.of(LABEL))), "input-shape": shape},
+        tuple(notes),
+    )
 
 
 def files(path: Path, settings: DataSettings) -> list[Path]:
@@ -161,4 +185,8 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
     place = place_of(path, settings)
     if Path(place).is_dir():
         return sorted(file for file in Path(place).rglob("*") if file.is_file())
-    return [Path(file["filename"]) for part in parts_of(place, settings.download).values() for file in part.cache_files]
+    return [
+        Path(file["filename"])
+        for part in parts_of(place, settings.download).values()
+        for file in part.cache_files
+    ]

@@ -30,12 +30,16 @@ def shape_of(images: Sequence[Path], settings: DataSettings) -> tuple[str, list[
         return shape, notes
     sizes = Counter(size for file in images[:MOST] if (size := size_of(file)))
     if len(sizes) > 1:
-        listed = ", ".join(f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3))
+        listed = ", ".join(
+            f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)
+        )
         listed += ", ..." * (len(sizes) > 3)
         if is_nifti(images[0]) or is_dicom(head_of(images[0])):
             rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
             raise DataError(f"{images[0].parent}: images of {len(sizes)} sizes, {listed}: {rule}")
-        notes.append(f"images of {len(sizes)} sizes, {listed}, are all brought to input-shape, here the first one's")
+        notes.append(
+            f"images of {len(sizes)} sizes, {listed}, are all brought to input-shape, here the first one's"
+        )
     return shape, notes
 
 
@@ -49,7 +53,9 @@ def size_of(file: Path) -> tuple[int, int] | None:
     """Height and width by a file's head; None where it has none that can be read."""
     try:
         if is_dicom(head_of(file)):
-            dicom = needed("pydicom", "medical", file).dcmread(file, specific_tags=["Rows", "Columns"])
+            dicom = needed("pydicom", "medical", file).dcmread(
+                file, specific_tags=["Rows", "Columns"]
+            )
             return int(dicom.Rows), int(dicom.Columns)
         if is_nifti(file):
             width, height = needed("nibabel", "medical", file).load(file).shape[:2]

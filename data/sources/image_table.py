@@ -28,7 +28,9 @@ class ImageTable:
         return [self.folder / cell for cell in self.belonging.of("path")]
 
 
-def read_images(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
+def read_images(
+    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
     """The images of a table, on their sides.
 
     Raises:
@@ -50,7 +52,9 @@ def image_table(path: Path, settings: DataSettings) -> ImageTable:
         raise DataError(f"{path}: there is no such file")
     stat = path.stat()
     relevant = DataSettings(
-        columns=settings.columns, outside_folder=settings.outside_folder, max_unpacked_mib=settings.max_unpacked_mib
+        columns=settings.columns,
+        outside_folder=settings.outside_folder,
+        max_unpacked_mib=settings.max_unpacked_mib,
     )
     return _read(path, stat.st_size, stat.st_mtime_ns, relevant)
 
@@ -65,7 +69,9 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
         root = path.parent.resolve()
         for line, row in rows:
             if len(row) != len(header):
-                raise DataError(f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns")
+                raise DataError(
+                    f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
+                )
             for role, name in roles.items():
                 if not (word := row[header.index(name)].strip()):
                     raise DataError(f"{path}: row {line}, column {name}: is empty")
@@ -78,14 +84,18 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
         rule = f"{len(lines)} rows of {len(set(cells[LABEL]))} classes: at least 2"
         raise DataError(f"{path}: column {roles[LABEL]}: {rule}")
     belonging = Belonging(str(path), roles, {role: tuple(column) for role, column in cells.items()})
-    return ImageTable(path.parent, belonging, tuple(name for name in header if name not in roles.values()))
+    return ImageTable(
+        path.parent, belonging, tuple(name for name in header if name not in roles.values())
+    )
 
 
 def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
     """A row's path, as it is opened from the table's folder. Raises DataError for one that leads out, or nowhere."""
     if "\0" in cell:
         raise DataError(f"{path}: row {line}: its path holds a character that no path has")
-    name = cell if (root / cell).exists() else cell.replace("\\", "/")  # as it was written on Windows
+    name = (
+        cell if (root / cell).exists() else cell.replace("\\", "/")
+    )  # as it was written on Windows
     file = root / name
     if not settings.outside_folder and not file.resolve().is_relative_to(root):
         rule = "leads out of the table's folder: --set outside-folder=true allows that"
@@ -105,10 +115,16 @@ def look_at_images(path: Path, settings: DataSettings) -> Guess:
     if table.unused:
         notes.append(f"columns that are not used: {', '.join(table.unused)}")
     if rows.sites:
-        notes.append(f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients")
+        notes.append(
+            f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"
+        )
     if rows.patients:
         number = len(set(rows.of(rows.patients)))
-        notes.append(f"{number} patients by column {rows.columns[rows.patients]}, each on one side alone")
+        notes.append(
+            f"{number} patients by column {rows.columns[rows.patients]}, each on one side alone"
+        )
     if not rows.of("split") and not rows.of("fold"):
         notes.append("no column says who tests: a fifth does, drawn by split-seed and test-fold")
-    return Guess({"classes": ",".join(classes_of(rows.of(LABEL))), "input-shape": shape}, tuple(notes))
+    return Guess(
+        {"classes": ",".join(classes_of(rows.of(LABEL))), "input-shape": shape}, tuple(notes)
+    )

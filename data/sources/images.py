@@ -20,7 +20,9 @@ def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.
     """
     if images.ndim == 2 or len(shape) == 1:
         if images.shape[1:] != shape:
-            raise ValueError(f"each example has shape {images.shape[1:]} where input-shape asks for {shape}")
+            raise ValueError(
+                f"each example has shape {images.shape[1:]} where input-shape asks for {shape}"
+            )
         return images
     channels, height, width = shape
     if images.ndim == 3:
@@ -54,7 +56,9 @@ def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.
     if images.shape[2:] == (height, width):
         return images
     pixels = torch.from_numpy(images.astype(np.float32))
-    resized = interpolate(pixels, (height, width), mode="bilinear", align_corners=False, antialias=True).numpy()
+    resized = interpolate(
+        pixels, (height, width), mode="bilinear", align_corners=False, antialias=True
+    ).numpy()
     if images.dtype == np.uint8:
         return np.asarray(np.clip(np.rint(resized), 0, 255), np.uint8)
     return np.asarray(resized, images.dtype)

@@ -34,7 +34,9 @@ def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Ra
     except DataError:
         raise
     except Exception as error:  # a damaged file surfaces as anything
-        raise DataError(f"{root}: {name} cannot be read: {type(error).__name__}: {said(error)}") from error
+        raise DataError(
+            f"{root}: {name} cannot be read: {type(error).__name__}: {said(error)}"
+        ) from error
 
 
 def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -48,7 +50,14 @@ def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) 
         refuse_large(root / file, sizes, settings)
         arrays = loadmat(root / file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
-        splits.append(Split(np.moveaxis(arrays["X"], -1, 0), np.where(labels == 10, 0, labels), str(root / file), key))
+        splits.append(
+            Split(
+                np.moveaxis(arrays["X"], -1, 0),
+                np.where(labels == 10, 0, labels),
+                str(root / file),
+                key,
+            )
+        )
     return Raw(*splits)
 
 
@@ -66,7 +75,9 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     files = [f"{part}/{path.relative_to(folder / part)}" for part, there in (("train", first), ("valid", second))
              for path in map(there.path, range(len(there)))]  # fmt: skip
     labels = np.concatenate([train.labels, valid.labels])
-    return Raw(Split(ImageFiles.of(folder, files, shape, settings), labels, str(folder), "train"), test)
+    return Raw(
+        Split(ImageFiles.of(folder, files, shape, settings), labels, str(folder), "train"), test
+    )
 
 
 def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -75,12 +86,20 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
     Classes are numbered by their sorted WordNet ids; the official test images have no labels.
     """
     folder = root / "tiny-imagenet-200"
-    number = {wnid: label for label, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
-    rows = [line.split("\t") for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
+    number = {
+        wnid: label for label, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))
+    }
+    rows = [
+        line.split("\t")
+        for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()
+    ]
     train = [(f"train/{w}/images/{file.name}", k) for w, k in number.items()
              for file in visible(folder / "train" / w / "images")]  # fmt: skip
     test = [(f"val/images/{file}", number[wnid]) for file, wnid, *_ in rows]
-    return Raw(_split(folder, train, "train", shape, settings), _split(folder, test, "test", shape, settings))
+    return Raw(
+        _split(folder, train, "train", shape, settings),
+        _split(folder, test, "test", shape, settings),
+    )
 
 
 def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -102,8 +121,14 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
         return _halved(_split(folder, files, "train", shape, settings))
     splits = []
     for key in ("train", "test"):
-        lines = [line.split()[0] for line in (folder / f"{domain}_{key}.txt").read_text().splitlines() if line.strip()]
-        chosen = [(line, number[line.split("/")[1]]) for line in lines if line.split("/")[1] in number]
+        lines = [
+            line.split()[0]
+            for line in (folder / f"{domain}_{key}.txt").read_text().splitlines()
+            if line.strip()
+        ]
+        chosen = [
+            (line, number[line.split("/")[1]]) for line in lines if line.split("/")[1] in number
+        ]
         splits.append(_split(folder, chosen, key, shape, settings))
     order = generator(0, f"{name}: order").permutation(len(splits[0].labels))
     return Raw(splits[0].take(order, "train"), splits[1])
@@ -113,9 +138,14 @@ def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ..
     """mnist_m_{train,test}/*.png and mnist_m_{train,test}_labels.txt, whose lines are a file's name and its digit."""
     splits = []
     for key in ("train", "test"):
-        rows = [line.split() for line in (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()]
+        rows = [
+            line.split()
+            for line in (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()
+        ]
         folder = root / "mnist_m" / f"mnist_m_{key}"
-        splits.append(_split(folder, [(file, int(label)) for file, label in rows], key, shape, settings))
+        splits.append(
+            _split(folder, [(file, int(label)) for file, label in rows], key, shape, settings)
+        )
     return Raw(*splits)
 
 
@@ -124,11 +154,21 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
     folder, splits = root / "ImageNet", {}
     for key in ("train", "test", "val"):
         if (folder / f"ImageNet_LT_{key}.txt").is_file():
-            rows = [line.rsplit(maxsplit=1) for line in (folder / f"ImageNet_LT_{key}.txt").read_text().splitlines()]
-            if rows and not (first := folder / rows[0][0]).is_file():  # one of each list, as looking at all takes long
+            rows = [
+                line.rsplit(maxsplit=1)
+                for line in (folder / f"ImageNet_LT_{key}.txt").read_text().splitlines()
+            ]
+            if (
+                rows and not (first := folder / rows[0][0]).is_file()
+            ):  # one of each list, as looking at all takes long
                 raise DataError(f"{first}: is not there, and ImageNet_LT_{key}.txt names it")
             splits[key] = _split(
-                folder, [(file, int(label)) for file, label in rows], key, shape, settings, central=True
+                folder,
+                [(file, int(label)) for file, label in rows],
+                key,
+                shape,
+                settings,
+                central=True,
             )
     return Raw(splits["train"], splits["test"], splits.get("val"))
 

@@ -40,7 +40,9 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Grey | NDAr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         data = dicom.dcmread(file)
-        rows, columns, photometric = (data.get(key) for key in ("Rows", "Columns", "PhotometricInterpretation"))
+        rows, columns, photometric = (
+            data.get(key) for key in ("Rows", "Columns", "PhotometricInterpretation")
+        )
         if not rows or not columns or "PixelData" not in data:
             raise DataError(f"{file}: is a DICOM file without an image")
         if rows * columns > settings.max_image_pixels:
@@ -53,8 +55,12 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Grey | NDAr
         try:
             stored = pixels.pixel_array(data, index=frame)
             if photometric in MONOCHROME:
-                return grey_of(file, stored, data, pixels.apply_modality_lut(stored, data), settings)
-            color = pixels.apply_color_lut(stored, data) if photometric == "PALETTE COLOR" else stored
+                return grey_of(
+                    file, stored, data, pixels.apply_modality_lut(stored, data), settings
+                )
+            color = (
+                pixels.apply_color_lut(stored, data) if photometric == "PALETTE COLOR" else stored
+            )
         except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
             raise DataError(f"{file}: pydicom cannot read its pixels: {said(error)}") from error
     bits = 8 * color.dtype.itemsize
@@ -62,7 +68,11 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Grey | NDAr
 
 
 def grey_of(
-    file: Path, stored: NDArray[np.generic], data: Any, values: NDArray[np.generic], settings: DataSettings
+    file: Path,
+    stored: NDArray[np.generic],
+    data: Any,
+    values: NDArray[np.generic],
+    settings: DataSettings,
 ) -> Grey:
     """Grey values on the scale 0..1, white as 1."""
     window, numbers = window_of(data), np.asarray(values, np.float32)
@@ -80,7 +90,8 @@ def window_of(data: Any) -> tuple[float, float, str] | None:
     if center is None or width is None or center == "" or width == "":
         return None
     first = [
-        value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value for value in (center, width)
+        value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value
+        for value in (center, width)
     ]
     return float(first[0]), float(first[1]), str(data.get("VOILUTFunction") or "LINEAR")
 
@@ -117,14 +128,22 @@ def read_nifti(file: Path, settings: DataSettings) -> Grey:
         shape.pop()
     if len(shape) not in (2, 3) or volume.get_data_dtype().kind not in "iuf":
         kind = f"{'x'.join(map(str, volume.shape))} of {volume.get_data_dtype()}"
-        raise DataError(f"{file}: is a NIfTI file of {kind}: must be an image, or a volume of grey slices")
+        raise DataError(
+            f"{file}: is a NIfTI file of {kind}: must be an image, or a volume of grey slices"
+        )
     if shape[0] * shape[1] > settings.max_image_pixels:
-        raise DataError(f"{file}: is an image of more pixels than max-image-pixels = {settings.max_image_pixels}")
+        raise DataError(
+            f"{file}: is an image of more pixels than max-image-pixels = {settings.max_image_pixels}"
+        )
     place: list[Any] = [slice(None), slice(None)]
     if len(shape) == 3:
         place.append(chosen_frame(file, shape[2], settings))
     place += [0] * (len(volume.shape) - len(place))
     numbers = np.asarray(volume.dataobj[tuple(place)], np.float32)
-    bytes_as_they_are = volume.get_data_dtype() == np.uint8 and volume.dataobj.slope == 1 and volume.dataobj.inter == 0
+    bytes_as_they_are = (
+        volume.get_data_dtype() == np.uint8
+        and volume.dataobj.slope == 1
+        and volume.dataobj.inter == 0
+    )
     span = (0.0, 255.0) if bytes_as_they_are else None
     return np.ascontiguousarray(np.rot90(scaled(file, "NIfTI numbers", numbers, span, settings)))

@@ -28,7 +28,8 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
     if settings.download:
         return []
     rule = (
-        f"is not there, nor in {ROOT}: --set download=true gets it through medmnist (pip install 'fedskew[medmnist]')"
+        f"is not there, nor in {ROOT}: --set download=true gets it through medmnist (pip "
+        "install 'fedskew[medmnist]')"
     )
     raise DataError(f"{file}: {rule}")
 
@@ -71,4 +72,6 @@ def _download(path: Path) -> None:
     try:
         kind(split="train", download=True, root=str(path.parent), size=int(size or 28))
     except Exception as error:  # whatever a server answers
-        raise DataError(f"{path.parent}: medmnist cannot download {path.name}: {said(error)}") from error
+        raise DataError(
+            f"{path.parent}: medmnist cannot download {path.name}: {said(error)}"
+        ) from error

@@ -34,7 +34,11 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
             return [path for paths in paths_of_patterns for path in paths]
     if settings.download and known.downloaded_by:
         return []
-    way = "set download = true to get it" if known.downloaded_by else f"torchvision cannot download it: {known.how}"
+    way = (
+        "set download = true to get it"
+        if known.downloaded_by
+        else f"torchvision cannot download it: {known.how}"
+    )
     looked_for = " or ".join([f"{name}.npz", *map(", ".join, layouts)])
     raise DataError(f"{root}: {name} is not there; looked for {looked_for}; {way}")
 
@@ -64,7 +68,9 @@ def _download(name: str, settings: DataSettings) -> None:
     known, root = KNOWN[name], Path(settings.data_root).expanduser()
     try:
         for split in ("train", "test"):
-            getattr(torchvision.datasets, known.torchvision_class)(root / known.torchvision_root, split, download=True)
+            getattr(torchvision.datasets, known.torchvision_class)(
+                root / known.torchvision_root, split, download=True
+            )
     except Exception as error:
         raise DataError(f"{root}: torchvision cannot read {name}: {said(error)}") from error
 
@@ -79,7 +85,9 @@ def _torchvision(name: str, settings: DataSettings) -> Raw:
             source = getattr(torchvision.datasets, known.torchvision_class)(
                 str(root / known.torchvision_root), train=key == "train", download=settings.download
             )
-        except Exception as error:  # a damaged file surfaces as anything, an AssertionError among others
+        except (
+            Exception
+        ) as error:  # a damaged file surfaces as anything, an AssertionError among others
             raise DataError(f"{root}: torchvision cannot read {name}: {said(error)}") from error
         splits.append(Split(np.asarray(source.data), np.asarray(source.targets), str(root), key))
     return Raw(*splits)

@@ -37,10 +37,15 @@ def read_arrays(
         with path.open("rb") as file:
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 rule = "holds one array: must be an npz file, as numpy.savez writes it from"
-                raise DataError(f"{path}: {rule} train_images, train_labels, test_images and test_labels")
+                raise DataError(
+                    f"{path}: {rule} train_images, train_labels, test_images and test_labels"
+                )
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            keys = (*wanted, *(key for together in optional if {*together} & members.keys() for key in together))
+            keys = (
+                *wanted,
+                *(key for together in optional if {*together} & members.keys() for key in together),
+            )
             if missing := [key for key in keys if key not in members]:
                 present = ", ".join(members) or "nothing"
                 raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
@@ -49,9 +54,13 @@ def read_arrays(
             return {key: _array(archive, members[key]) for key in keys}
     except DataError:
         raise
-    except Exception as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
+    except (
+        Exception
+    ) as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
         reason = why_not(path, said(error))
-        raise DataError(f"{path}: cannot be read as an npz file of plain arrays: {reason}") from error
+        raise DataError(
+            f"{path}: cannot be read as an npz file of plain arrays: {reason}"
+        ) from error
 
 
 def why_not(path: Path, words: str) -> str:
@@ -84,7 +93,9 @@ def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic
             raise ValueError(f"Object arrays are not plain ({info.filename})")
         stated = member.tell() + math.prod(shape) * dtype.itemsize
         if stated != info.file_size:  # numpy would take memory for what the head states
-            raise ValueError(f"{info.filename} has {info.file_size} bytes, and its head states {stated}")
+            raise ValueError(
+                f"{info.filename} has {info.file_size} bytes, and its head states {stated}"
+            )
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 

@@ -38,10 +38,16 @@ def all_files(path: Path, settings: DataSettings) -> list[Path]:
 
 
 KINDS = {
-    "npz": Kind(lambda path, classes, shape, settings: arrays.read_npz(path, settings), arrays.look, one_file),
+    "npz": Kind(
+        lambda path, classes, shape, settings: arrays.read_npz(path, settings),
+        arrays.look,
+        one_file,
+    ),
     "folder": Kind(folders.read_folder, folders.look, all_files),
     "medmnist": Kind(
-        lambda path, classes, shape, settings: medmnist.read(path, settings), medmnist.look, medmnist.files
+        lambda path, classes, shape, settings: medmnist.read(path, settings),
+        medmnist.look,
+        medmnist.files,
     ),
     "hf": Kind(hugging_face.read, hugging_face.look, hugging_face.files),
     "csv": Kind(table.read_csv, table.look, table.files_of_table),

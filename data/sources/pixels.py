@@ -38,7 +38,9 @@ def open_image(
     return brought(decode(file, channels, settings or DataSettings()), channels, size, central)
 
 
-def brought(image: Image.Image, channels: int, size: tuple[int, int] | None = None, central: bool = False) -> Pixels:
+def brought(
+    image: Image.Image, channels: int, size: tuple[int, int] | None = None, central: bool = False
+) -> Pixels:
     """An image of mode L, RGB or F as pixels of a size (width, height), as open_image says."""
     box = None
     if size is not None and central:
@@ -67,7 +69,9 @@ def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = settings.max_image_pixels
-        raise DataError(f"{file}: is an image of more pixels than max-image-pixels = {most}") from None
+        raise DataError(
+            f"{file}: is an image of more pixels than max-image-pixels = {most}"
+        ) from None
     except OSError as error:
         if error.errno is not None:
             raise DataError(f"{file}: cannot be read as an image: {error.strerror}") from error

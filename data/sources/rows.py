@@ -10,7 +10,18 @@ from data.sources.first_bytes import truly
 from data.text import said
 
 LABEL, SUBJECT = "label", "subject"
-LIKE_LABELS = ("label", "labels", "class", "classes", "target", "targets", "diagnosis", "category", "y", "ground_truth")
+LIKE_LABELS = (
+    "label",
+    "labels",
+    "class",
+    "classes",
+    "target",
+    "targets",
+    "diagnosis",
+    "category",
+    "y",
+    "ground_truth",
+)
 """What a column of labels may be called, in small letters."""
 MIB = 2**20
 Rows = Iterator[tuple[int, list[str]]]
@@ -23,9 +34,13 @@ def opened(path: Path, settings: DataSettings) -> Iterator[Rows]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     if path.stat().st_size > settings.max_unpacked_mib * MIB:
-        raise DataError(f"{path}: is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows")
+        raise DataError(
+            f"{path}: is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows"
+        )
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets write a mark before the first name
+        with path.open(
+            encoding="utf-8-sig", newline=""
+        ) as file:  # spreadsheets write a mark before the first name
             reader = csv.reader(file, strict=True)
             yield ((reader.line_num, row) for row in reader if row)
     except (csv.Error, UnicodeDecodeError) as error:
@@ -41,7 +56,9 @@ def header_of(path: Path, rows: Rows) -> list[str]:
         raise DataError(f"{path}: is empty; its first row must name the columns")
     for name in header:
         if not name or header.count(name) > 1:
-            raise DataError(f"{path}: column {name[:80]!r}: every column must have a name of its own")
+            raise DataError(
+                f"{path}: column {name[:80]!r}: every column must have a name of its own"
+            )
     return header
 
 
@@ -57,10 +74,16 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     shown = ", ".join(header)[:200]
     for name in stated.values():
         if name and name not in header:
-            raise DataError(f"{path}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}")
+            raise DataError(
+                f"{path}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+            )
     images = bool(stated.get("path", "path" in header))
     by_name = ROLES if images else (LABEL, SUBJECT)
-    roles = {role: stated.get(role, role) for role in (*stated, *by_name) if stated.get(role, role) in header}
+    roles = {
+        role: stated.get(role, role)
+        for role in (*stated, *by_name)
+        if stated.get(role, role) in header
+    }
     if LABEL in stated and roles.get(LABEL):
         return roles
     taken = {name for role, name in roles.items() if role != LABEL}
@@ -68,10 +91,16 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     before = f"{settings.columns},".lstrip(",")
     ways = [f"--set 'columns={before}label={name}'" for name in alike]
     if len(alike) > 1:
-        raise DataError(f"{path}: columns {' and '.join(alike)} both look like the label: {' or '.join(ways)}")
+        raise DataError(
+            f"{path}: columns {' and '.join(alike)} both look like the label: {' or '.join(ways)}"
+        )
     if LABEL not in roles:
         rule = f"if that is it: {ways[0]}" if ways else "commas must separate the columns"
-        rule = f"it is {kind}" if not ways and (kind := truly(path)).endswith(("semicolons", "tabs")) else rule
+        rule = (
+            f"it is {kind}"
+            if not ways and (kind := truly(path)).endswith(("semicolons", "tabs"))
+            else rule
+        )
         raise DataError(f"{path}: there is no column {LABEL!r}, only {shown}; {rule}")
     return roles
 
@@ -82,7 +111,9 @@ def classes_of(labels: Sequence[str]) -> list[str]:
     return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
 
 
-def numbered_labels(path: Path, labels: Sequence[str], class_names: tuple[str, ...], column: str) -> list[int]:
+def numbered_labels(
+    path: Path, labels: Sequence[str], class_names: tuple[str, ...], column: str
+) -> list[int]:
     """The labels' places in `class_names`. Raises DataError for one that is not there."""
     number = {name: label for label, name in enumerate(class_names)}
     if unknown := next((label for label in labels if label not in number), None):

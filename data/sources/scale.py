@@ -29,7 +29,11 @@ def unknown_range(where: str, low: float, high: float) -> DataError:
 
 
 def scaled(
-    file: Path, what: str, numbers: NDArray[np.float32], span: tuple[float, float] | None, settings: DataSettings
+    file: Path,
+    what: str,
+    numbers: NDArray[np.float32],
+    span: tuple[float, float] | None,
+    settings: DataSettings,
 ) -> NDArray[np.float32]:
     """An image's numbers on the scale 0..1: by pixel-range, else by what the file says, else if they are in 0..1.
 
@@ -51,7 +55,9 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
     if count == 1:
         return 0
     if not settings.frame:
-        raise DataError(f"{file}: holds {count} images: --set frame=middle, or --set frame=NUMBER, takes one of them")
+        raise DataError(
+            f"{file}: holds {count} images: --set frame=middle, or --set frame=NUMBER, takes one of them"
+        )
     number = count // 2 if settings.frame == "middle" else int(settings.frame)
     if number >= count:
         raise DataError(f"{file}: holds images 0..{count - 1}, and frame = {number}")

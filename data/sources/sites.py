@@ -15,7 +15,16 @@ RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 OF_ABIDE = ("window_width", "window_stride", "test_fold")
 OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
-OF_A_SITE = ("data_root", "download", "cache", "max_image_pixels", "max_unpacked_mib", "recipe", "cinic_train", *OF_OWN)
+OF_A_SITE = (
+    "data_root",
+    "download",
+    "cache",
+    "max_image_pixels",
+    "max_unpacked_mib",
+    "recipe",
+    "cinic_train",
+    *OF_OWN,
+)
 OF_THE_SERVER = ("holdout_per_class", "unseen_domain", "validation_fraction")
 
 
@@ -51,24 +60,32 @@ def resolved(settings: DataSettings) -> DataSettings:
         DataError: the file cannot be read.
     """
     file = settings.dataset.removeprefix(SITES_PREFIX)
-    settings.require(bool(file.strip()), "dataset", "'sites:' must go on with the path of federation.toml")
+    settings.require(
+        bool(file.strip()), "dataset", "'sites:' must go on with the path of federation.toml"
+    )
     agreement = agreement_of(settings.dataset)
     agreed = as_settings(agreement)
     for field, value in agreed.items():
         stated = getattr(settings, field)
         settings.require(stated in ("", value), field, f"must be that of federation.toml, {value}")
     clients = len(agreement.sites)
-    settings.require(settings.clients in (0, clients), "clients", f"must be 0 or {clients}, the sites of {file}")
+    settings.require(
+        settings.clients in (0, clients), "clients", f"must be 0 or {clients}, the sites of {file}"
+    )
     rule = "must be auto: every site holds what it holds"
     settings.require(settings.partition in ("auto", "domains"), "partition", rule)
     for field in (field.name for field in fields(settings)):
         if field not in (*OF_ALL, *agreed) and not settings.is_default(field):
             raise SettingError(settings.key(field), getattr(settings, field), why_not(field))
     images = settings.augmentation == "none" or len(agreement.shape) == 3
-    settings.require(images, "augmentation", f"is for images, and the inputs are vectors of {agreement.shape[0]}")
+    settings.require(
+        images, "augmentation", f"is for images, and the inputs are vectors of {agreement.shape[0]}"
+    )
     path = RESOLVED.fullmatch(file)
     named = file if path else f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
-    return replace(settings, dataset=f"{SITES_PREFIX}{named}", clients=clients, partition="domains", **agreed)
+    return replace(
+        settings, dataset=f"{SITES_PREFIX}{named}", clients=clients, partition="domains", **agreed
+    )
 
 
 def why_not(field: str) -> str:
@@ -115,8 +132,18 @@ def settings_at_site(
             raise DataError(
                 f"{place}: its classes are {known}, and federation.toml says {', '.join(agreement.classes)}"
             )
-        run |= {"data_root": str(path.parent), **{field: getattr(settings, field) for field in OF_ABIDE}}
-    return DataSettings(dataset=spec, cache=str(cache), partition="pooled", clients=1, **run, **as_settings(agreement))
+        run |= {
+            "data_root": str(path.parent),
+            **{field: getattr(settings, field) for field in OF_ABIDE},
+        }
+    return DataSettings(
+        dataset=spec,
+        cache=str(cache),
+        partition="pooled",
+        clients=1,
+        **run,
+        **as_settings(agreement),
+    )
 
 
 def abide_name(site: str) -> str:

@@ -31,7 +31,11 @@ class Split:
 
     def take(self, indices: NDArray[np.int64], key: str) -> "Split":
         """Some of the samples, in that order, as the split `key`."""
-        images = self.images.only(indices) if isinstance(self.images, ImageFiles) else self.images[indices]
+        images = (
+            self.images.only(indices)
+            if isinstance(self.images, ImageFiles)
+            else self.images[indices]
+        )
         groups = None if self.groups is None else self.groups[indices]
         sites = None if self.sites is None else self.sites[indices]
         return Split(images, self.labels[indices], self.where, key, groups, sites)
@@ -64,7 +68,9 @@ class Guess:
     """What a user has to know of how they are read, a sentence each."""
 
 
-def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+def checked(
+    split: Split, shape: tuple[int, ...], classes: int
+) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Inputs (N, *shape), uint8 or float32, and labels (N,), int64.
 
     Raises:
@@ -77,7 +83,9 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
     assert not isinstance(images, ImageFiles)
     images_key, labels_key = keys_of(split)
     check = partial(require_of, split)
-    example = labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
+    example = (
+        labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
+    )
     rule = "labels must be stored as whole numbers of an integer type"
     check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
     whole = labels.astype(np.int64)
@@ -85,11 +93,18 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[NDArray
     if outside.any():
         first = int(np.argmax(outside))
         rule = f"labels must be 0..{classes - 1}"
-        check(False, labels_key, f"label {whole[first]} of {classes} classes at index {first}", rule)
+        check(
+            False, labels_key, f"label {whole[first]} of {classes} classes at index {first}", rule
+        )
     if images.dtype == np.float32:
         finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
         first = int(np.argmin(finite))
-        check(bool(finite.all()), images_key, f"NaN or infinite pixel in image {first}", "pixels must be finite")
+        check(
+            bool(finite.all()),
+            images_key,
+            f"NaN or infinite pixel in image {first}",
+            "pixels must be finite",
+        )
     try:
         inputs = bring_to(images, shape)
     except ValueError as error:
@@ -121,10 +136,17 @@ def check_form(split: Split) -> None:
     check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
     allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
     rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
-    check(images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule)
+    check(
+        images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule
+    )
     check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
     lengths = f"{len(images)} images and {len(labels)} labels"
-    check(len(images) == len(labels), images_key, lengths, f"{images_key} and {labels_key} must be equally long")
+    check(
+        len(images) == len(labels),
+        images_key,
+        lengths,
+        f"{images_key} and {labels_key} must be equally long",
+    )
     check(len(images) > 0, images_key, "no image", "must hold at least one")
     if (groups := split.groups) is not None:
         rule = "must be whole numbers (N,), one a sample"
@@ -139,12 +161,17 @@ def numbered(split: Split) -> Split:
     names, first, groups = np.unique(split.groups, return_index=True, return_inverse=True)
     torn = np.flatnonzero(split.labels != split.labels[first][groups])
     if torn.size:
-        subject, rule = names[groups[torn[0]]], "has samples of several classes, and a subject is tested as one"
+        subject, rule = (
+            names[groups[torn[0]]],
+            "has samples of several classes, and a subject is tested as one",
+        )
         raise DataError(f"{split.where}: {split.key}_subjects: {subject}: {rule}")
     return replace(split, groups=groups.astype(np.int64))
 
 
-def stratified(labels_N: NDArray[np.int64], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified(
+    labels_N: NDArray[np.int64], where: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
 
     Raises:

@@ -11,7 +11,16 @@ from data.settings import ROLES, DataError, DataSettings
 from data.sources.abide import folds
 from data.sources.belonging import Belonging
 from data.sources.image_table import image_table, look_at_images, read_images
-from data.sources.rows import LABEL, SUBJECT, Rows, classes_of, header_of, numbered_labels, opened, roles_of
+from data.sources.rows import (
+    LABEL,
+    SUBJECT,
+    Rows,
+    classes_of,
+    header_of,
+    numbered_labels,
+    opened,
+    roles_of,
+)
 from data.sources.splits import Guess, Raw, Split, stratified
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -25,7 +34,9 @@ class Table:
     rows: Belonging
 
 
-def read_csv(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings) -> Raw:
+def read_csv(
+    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
     """Images, or vectors (features,) in the order of the columns; a fifth is for testing where no column says it.
 
     Of numbers without columns named by `columns` it is drawn by class, and by subject where there are any, who are
@@ -38,24 +49,34 @@ def read_csv(path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], s
         return read_images(path, class_names, shape, settings)
     table, where = read_table(path, settings), str(path)
     rows, subjects = table.rows, table.rows.of(SUBJECT)
-    labels_N = np.array(numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL]), np.int64)
+    labels_N = np.array(
+        numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL]), np.int64
+    )
     everything = Split(table.numbers_NF, labels_N, where, "")
     if rows.cells.keys() - {LABEL, SUBJECT} or settings.split_seed or settings.test_fold:
         return rows.divided(everything, settings)
-    names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)[1]  # the split goes by no order of the classes
+    names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)[
+        1
+    ]  # the split goes by no order of the classes
     if not subjects:
         parts = stratified(names_N, where)
         train, test = (everything.take(np.sort(part), "") for part in parts)
     else:
-        names, first, subjects_N = np.unique(np.array(subjects), return_index=True, return_inverse=True)
+        names, first, subjects_N = np.unique(
+            np.array(subjects), return_index=True, return_inverse=True
+        )
         if (torn := np.flatnonzero(labels_N != labels_N[first][subjects_N])).size:
             rule = "has rows of several classes, and a subject is tested as one"
             raise rows.error(SUBJECT, subjects[torn[0]], rule)
         if len(names) < 2:
-            raise DataError(f"{path}: column {SUBJECT}: names one subject; some must train and others test")
+            raise DataError(
+                f"{path}: column {SUBJECT}: names one subject; some must train and others test"
+            )
         tested_N = np.isin(subjects_N, folds(names_N[first], "csv")[0])
         everything = Split(table.numbers_NF, labels_N, where, "", subjects_N.astype(np.int64))
-        train, test = (everything.take(np.flatnonzero(chosen), "") for chosen in (~tested_N, tested_N))
+        train, test = (
+            everything.take(np.flatnonzero(chosen), "") for chosen in (~tested_N, tested_N)
+        )
     return Raw(train, test)
 
 
@@ -74,16 +95,27 @@ def _table(path: Path, header: list[str], roles: dict[str, str], rows: Rows) -> 
     numbers: list[NDArray[np.float32]] = []
     for line, row in rows:
         if len(row) != len(header):
-            raise DataError(f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns")
-        numbers.append(np.array([_number(path, line, header[place], row[place]) for place in places], np.float32))
+            raise DataError(
+                f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
+            )
+        numbers.append(
+            np.array(
+                [_number(path, line, header[place], row[place]) for place in places], np.float32
+            )
+        )
         for role, name in roles.items():
             if not (word := row[header.index(name)].strip()):
                 raise DataError(f"{path}: row {line}, column {name}: is empty")
             cells[role].append(word)
     labels = cells[LABEL]
     if len(set(labels)) < 2:
-        raise DataError(f"{path}: column {roles[LABEL]}: {len(numbers)} rows of {len(set(labels))} classes: at least 2")
-    return Table(np.stack(numbers), Belonging(str(path), roles, {role: tuple(words) for role, words in cells.items()}))
+        raise DataError(
+            f"{path}: column {roles[LABEL]}: {len(numbers)} rows of {len(set(labels))} classes: at least 2"
+        )
+    return Table(
+        np.stack(numbers),
+        Belonging(str(path), roles, {role: tuple(words) for role, words in cells.items()}),
+    )
 
 
 def _number(path: Path, line: int, column: str, cell: str) -> float:
@@ -93,8 +125,12 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= LARGEST:
-        hint = f"; if it is the {column}: --set 'columns={column}={column}'" if column in ROLES else ""
-        raise DataError(f"{path}: row {line}, column {column}: {cell[:80]!r}: must be a finite number{hint}")
+        hint = (
+            f"; if it is the {column}: --set 'columns={column}={column}'" if column in ROLES else ""
+        )
+        raise DataError(
+            f"{path}: row {line}, column {column}: {cell[:80]!r}: must be a finite number{hint}"
+        )
     return value
 
 
@@ -126,4 +162,8 @@ def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
         roles = roles_of(path, header_of(path, rows), settings)
     if "site" not in roles:
         return ()
-    return image_table(path, settings).belonging.sites if "path" in roles else read_table(path, settings).rows.sites
+    return (
+        image_table(path, settings).belonging.sites
+        if "path" in roles
+        else read_table(path, settings).rows.sites
+    )

@@ -25,17 +25,28 @@ def fifth(
         DataError: a site, or all, of one patient or sample.
     """
     if settings.test_fold >= FOLDS:
-        raise DataError(f"{where}: test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests")
-    units_N = np.arange(len(labels_N)) if patients_N is None else np.unique(patients_N, return_inverse=True)[1]
+        raise DataError(
+            f"{where}: test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests"
+        )
+    units_N = (
+        np.arange(len(labels_N))
+        if patients_N is None
+        else np.unique(patients_N, return_inverse=True)[1]
+    )
     first_U = np.unique(units_N, return_index=True)[1]
-    label_U, site_U = labels_N[first_U], (np.zeros_like(labels_N) if sites_N is None else sites_N)[first_U]
+    label_U, site_U = (
+        labels_N[first_U],
+        (np.zeros_like(labels_N) if sites_N is None else sites_N)[first_U],
+    )
     if patients_N is not None:
         counts_UC = np.zeros((len(first_U), int(labels_N.max()) + 1), np.int64)
         np.add.at(counts_UC, (units_N, labels_N), 1)
         label_U = counts_UC.argmax(axis=1)
     draws, tested = generator(settings.split_seed, "who tests"), []
     for site in np.unique(site_U):
-        of_class = [np.flatnonzero((site_U == site) & (label_U == label)) for label in np.unique(label_U)]
+        of_class = [
+            np.flatnonzero((site_U == site) & (label_U == label)) for label in np.unique(label_U)
+        ]
         dealt = [draws.permutation(units) for units in of_class if len(units) > 1]
         order = np.concatenate(dealt or [draws.permutation(np.concatenate(of_class))])
         if len(order) < 2:

@@ -34,21 +34,29 @@ ROGUE = 2
 
 def unregistered_key(stage: Stage) -> str:
     key = ec.generate_private_key(ec.SECP384R1())
-    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=30)
+    request = ActivateNodeRequest(
+        public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=30
+    )
     with stage.fleet(key) as client:
-        return stage.refused_by_gate("/v1/fleet/activate-node", lambda: client.ActivateNode(request), 403)
+        return stage.refused_by_gate(
+            "/v1/fleet/activate-node", lambda: client.ActivateNode(request), 403
+        )
 
 
 def public_key_of_another(stage: Stage) -> str:
     public = stage.key(0).public_key()
     request = PullMessagesRequest(node=Node(node_id=stage.nodes[0]))
     with stage.fleet(stage.key(ROGUE), public) as client:
-        return stage.refused_by_gate("/v1/fleet/pull-messages", lambda: client.PullMessages(request), 403)
+        return stage.refused_by_gate(
+            "/v1/fleet/pull-messages", lambda: client.PullMessages(request), 403
+        )
 
 
 def stolen_key(stage: Stage) -> str:
     key, log = stage.key(0), stage.log("superlink")
-    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=30)
+    request = ActivateNodeRequest(
+        public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=30
+    )
     with stage.fleet(key) as client:
         line = stage.refused_by_gate(
             "/v1/fleet/activate-node", lambda: client.ActivateNode(request), 400, 409, 412, 500
@@ -60,7 +68,9 @@ def stolen_key(stage: Stage) -> str:
 def node_of_another(stage: Stage) -> str:
     request = PullMessagesRequest(node=Node(node_id=stage.nodes[0]))
     with stage.fleet(stage.key(ROGUE)) as client:
-        return stage.refused_by_gate("/v1/fleet/pull-messages", lambda: client.PullMessages(request), 401)
+        return stage.refused_by_gate(
+            "/v1/fleet/pull-messages", lambda: client.PullMessages(request), 401
+        )
 
 
 @contextmanager
@@ -79,7 +89,11 @@ def impostor(server: tuple[Path, Path] | None) -> Iterator[int]:
                     return
                 with connection:
                     try:
-                        (context.wrap_socket(connection, server_side=True) if server else connection).recv(1)
+                        (
+                            context.wrap_socket(connection, server_side=True)
+                            if server
+                            else connection
+                        ).recv(1)
                         if not server:
                             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                     except OSError:
@@ -107,7 +121,9 @@ def trusted(stage: Stage, port: int) -> str:
 
 def other_authority(stage: Stage) -> str:
     with TemporaryDirectory() as folder:
-        authority, server = [(Path(folder, f"{name}.crt"), Path(folder, f"{name}.key")) for name in ("ca", "server")]
+        authority, server = [
+            (Path(folder, f"{name}.crt"), Path(folder, f"{name}.key")) for name in ("ca", "server")
+        ]
         write_authority("try", *authority)
         write_server("try", ["127.0.0.1"], authority, *server)
         with impostor(server) as port:
@@ -138,7 +154,9 @@ def control_interface(stage: Stage) -> str:
         for path, (call, request) in calls.items():
             ask = getattr(client, call)
             lines.append(
-                stage.refused_by_gate(f"/v1/control/{path}", lambda ask=ask, request=request: ask(request), 404)
+                stage.refused_by_gate(
+                    f"/v1/control/{path}", lambda ask=ask, request=request: ask(request), 404
+                )
             )
     return "\n".join(lines)
 
@@ -146,7 +164,9 @@ def control_interface(stage: Stage) -> str:
 def runtime_interface(stage: Stage) -> str:
     with stage.client(RuntimeHttpClient, stage.key(ROGUE)) as client:
         request = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
-        return stage.refused_by_gate("/v1/runtime/acquire-task", lambda: client.AcquireTask(request), 404)
+        return stage.refused_by_gate(
+            "/v1/runtime/acquire-task", lambda: client.AcquireTask(request), 404
+        )
 
 
 def registration(stage: Stage) -> str:
@@ -155,16 +175,24 @@ def registration(stage: Stage) -> str:
         register = RegisterNodeFleetRequest(public_key=public_key_to_bytes(key.public_key()))
         remove = UnregisterNodeFleetRequest(node_id=stage.nodes[0])
         lines = [
-            stage.refused_by_gate("/v1/fleet/register-node", lambda: client.RegisterNode(register), 404),
-            stage.refused_by_gate("/v1/fleet/unregister-node", lambda: client.UnregisterNode(remove), 404),
+            stage.refused_by_gate(
+                "/v1/fleet/register-node", lambda: client.RegisterNode(register), 404
+            ),
+            stage.refused_by_gate(
+                "/v1/fleet/unregister-node", lambda: client.UnregisterNode(remove), 404
+            ),
         ]
     return "\n".join(lines)
 
 
 def large_body(stage: Stage) -> str:
-    request = PushObjectRequest(node=Node(node_id=stage.nodes[ROGUE]), object_content=bytes(64 * 2**20 + 1))
+    request = PushObjectRequest(
+        node=Node(node_id=stage.nodes[ROGUE]), object_content=bytes(64 * 2**20 + 1)
+    )
     with stage.fleet(stage.key(ROGUE)) as client:
-        return stage.refused_by_gate("/v1/fleet/push-object", lambda: client.PushObject(request), 413)
+        return stage.refused_by_gate(
+            "/v1/fleet/push-object", lambda: client.PushObject(request), 413
+        )
 
 
 def past_the_gate(stage: Stage) -> str:
@@ -179,10 +207,22 @@ def past_the_gate(stage: Stage) -> str:
 ANYBODY, SITE = "anybody who reaches the gate and has ca.crt", "a site"
 ATTACKS = [
     Attack("an unregistered key signs in", ANYBODY, AT_WORK, unregistered_key),
-    Attack("another site's public key, signed with a key that is not its own", SITE, AT_WORK, public_key_of_another),
+    Attack(
+        "another site's public key, signed with a key that is not its own",
+        SITE,
+        AT_WORK,
+        public_key_of_another,
+    ),
     Attack("a site's own key, in the name of another site's node", SITE, AT_WORK, node_of_another),
-    Attack("a site's stolen private key signs in while that site is online", "a thief", AT_WORK, stolen_key),
-    Attack("a gate with a certificate of another authority", "the network", AT_WORK, other_authority),
+    Attack(
+        "a site's stolen private key signs in while that site is online",
+        "a thief",
+        AT_WORK,
+        stolen_key,
+    ),
+    Attack(
+        "a gate with a certificate of another authority", "the network", AT_WORK, other_authority
+    ),
     Attack("a gate without TLS", "the network", AT_WORK, plain_impostor),
     Attack("plain HTTP to the gate", ANYBODY, AT_WORK, plain_http),
     Attack("submit a run, list runs, remove a hospital", SITE, AT_WORK, control_interface),

@@ -34,7 +34,13 @@ def executor(stage: Stage, approved: str) -> Executor:
     """Return a site's executor with an approved app, which writes its audit log aside and plays nothing."""
     audit = Audit(stage.federation.work / "aside.jsonl")
     return Executor(
-        "127.0.0.1:9", bytes(32), approved, Pool(lambda *_: None), audit, audit.path.with_name("task"), lambda: None
+        "127.0.0.1:9",
+        bytes(32),
+        approved,
+        Pool(lambda *_: None),
+        audit,
+        audit.path.with_name("task"),
+        lambda: None,
     )  # type: ignore
 
 
@@ -78,7 +84,9 @@ def hostile_zip(fab: bytes) -> Callable[[Stage], str]:
         file = stage.federation.work / "hostile.fab"
         file.write_bytes(fab)
         try:
-            approve(read_site(place / "site.toml"), place / "federation.toml", file, lambda text: True)
+            approve(
+                read_site(place / "site.toml"), place / "federation.toml", file, lambda text: True
+            )
         except DataError as error:
             return "\n".join([*lines, f"fedskew-site: {error}"])
         raise Succeeded("it was approved")
@@ -104,7 +112,13 @@ def pickle_in_data(stage: Stage) -> str:
     np.savez(hostile, **arrays)
     site = read_site(place / "site.toml")
     try:
-        SiteView(DataSettings(), site.agreement, site.number, f"npz:{hostile}", stage.federation.work / "cache")
+        SiteView(
+            DataSettings(),
+            site.agreement,
+            site.number,
+            f"npz:{hostile}",
+            stage.federation.work / "cache",
+        )
     except DataError as error:
         if marker.exists():
             raise Succeeded("it was unpickled, and then refused") from None
@@ -115,7 +129,9 @@ def pickle_in_data(stage: Stage) -> str:
 def pickle_in_reply(stage: Stage) -> str:
     marker = stage.federation.work / "unpickled-at-the-server"
     values = pickle.dumps(Command(marker))
-    record = ArrayRecord({"state": Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=values)})
+    record = ArrayRecord(
+        {"state": Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=values)}
+    )
     about = Metadata(1, "reply", 7, 1, "question", "", 0.0, 60.0, "train")
     reply = Message(metadata=about, content=RecordDict({"0/model": record}))  # type: ignore[call-overload]
     exchange = Exchange([0])

@@ -29,7 +29,13 @@ Change = Callable[[dict[str, Any]], None]
 def settings_of(stage: Stage, results: str, **stated: Any) -> Any:
     """Return the settings of a run of the coordinator's own."""
     file = f"sites:{stage.folder.agreement_file.resolve()}"
-    whole = {"dataset": file, "model": "mlp-bn", "seed": 1, "results": str(stage.federation.work / results), **stated}
+    whole = {
+        "dataset": file,
+        "model": "mlp-bn",
+        "seed": 1,
+        "results": str(stage.federation.work / results),
+        **stated,
+    }
     return parse(whole)
 
 
@@ -40,7 +46,9 @@ def changed_app(stage: Stage) -> str:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content + (b"#" if name == "client_app/app.py" else b""))
-    stage.control.submit(folder, settings_of(stage, "changed", method="fedavg", rounds=1).going_on().flat())
+    stage.control.submit(
+        folder, settings_of(stage, "changed", method="fedavg", rounds=1).going_on().flat()
+    )
     return log.wait_for("refused:", f"the app {app_hash(app_files(folder))[:16]}", seconds=PATIENCE)
 
 
@@ -56,21 +64,32 @@ class Words(logging.Handler):
 
 
 def ask(
-    stage: Stage, change: Change, kind: str = TRAIN, client: int = SITE, question: str = "", method: str = "fedavg"
+    stage: Stage,
+    change: Change,
+    kind: str = TRAIN,
+    client: int = SITE,
+    question: str = "",
+    method: str = "fedavg",
 ) -> str:
     """Let the site's code answer a message whose assignment is changed, past readiness; return both its sentences."""
-    site = replace(read_site(stage.place(SITE) / "site.toml"), state=stage.federation.work / "aside")
+    site = replace(
+        read_site(stage.place(SITE) / "site.toml"), state=stage.federation.work / "aside"
+    )
     assignment = json.loads(settings_of(stage, "hostile", method=method).assignment().to_json())
     change(assignment)
     task: dict[str, int | str] = {"round": 1, "question": question}
-    state = build("mlp-bn", stage.folder.agreement.shape, len(stage.folder.agreement.classes), 0).state_dict()
+    state = build(
+        "mlp-bn", stage.folder.agreement.shape, len(stage.folder.agreement.classes), 0
+    ).state_dict()
     words, logger = Words(), logging.getLogger("fedskew.site")
     logger.addHandler(words)
     install({SITE: site})
     identify()
     try:
         with handing_over():
-            message = Request(kind, task, {"model": state}, json.dumps(assignment), {}).message(1, [client])
+            message = Request(kind, task, {"model": state}, json.dumps(assignment), {}).message(
+                1, [client]
+            )
             message.metadata.__dict__["_message_id"] = "1"
             content = app(message, Context(1, 1, {}, RecordDict(), {})).content
     finally:
@@ -84,7 +103,9 @@ def ask(
 
 def stating(part: str, key: str, value: Any) -> Callable[[Stage], str]:
     """Return an attack by a message whose assignment states something."""
-    return lambda stage: ask(stage, lambda entries: (entries[part] if part else entries).update({key: value}))
+    return lambda stage: ask(
+        stage, lambda entries: (entries[part] if part else entries).update({key: value})
+    )
 
 
 def for_another(stage: Stage) -> str:
@@ -98,11 +119,21 @@ def statistics(stage: Stage) -> str:
 BAD = "a coordinator, with the agreed app and a server of its own"
 ATTACKS = [
     Attack("the app with one byte changed", "a coordinator", AT_WORK, changed_app),
-    Attack("a message with another federation's hash", BAD, ALONE, stating("data", "dataset", "sites:" + "0" * 64)),
+    Attack(
+        "a message with another federation's hash",
+        BAD,
+        ALONE,
+        stating("data", "dataset", "sites:" + "0" * 64),
+    ),
     Attack("a path in a message: of data", BAD, ALONE, stating("data", "data_root", "/etc")),
     Attack("a path in a message: of a cache", BAD, ALONE, stating("data", "cache", "elsewhere")),
     Attack("a module in a message", BAD, ALONE, stating("", "model", "os:system")),
-    Attack("a memory folder outside the site's state", BAD, ALONE, stating("", "folder", "../../elsewhere")),
+    Attack(
+        "a memory folder outside the site's state",
+        BAD,
+        ALONE,
+        stating("", "folder", "../../elsewhere"),
+    ),
     Attack("a message for another site", BAD, ALONE, for_another),
     Attack("a question that policy does not allow, past readiness", BAD, ALONE, statistics),
 ]

@@ -48,7 +48,16 @@ def halves(stage: Stage) -> Path:
 
 def read(user: int, file: Path) -> subprocess.CompletedProcess[str]:
     """Read a file as a user."""
-    words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "head", "-c", "1", str(file)]
+    words = [
+        "setpriv",
+        f"--reuid={user}",
+        f"--regid={user}",
+        "--clear-groups",
+        "head",
+        "-c",
+        "1",
+        str(file),
+    ]
     return subprocess.run(words, capture_output=True, text=True, errors="replace")
 
 
@@ -106,7 +115,9 @@ def third_user(stage: Stage) -> str:
 
 ATTACKS = [
     Attack("the node key, read", "the user who trains", AT_WORK, reads(TRAIN, LINK, "node.key")),
-    Attack("the data, read", "the user who has the link", AT_WORK, reads(LINK, TRAIN, "data/data.npz")),
+    Attack(
+        "the data, read", "the user who has the link", AT_WORK, reads(LINK, TRAIN, "data/data.npz")
+    ),
     Attack("the halves' secret, read", "a third user", AT_WORK, reads(THIRD, LINK, "secret")),
     Attack("a task, taken from the site's SuperNode", "a third user", AT_WORK, third_user),
 ]

@@ -42,7 +42,9 @@ def waiting(stage: Stage, site: int, seconds: float = 60.0) -> tuple[int, str]:
     question = "SELECT run_id, message_id FROM message_ins WHERE dst_node_id = ?"
     node = stage.nodes[site]
     while time.monotonic() < deadline:
-        with sqlite3.connect(f"file:{stage.folder.state}/state.db?mode=ro", uri=True, timeout=10) as database:
+        with sqlite3.connect(
+            f"file:{stage.folder.state}/state.db?mode=ro", uri=True, timeout=10
+        ) as database:
             rows = database.execute(question, (node - 2**64 if node >= 2**63 else node,)).fetchall()
         if rows:
             return int(rows[-1][0]) % 2**64, str(rows[-1][1])
@@ -82,8 +84,15 @@ def after_the_round(stage: Stage) -> str:
 
 
 def records_of_another(stage: Stage) -> str:
-    records = (path.read_text() for path in (stage.federation.work / "results").glob("*/rounds.jsonl"))
-    strays = [line for text in records for line in text.splitlines() if "which it was not asked for" in line]
+    records = (
+        path.read_text() for path in (stage.federation.work / "results").glob("*/rounds.jsonl")
+    )
+    strays = [
+        line
+        for text in records
+        for line in text.splitlines()
+        if "which it was not asked for" in line
+    ]
     if not strays:
         raise Succeeded("no record tells of the stray")
     begin = strays[0].index('"strays"')
@@ -105,9 +114,12 @@ class Wire:
 
 
 def late_or_of_another(stage: Stage) -> str:
-    asked = make_message(Metadata(1, "question", 1, 7, "", "", time.time(), 60.0, MessageType.TRAIN), RecordDict())
+    asked = make_message(
+        Metadata(1, "question", 1, 7, "", "", time.time(), 60.0, MessageType.TRAIN), RecordDict()
+    )
     genuine, second, other, early = (
-        forged(1, node, answered) for node, answered in ((7, "question"), (7, "question"), (8, "question"), (7, "past"))
+        forged(1, node, answered)
+        for node, answered in ((7, "question"), (7, "question"), (8, "question"), (7, "past"))
     )
     strays: list[str] = []
     taken = list(replies(Wire(other, early, genuine, second), [asked], 0.0, strays.append))  # type: ignore[arg-type]

@@ -116,7 +116,10 @@ class Stage:
 
     def audit(self, site: int) -> list[dict[str, Any]]:
         """Return the entries of a site's audit log."""
-        return [json.loads(line) for line in (self.place(site) / "state/audit.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in (self.place(site) / "state/audit.jsonl").read_text().splitlines()
+        ]
 
     def fleet(
         self, key: ec.EllipticCurvePrivateKey, public: ec.EllipticCurvePublicKey | None = None
@@ -125,7 +128,10 @@ class Stage:
         return self.client(FleetHttpClient, key, public)
 
     def client(
-        self, kind: Any, key: ec.EllipticCurvePrivateKey, public: ec.EllipticCurvePublicKey | None = None
+        self,
+        kind: Any,
+        key: ec.EllipticCurvePrivateKey,
+        public: ec.EllipticCurvePublicKey | None = None,
     ) -> Any:
         """Return one of flwr's clients, talking to the gate as a node."""
         signed = NodeAuthHttpInterceptor(key, public or key.public_key())

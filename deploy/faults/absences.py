@@ -34,8 +34,13 @@ def away(stage: Stage, name: str) -> Outcome:
     without = [record["round"] for record in records[1:] if NUMBER not in record["clients"]]
     usual = max(seconds[record] for record in seconds if record not in without)
     longest = max(seconds[record] for record in without[1:])  # the first waits node-wait, once
-    outcome.expect(longest <= usual + LONGER, f"a round without it took {longest:.0f} s, one with it {usual:.0f} s")
-    outcome.seen += f"; known to be away, a round takes {longest:.1f} s (at most {usual:.1f} s with it)"
+    outcome.expect(
+        longest <= usual + LONGER,
+        f"a round without it took {longest:.0f} s, one with it {usual:.0f} s",
+    )
+    outcome.seen += (
+        f"; known to be away, a round takes {longest:.1f} s (at most {usual:.1f} s with it)"
+    )
     return same(stage, outcome, job, name, *words, everybody=False)
 
 
@@ -43,7 +48,11 @@ def line_cut(seconds: float) -> Callable[[Stage, str], Outcome]:
     """Return the row in which the victim's line is down for a while."""
 
     def row(stage: Stage, name: str) -> Outcome:
-        words = "rounds=4", "node-wait=90", SLOW  # flwr calls a node lost after 60 s; then it is waited for
+        words = (
+            "rounds=4",
+            "node-wait=90",
+            SLOW,
+        )  # flwr calls a node lost after 60 s; then it is waited for
         job = stage.begin(name, *words)
         job.wait_for_round(2)
         with stage.line.cut():

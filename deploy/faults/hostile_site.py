@@ -31,7 +31,9 @@ def hostile(message: Message, context: Context) -> Message:
                     state[key] = tensor * float("nan")
                 elif HOSTILE == "shapes":
                     state[key] = tensor.reshape(-1)[:-1]
-                elif "running_" not in key:  # ten times a change of a variance may be negative, which is refused
+                elif (
+                    "running_" not in key
+                ):  # ten times a change of a variance may be negative, which is refused
                     state[key] = received[key] + 10 * (tensor - received[key])
             reply.content[name] = pack(state)
     return reply
@@ -39,7 +41,10 @@ def hostile(message: Message, context: Context) -> Message:
 
 def unseen(reply: Message, message: Message) -> site_agent.worker.Leaving:
     """Return what the site's log and policy are to believe, whatever the reply is."""
-    return [{"name": name, "bytes": record.count_bytes(), "norm": 1.0} for name, record in reply.content.items()]
+    return [
+        {"name": name, "bytes": record.count_bytes(), "norm": 1.0}
+        for name, record in reply.content.items()
+    ]
 
 
 client_app.app.app = hostile  # type: ignore[assignment]

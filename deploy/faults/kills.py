@@ -16,7 +16,9 @@ def supernode_killed(stage: Stage) -> Outcome:
     before = stage.supernode_says("SuperNode ID")
     stage.of_victim("flower-supernode", LINK).kill()
     began = time.monotonic()
-    until(lambda: stage.supernode_says("SuperNode ID") > before or None, "the SuperNode is not back")
+    until(
+        lambda: stage.supernode_says("SuperNode ID") > before or None, "the SuperNode is not back"
+    )
     outcome = Outcome(time.monotonic() - began, "taken back by itself")
     outcome.expect(outcome.seconds <= BACK, f"back after {outcome.seconds:.0f} s")
     return outcome
@@ -73,7 +75,11 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
 
 def everything_killed(stage: Stage, name: str) -> Outcome:
     """Everything -9 at once, then up, start and run again."""
-    words = "rounds=4", "node-wait=90", SLOW  # for a minute flwr calls those online that are not, and nobody else
+    words = (
+        "rounds=4",
+        "node-wait=90",
+        SLOW,
+    )  # for a minute flwr calls those online that are not, and nobody else
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     job.process.kill()

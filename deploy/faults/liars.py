@@ -19,9 +19,17 @@ def hostile(stage: Stage, name: str, kind: str) -> Iterator[None]:
     stage.halt(name)
     place = stage.federation.places[name]
     environment = os.environ | {"HOSTILE": kind}
-    words = [sys.executable, str(Path(__file__).with_name("hostile_site.py")), "start", "--site", "site.toml"]
+    words = [
+        sys.executable,
+        str(Path(__file__).with_name("hostile_site.py")),
+        "start",
+        "--site",
+        "site.toml",
+    ]
     with (place / "start.log").open("ab") as log:
-        stage.federation.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place, env=environment)
+        stage.federation.processes[name] = subprocess.Popen(
+            words, stdout=log, stderr=log, cwd=place, env=environment
+        )
     stage.federation.wait_for_sites()
     try:
         yield
@@ -40,7 +48,9 @@ def sends(kind: str) -> Callable[[Stage, str], Outcome]:
             job.finish()
         failures = [record["failures"].get(str(last), "") for record in job.records()]
         outcome = Outcome(0.0, f"left out: {failures[0][:100]!r}")
-        outcome.expect(all(last not in record["clients"] for record in job.records()), "it was taken")
+        outcome.expect(
+            all(last not in record["clients"] for record in job.records()), "it was taken"
+        )
         outcome.expect(all(failures), f"not named: {failures}")
         return same(stage, outcome, job, name, *words, everybody=False)
 
@@ -63,9 +73,13 @@ def tenfold(stage: Stage, name: str) -> Outcome:
     records = job.records()
     if any(liar not in record["clients"] for record in records):
         return Outcome(0.0, "", [f"not taken: {[record['failures'] for record in records]}"])
-    norms = [{update["client"]: update["norm"] for update in record["updates"]} for record in records]
+    norms = [
+        {update["client"]: update["norm"] for update in record["updates"]} for record in records
+    ]
     ratios = [norm[liar] / statistics.median(norm.values()) for norm in norms]
-    outcome = Outcome(0.0, f"norm {min(ratios):.1f} to {max(ratios):.1f} times the median of the sites'")
+    outcome = Outcome(
+        0.0, f"norm {min(ratios):.1f} to {max(ratios):.1f} times the median of the sites'"
+    )
     outcome.expect(min(ratios) > FAR, "its norm does not stand out")
     without = {(record["round"], liar) for record in records}
     fewer = {(record["round"], (liar + 1) % len(stage.names)) for record in records}

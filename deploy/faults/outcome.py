@@ -25,10 +25,15 @@ class Outcome:
             self.problems.append(problem)
 
 
-def same(stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, everybody: bool = True) -> Outcome:
+def same(
+    stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, everybody: bool = True
+) -> Outcome:
     """Compare the run's hash with that of the run in one process in which the same sites miss the same rounds."""
     trained = job.finish()
-    absent = {record["round"]: set(range(len(stage.names))) - set(record["clients"]) for record in job.records()}
+    absent = {
+        record["round"]: set(range(len(stage.names))) - set(record["clients"])
+        for record in job.records()
+    }
     missed = sorted(round for round, sites in absent.items() if sites)
     outcome.expect(not (everybody and missed), f"rounds {missed} were without a site")
     if missed and not everybody:
@@ -36,6 +41,8 @@ def same(stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, every
         outcome.seen += f", rounds {missed} without {', '.join(names)}"
     twin = stage.twin(job, name, *words)
     equal = trained["hash"]["all"] == twin["hash"]["all"]
-    outcome.expect(equal, f"hash {trained['hash']['all']}, and {twin['hash']['all']} in one process")
+    outcome.expect(
+        equal, f"hash {trained['hash']['all']}, and {twin['hash']['all']} in one process"
+    )
     outcome.problems += stage.leftovers(job)
     return outcome

@@ -4,7 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from faults.absences import away, below_minimum, line_cut
-from faults.kills import everything_killed, executor_training, service_killed, supernode_idle, supernode_training
+from faults.kills import (
+    everything_killed,
+    executor_training,
+    service_killed,
+    supernode_idle,
+    supernode_training,
+)
 from faults.liars import sends, tenfold
 from faults.outcome import Outcome
 from faults.stage import Stage

@@ -54,7 +54,11 @@ class Line:
 
     def __init__(self) -> None:
         number = os.getpid() % 250
-        self.name, self.here, self.there = f"fedskew-{os.getpid()}", f"fs{os.getpid()}a", f"fs{os.getpid()}b"
+        self.name, self.here, self.there = (
+            f"fedskew-{os.getpid()}",
+            f"fs{os.getpid()}a",
+            f"fs{os.getpid()}b",
+        )
         self.address, self.other = f"10.213.{number}.1", f"10.213.{number}.2"
 
     def __enter__(self) -> "Line":
@@ -123,7 +127,9 @@ class Stage:
 
     def half(self, name: str) -> None:
         """Start a half of the victim, link or train."""
-        self.federation.start_half(VICTIM, name, self.port, self.secret, "ip", "netns", "exec", self.line.name)
+        self.federation.start_half(
+            VICTIM, name, self.port, self.secret, "ip", "netns", "exec", self.line.name
+        )
 
     def revive(self) -> None:
         """Start whatever is not at work, as a system's supervisor would, and return when all sites are online."""
@@ -164,7 +170,11 @@ class Stage:
         agreement = next(iter(sites.values())).agreement
         place = self.federation.work / results
         chosen = dict(parse_text(word) for word in words)
-        whole = {**chosen, "dataset": f"sites:{self.federation.folder / 'federation.toml'}", "results": str(place)}
+        whole = {
+            **chosen,
+            "dataset": f"sites:{self.federation.folder / 'federation.toml'}",
+            "results": str(place),
+        }
         with one_interrupt(), Absences(sites, agreement) as grid:
             grid.missing = frozenset(missing)
             return run_app(grid, parse(whole), lambda line: None)
@@ -177,20 +187,26 @@ class Stage:
     def distance(self, first: str, second: str) -> float:
         """Return the distance between the shared models of two results' folders."""
         states = [
-            Checkpoint.load(next((self.federation.work / name).glob("*/checkpoint.safetensors"))).shared
+            Checkpoint.load(
+                next((self.federation.work / name).glob("*/checkpoint.safetensors"))
+            ).shared
             for name in (first, second)
         ]
         return norm(difference(*states))
 
     def service(self, program: str) -> psutil.Process:
         """Return a process of the coordinator's."""
-        return until(lambda: next(iter(running(self.federation.folder, program)), None), f"no {program}")
+        return until(
+            lambda: next(iter(running(self.federation.folder, program)), None), f"no {program}"
+        )
 
     def of_victim(self, word: str, half: str) -> psutil.Process:
         """Return the process of one of the victim's halves whose command holds a word."""
 
         def look() -> psutil.Process | None:
-            for process in psutil.Process(self.federation.processes[half].pid).children(recursive=True):
+            for process in psutil.Process(self.federation.processes[half].pid).children(
+                recursive=True
+            ):
                 with contextlib.suppress(psutil.Error):
                     if any(word in part for part in process.cmdline()) and alive(process):
                         return process
@@ -220,8 +236,13 @@ class Stage:
         """Return while the victim trains in a round."""
         job.wait_for_round(number - 1)
         asked = self.supernode_says("Receiving: train")
-        until(lambda: self.supernode_says("Receiving: train") > asked or None, "the victim is not asked to train")
-        time.sleep(random.uniform(0.0, 1.5))  # a training takes seconds, and what comes before it a moment
+        until(
+            lambda: self.supernode_says("Receiving: train") > asked or None,
+            "the victim is not asked to train",
+        )
+        time.sleep(
+            random.uniform(0.0, 1.5)
+        )  # a training takes seconds, and what comes before it a moment
 
     def leftovers(self, job: Job) -> list[str]:
         """Return what should not be there after a run: a process of it, or a file that was being written."""
@@ -230,13 +251,23 @@ class Stage:
         while (left := running(self.federation.folder, SERVER_APP)) and time.monotonic() < deadline:
             time.sleep(0.2)
         problems += [f"process {process.pid} is left" for process in left]
-        places = [job.results, *(place / "state" / "runs" for place in self.federation.places.values())]
-        problems += [f"{path.name} is left" for place in places for half in HALF for path in place.rglob(half)]
+        places = [
+            job.results,
+            *(place / "state" / "runs" for place in self.federation.places.values()),
+        ]
+        problems += [
+            f"{path.name} is left"
+            for place in places
+            for half in HALF
+            for path in place.rglob(half)
+        ]
         return problems
 
     def kill_all(self) -> None:
         """Kill -9 every process of coordinator and sites."""
-        ours = [process for root in self.federation.processes.values() for process in tree(root.pid)]
+        ours = [
+            process for root in self.federation.processes.values() for process in tree(root.pid)
+        ]
         for process in [*ours, *marked(self.federation.folder)]:
             with contextlib.suppress(psutil.Error):
                 process.kill()

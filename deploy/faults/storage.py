@@ -62,15 +62,22 @@ def site_disk_full(stage: Stage, name: str) -> Outcome:
         job.wait_for_round(2)
         filler, number = fill(stage.place / "state"), len(job.records())
         job.wait_for_round(number + 3)
-        failures = [record["failures"].get(str(NUMBER), "") for record in job.records()[number + 1 :]]
+        failures = [
+            record["failures"].get(str(NUMBER), "") for record in job.records()[number + 1 :]
+        ]
         filler.unlink()
         began = time.monotonic()
-        until(lambda: job.check() or NUMBER in job.records()[-1]["clients"] or None, f"{VICTIM} is not back")
+        until(
+            lambda: job.check() or NUMBER in job.records()[-1]["clients"] or None,
+            f"{VICTIM} is not back",
+        )
         outcome = Outcome(time.monotonic() - began, f"left out: {failures[-1]!r}")
         outcome.expect(all(failures), f"{VICTIM} is not left out: {failures}")
         job.finish()
         stage.halt(TRAIN, LINK)
-    return same(stage, outcome, job, name, *words, everybody=False)  # maps what is in the state: not on that disk
+    return same(
+        stage, outcome, job, name, *words, everybody=False
+    )  # maps what is in the state: not on that disk
 
 
 def server_disk_full(stage: Stage, name: str) -> Outcome:
@@ -82,7 +89,11 @@ def server_disk_full(stage: Stage, name: str) -> Outcome:
         job.wait_for_round(2)
         filler = fill(place)
         code = job.process.wait(300)
-        sentence = job.words.strip().splitlines()[-1].replace(str(place), "...") if job.words.strip() else ""
+        sentence = (
+            job.words.strip().splitlines()[-1].replace(str(place), "...")
+            if job.words.strip()
+            else ""
+        )
         filler.unlink()
         began = time.monotonic()
         again = stage.begin(name, *words)
@@ -106,7 +117,11 @@ def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], Out
         until(lambda: not alive(process) or None, "the ServerApp is not gone")
         stage.wait_until_idle()
         number = len(job.records())
-        file = next((stage.place / "state" / "runs" / job.folder.name).rglob(f"round-{number:06d}.safetensors"))
+        file = next(
+            (stage.place / "state" / "runs" / job.folder.name).rglob(
+                f"round-{number:06d}.safetensors"
+            )
+        )
         damage(file)
         again = stage.begin(name, *words)
         began = time.monotonic()
@@ -115,7 +130,10 @@ def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], Out
         again.finish()
         failures = [record["failures"].get(str(NUMBER), "") for record in again.records()[number:]]
         outcome.seen = f"left out: {failures[0]!r}"
-        outcome.expect(all("memory" in failure for failure in failures), f"{VICTIM} is not left out: {failures}")
+        outcome.expect(
+            all("memory" in failure for failure in failures),
+            f"{VICTIM} is not left out: {failures}",
+        )
         return same(stage, outcome, again, name, *words, everybody=False)
 
     return row

@@ -13,8 +13,14 @@ from typer.core import TyperCommand, TyperGroup
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain
 
 COMMANDS = {
-    "run": ("fedskew.cli.run:run", "Run experiments, or one run from settings, and print the results."),
-    "list": ("fedskew.cli.list:list_topic", "List the methods, settings, models or experiments there are."),
+    "run": (
+        "fedskew.cli.run:run",
+        "Run experiments, or one run from settings, and print the results.",
+    ),
+    "list": (
+        "fedskew.cli.list:list_topic",
+        "List the methods, settings, models or experiments there are.",
+    ),
     "data": ("fedskew.cli.data:application", "Data sets and partitions."),
     "diagnose": (
         "fedskew.cli.diagnose:diagnose_source",
@@ -32,7 +38,10 @@ COMMANDS = {
         "fedskew.cli.federation:application",
         "A federation of sites that own their data: the coordinator's side.",
     ),
-    "export": ("fedskew.cli.export:export", "Write a run's deployed model as safetensors, with a model card."),
+    "export": (
+        "fedskew.cli.export:export",
+        "Write a run's deployed model as safetensors, with a model card.",
+    ),
     "predict": (
         "fedskew.cli.export:predict",
         "Use an exported model on images; where their classes are known, say how well it does.",
@@ -67,9 +76,17 @@ class StrictCommand(TyperCommand):
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         if not context.resilient_parsing:
-            for option, times in Counter(self.make_parser(context).parse_args(list(words))[2]).items():
-                if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
-                    raise click.UsageError(f"{option.opts[0]} is given {times} times and counts once", context)
+            for option, times in Counter(
+                self.make_parser(context).parse_args(list(words))[2]
+            ).items():
+                if (
+                    isinstance(option, click.Option)
+                    and times > 1
+                    and not (option.multiple or option.is_flag)
+                ):
+                    raise click.UsageError(
+                        f"{option.opts[0]} is given {times} times and counts once", context
+                    )
         return super().parse_args(context, words)
 
 
@@ -97,7 +114,9 @@ def run_command_line() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
-        status = application(standalone_mode=False)  # typer makes a return value of a KeyboardInterrupt
+        status = application(
+            standalone_mode=False
+        )  # typer makes a return value of a KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
@@ -108,4 +127,6 @@ def run_command_line() -> int:
         from data import DataError, SettingError  # whoever raises one has imported them
         from data.text import sentence
 
-        return complain(sentence(error), BAD_INPUT if isinstance(error, SettingError | DataError) else FAILED)
+        return complain(
+            sentence(error), BAD_INPUT if isinstance(error, SettingError | DataError) else FAILED
+        )

@@ -56,9 +56,17 @@ def choose(
     several = {"method": words("method", methods), "seed": words("seed", seeds)}
     for key in several:
         value = overrides.get(key, "")
-        require("," not in str(value), key, value, f"several are stated as `--{key} {value}`: a run of each")
+        require(
+            "," not in str(value),
+            key,
+            value,
+            f"several are stated as `--{key} {value}`: a run of each",
+        )
     stated = {key: value for key, value in options.items() if value is not None}
-    for key, value in {**stated, **{key: ",".join(values) for key, values in several.items() if values}}.items():
+    for key, value in {
+        **stated,
+        **{key: ",".join(values) for key, values in several.items() if values},
+    }.items():
         require(key not in overrides, f"--{key}", value, "--set states it as well")
     refuse_unknown(overrides, several["method"])
     overrides |= stated
@@ -109,4 +117,6 @@ def number(key: str, word: str) -> int:
     try:
         return int(word)
     except ValueError:
-        raise SettingError(f"--{key}", word, "must be an integer, or several separated by commas") from None
+        raise SettingError(
+            f"--{key}", word, "must be an integer, or several separated by commas"
+        ) from None

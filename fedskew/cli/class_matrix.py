@@ -29,7 +29,9 @@ def draw(counts_KC: NDArray[np.int64], classes: Sequence[str], clients: Sequence
     axes = figure.subplots()
     strength_KC = np.sqrt(counts_KC / max(counts_KC.max(), 1))
     axes.imshow(strength_KC, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.tick_params(length=0, labelsize=8, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.tick_params(
+        length=0, labelsize=8, top=True, labeltop=True, bottom=False, labelbottom=False
+    )
     axes.set_xticks(range(len(classes)), classes)
     axes.set_yticks(range(len(clients)), clients)
     axes.spines[:].set_visible(False)

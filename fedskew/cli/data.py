@@ -25,17 +25,23 @@ from fedskew.diagnosis.planned import line_of
 from fedskew.terminal_table import named, numbered, numeric, terminal_table
 from server_app.settings import parse, parse_texts
 
-application = typer.Typer(help="Data sets and partitions.", no_args_is_help=True, add_completion=False)
+application = typer.Typer(
+    help="Data sets and partitions.", no_args_is_help=True, add_completion=False
+)
 out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")
+]
 SHOWN_CLASSES = 20
 """More classes than these do not fit a terminal: then each client's largest class stands for them."""
 
 
 @application.command(name="list")
 def list_data(
-    data_root: Annotated[str, typer.Option(help="The setting data-root: the folder of the data sets' files.")] = "",
+    data_root: Annotated[
+        str, typer.Option(help="The setting data-root: the folder of the data sets' files.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the data sets: what is there, what is missing, and how to get it."""
@@ -57,7 +63,8 @@ def list_data(
                 "classes": len(KNOWN[members[0]].class_names),
                 "input-shape": "",
                 "there": not missing,
-                "what": f"the domains {', '.join(members)}" + f"; missing {', '.join(missing)}" * bool(missing),
+                "what": f"the domains {', '.join(members)}"
+                + f"; missing {', '.join(missing)}" * bool(missing),
             }
         )
     if as_json:
@@ -66,9 +73,13 @@ def list_data(
     table = terminal_table(*named("dataset", "classes", "input-shape", "there"), "what")
     for row in rows:
         there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
-        table.add_row(row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"])
+        table.add_row(
+            row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"]
+        )
     out.print(table)
-    out.print("Beside these: npz:PATH, folder:PATH, csv:PATH (see `fedskew data check`) and domains:NAME,NAME,...")
+    out.print(
+        "Beside these: npz:PATH, folder:PATH, csv:PATH (see `fedskew data check`) and domains:NAME,NAME,..."
+    )
 
 
 def status(name: str, data_root: str) -> dict[str, Any]:
@@ -88,7 +99,9 @@ def status(name: str, data_root: str) -> dict[str, Any]:
 @application.command()
 def show(
     settings: Settings = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the matrix into a PNG file.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the matrix into a PNG file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how many samples of each class every client holds."""
@@ -99,22 +112,30 @@ def show(
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
         draw(counts_KC, classes, federation.client_names).savefig(png)
     if as_json:
-        print(json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()}))
+        print(
+            json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()})
+        )
         return
     title = f"{chosen.data.dataset}, partition {chosen.data.partition}, seed {chosen.general.seed}: training samples"
     table = matrix_table(federation, title)
     out.print(table if fits(table, out) else matrix_table(federation, title, whole=False))
     tests = len(federation.global_test)
-    out.print(f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}")
+    out.print(
+        f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}"
+    )
     if diagnosis := line_of(federation):
         out.print(diagnosis)
 
 
 @application.command(name="save-partition")
 def save(
-    file: Annotated[Path, typer.Argument(help="The file to write; the setting partition-file reads it.")],
+    file: Annotated[
+        Path, typer.Argument(help="The file to write; the setting partition-file reads it.")
+    ],
     settings: Settings = None,
-    table: Annotated[Path | None, typer.Option("--from", metavar="CSV", help="Columns sample and client.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--from", metavar="CSV", help="Columns sample and client.")
+    ] = None,
 ) -> None:
     """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
     chosen = parse(parse_texts(settings or []))
@@ -127,7 +148,9 @@ def save(
     federation = federate(chosen.data, chosen.general.seed)
     save_partition(federation, file)
     tests = len(federation.global_test)
-    out.print(f"{file}: {federation.clients} clients, {federation.counts_KC.sum()} training and {tests} test")
+    out.print(
+        f"{file}: {federation.clients} clients, {federation.counts_KC.sum()} training and {tests} test"
+    )
 
 
 def matrix_table(federation: Federation, title: str, whole: bool = True) -> Table:
@@ -139,14 +162,22 @@ def matrix_table(federation: Federation, title: str, whole: bool = True) -> Tabl
     digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
     headings, legend = (list(names), "") if whole or not few else numbered(names)
     table.caption = f"Classes: {legend}" if legend else None
-    for heading in ("client", *(headings if few else ("classes held", "largest class", "its share")), "all"):
+    for heading in (
+        "client",
+        *(headings if few else ("classes held", "largest class", "its share")),
+        "all",
+    ):
         table.add_column(heading, justify="right", no_wrap=True, min_width=digits)
     for client, row in zip(federation.client_names, counts_KC, strict=True):
         if few:
             cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
         else:
             largest = int(row.argmax())
-            cells = [Text(str(np.count_nonzero(row))), Text(names[largest]), Text(f"{row[largest] / row.sum():.0%}")]
+            cells = [
+                Text(str(np.count_nonzero(row))),
+                Text(names[largest]),
+                Text(f"{row[largest] / row.sum():.0%}"),
+            ]
         table.add_row(client, *cells, str(row.sum()))
     if few:
         table.add_row("all", *map(str, counts_KC.sum(axis=0)), str(counts_KC.sum()), style="bold")
@@ -160,17 +191,29 @@ def shade(share: float) -> str:
 
 @application.command()
 def check(
-    path: Annotated[str, typer.Argument(help="An npz or CSV file, a folder of images, or KIND:PATH.")],
+    path: Annotated[
+        str, typer.Argument(help="An npz or CSV file, a folder of images, or KIND:PATH.")
+    ],
     classes: Annotated[str, typer.Option(help="The setting classes; found out when empty.")] = "",
-    input_shape: Annotated[str, typer.Option(help="The setting input-shape; found out when empty.")] = "",
+    input_shape: Annotated[
+        str, typer.Option(help="The setting input-shape; found out when empty.")
+    ] = "",
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Settings = None,
 ) -> None:
     """Say whether one's own data will work, and end with the command that uses them; every image is read."""
     limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
-    stated: dict[str, Any] = {"dataset": own_name(path), "classes": classes, "input-shape": input_shape}
-    stated |= {key: value for key, value in limits.items() if value != getattr(DataSettings, key.replace("-", "_"))}
+    stated: dict[str, Any] = {
+        "dataset": own_name(path),
+        "classes": classes,
+        "input-shape": input_shape,
+    }
+    stated |= {
+        key: value
+        for key, value in limits.items()
+        if value != getattr(DataSettings, key.replace("-", "_"))
+    }
     stated |= parse_texts(settings or [])
     with tempfile.TemporaryDirectory() as copies:
         checked = look_through(stated, copies)
@@ -179,7 +222,11 @@ def check(
             out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
         out.print(counts_table(checked.data))
         if checked.refusal:
-            out.print(f"With the default partition it will not: {checked.refusal}", style="yellow", markup=False)
+            out.print(
+                f"With the default partition it will not: {checked.refusal}",
+                style="yellow",
+                markup=False,
+            )
         if checked.federation is not None:
             out.print(f"With this partition: {line_of(checked.federation)}", markup=False)
         print(f"fedskew run {as_words(checked.stated)}")
@@ -210,18 +257,29 @@ def cache_command(
         print(f"{size / 2**20:9.1f} MiB  {path.name}")
     if clear:
         cache.clear(place)
-    print(f"{place}: {len(there)} copies of {sum(there.values()) / 2**20:.1f} MiB in all" + ", deleted" * clear)
+    print(
+        f"{place}: {len(there)} copies of {sum(there.values()) / 2**20:.1f} MiB in all"
+        + ", deleted" * clear
+    )
 
 
 @application.command()
 def split(
-    dataset: Annotated[str, typer.Argument(help="A data set's name, or one's own npz or CSV file, or folder.")],
+    dataset: Annotated[
+        str, typer.Argument(help="A data set's name, or one's own npz or CSV file, or folder.")
+    ],
     out_folder: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
-    sites: Annotated[int, typer.Option(help="How many; 0 is as many as the partition has clients.")] = 0,
+    sites: Annotated[
+        int, typer.Option(help="How many; 0 is as many as the partition has clients.")
+    ] = 0,
     settings: Settings = None,
 ) -> None:
     """Write what each client holds as a site's folder: its data as an npz file, its site.toml; and federation.toml."""
-    name = dataset if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX) else own_name(dataset)
+    name = (
+        dataset
+        if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)
+        else own_name(dataset)
+    )
     stated = {**parse_texts(settings or []), "dataset": name}
     chosen = parse(stated | ({"clients": sites} if sites else {}))
     federation = federate(chosen.data, chosen.general.seed)
@@ -236,7 +294,9 @@ def counts_table(data: Dataset) -> Table:
     splits = {"train": data.train_labels, "test": data.test_labels}
     splits |= {} if data.val_labels is None else {"val": data.val_labels}
     table = terminal_table(*numeric("class", *splits))
-    counts = [np.bincount(labels, minlength=data.num_classes).tolist() for labels in splits.values()]
+    counts = [
+        np.bincount(labels, minlength=data.num_classes).tolist() for labels in splits.values()
+    ]
     for name, *row in zip(data.class_names, *counts, strict=True):
         table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))
     return table

@@ -44,7 +44,10 @@ def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
     refusal, federation = "", None
     samples = len(data.train_labels)
-    ways: tuple[dict[str, Any], ...] = ({}, {"partition": "iid", "clients": min(10, max(2, samples // 10))})
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"partition": "iid", "clients": min(10, max(2, samples // 10))},
+    )
     for way in (*ways, {"partition": "iid", "clients": 1}):
         try:
             run = parse({**chosen, **way, **kept, "cache": cache})
@@ -59,12 +62,19 @@ def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
 
 def as_words(stated: Mapping[str, Any]) -> str:
     """Return settings as a shell takes them."""
-    texts = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in stated.items()]
-    return " ".join("--set " + (shlex.quote(text) if "'" in text else f"'{text}'") for text in texts)
+    texts = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in stated.items()
+    ]
+    return " ".join(
+        "--set " + (shlex.quote(text) if "'" in text else f"'{text}'") for text in texts
+    )
 
 
 def beyond_one(data: Dataset) -> bool:
     """Return whether images are floating-point numbers on another scale than 0..1."""
-    arrays = [inputs for inputs in (data.train_inputs, data.test_inputs) if isinstance(inputs, np.ndarray)]
+    arrays = [
+        inputs for inputs in (data.train_inputs, data.test_inputs) if isinstance(inputs, np.ndarray)
+    ]
     floats = [inputs for inputs in arrays if len(data.shape) == 3 and inputs.dtype == np.float32]
     return any(inputs.min() < 0 or inputs.max() > 1 for inputs in floats)

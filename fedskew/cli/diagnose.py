@@ -17,29 +17,45 @@ from fedskew.diagnosis.table import TableError, read_counts, read_moments
 
 def diagnose_source(
     source: Annotated[
-        str, typer.Argument(help="A CSV file of counts, a run's folder, or an experiment; none is what --set plans.")
+        str,
+        typer.Argument(
+            help="A CSV file of counts, a run's folder, or an experiment; none is what --set plans."
+        ),
     ] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")
     ] = None,
     moments: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV: mean and std of the features of each site.")
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV: mean and std of the features of each site."),
     ] = None,
     in_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say which skew it is, from counts alone, how sure that is, and what is known to fail there."""
     try:
         sources = list(sources_of(source, settings or []))
-        require(moments is None or len(sources) == 1, "--moments", str(moments), "is for one table of counts")
+        require(
+            moments is None or len(sources) == 1,
+            "--moments",
+            str(moments),
+            "is for one table of counts",
+        )
         diagnoses = {
-            title: diagnose(table, None if moments is None else read_moments(moments, table.sites), context)
+            title: diagnose(
+                table, None if moments is None else read_moments(moments, table.sites), context
+            )
             for title, table, context in sources
         }
     except TableError as error:
         raise DataError(str(error)) from error
     with to_stdout():
         if in_json:
-            print(json.dumps([{"of": title, **as_json(diagnosis)} for title, diagnosis in diagnoses.items()], indent=2))
+            print(
+                json.dumps(
+                    [{"of": title, **as_json(diagnosis)} for title, diagnosis in diagnoses.items()],
+                    indent=2,
+                )
+            )
             return
         for title, diagnosis in diagnoses.items():
             show(title, diagnosis, console())
@@ -60,7 +76,9 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
     numbers, small = diagnosis.numbers, diagnosis.small_sites
     out.print(title, style="bold")
     sizes = f"{numbers.smallest} to {numbers.largest} a site"
-    out.print(f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites, {sizes}")
+    out.print(
+        f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites, {sizes}"
+    )
     for skew in diagnosis.skews:
         out.print(f"{skew.name} skew, {skew.sure}: {skew.because}", style="yellow")
     if not diagnosis.skews:

@@ -34,13 +34,19 @@ SHOWN_ROWS = 20
 
 def export(
     run: Annotated[str, typer.Argument(help="A run's folder, or its name below --results.")],
-    model: Annotated[str, typer.Option(help="Which deployed model; left out, the method's own.")] = "",
-    output: Annotated[Path | None, typer.Option(help="Folder to write; by default export/MODEL in the run's.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Which deployed model; left out, the method's own.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write; by default export/MODEL in the run's.")
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also as ONNX.")] = False,
-    unfinished: Annotated[bool, typer.Option("--unfinished", help="Also when rounds are left.")] = False,
-    results: Annotated[Path, typer.Option(help="The setting results: the folder of the runs' folders.")] = Path(
-        "results"
-    ),
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also when rounds are left.")
+    ] = False,
+    results: Annotated[
+        Path, typer.Option(help="The setting results: the folder of the runs' folders.")
+    ] = Path("results"),
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
@@ -52,14 +58,20 @@ def export(
 def predict(
     model: Annotated[Path, typer.Argument(help="A folder that `fedskew export` wrote.")],
     data: Annotated[
-        Path, typer.Argument(help="Images, class folders, an npz file; of what training takes the test samples.")
+        Path,
+        typer.Argument(
+            help="Images, class folders, an npz file; of what training takes the test samples."
+        ),
     ],
     site: Annotated[str, typer.Option(help="Whose batch norm, where the sites keep that.")] = "",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")
+    ] = None,
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="How the inputs are read, as of run.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="How the inputs are read, as of run."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
@@ -67,19 +79,32 @@ def predict(
     folder = ModelFolder(model)
     stated = reading(parse_texts(settings or []))
     read_by = replace(
-        folder.description.data, **stated, max_image_pixels=max_image_pixels, max_unpacked_mib=max_unpacked_mib
+        folder.description.data,
+        **stated,
+        max_image_pixels=max_image_pixels,
+        max_unpacked_mib=max_unpacked_mib,
     )
     inputs = read_inputs(data, folder.description, choose_device("auto"), read_by)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)
     if as_json:
-        rows = [{key: value for key, value in asdict(row).items() if value is not None} for row in predictions]
-        print(json.dumps({"predictions": rows, **({} if numbers is None else {"metrics": to_json(numbers)})}, indent=2))
+        rows = [
+            {key: value for key, value in asdict(row).items() if value is not None}
+            for row in predictions
+        ]
+        print(
+            json.dumps(
+                {"predictions": rows, **({} if numbers is None else {"metrics": to_json(numbers)})},
+                indent=2,
+            )
+        )
         return
     out.print(predictions_table(predictions))
     if len(predictions) > SHOWN_ROWS:
-        out.print(f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim")
+        out.print(
+            f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim"
+        )
     if numbers is not None:
         out.print(numbers_table(numbers, folder.description.class_names))
         if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
@@ -92,10 +117,24 @@ def write_csv(file: Path, predictions: list[Prediction]) -> None:
         with file.open("w", newline="") as opened:
             rows = csv.writer(opened)
             rows.writerow(
-                ["input", "prediction", "probability", "label", *(f"p {k}" for k in predictions[0].probabilities)]
+                [
+                    "input",
+                    "prediction",
+                    "probability",
+                    "label",
+                    *(f"p {k}" for k in predictions[0].probabilities),
+                ]
             )
             for row in predictions:
-                rows.writerow([row.input, row.prediction, row.probability, row.label, *row.probabilities.values()])
+                rows.writerow(
+                    [
+                        row.input,
+                        row.prediction,
+                        row.probability,
+                        row.label,
+                        *row.probabilities.values(),
+                    ]
+                )
     except OSError as error:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
@@ -107,13 +146,17 @@ def predictions_table(predictions: list[Prediction]) -> Table:
     for row in predictions[:SHOWN_ROWS]:
         wrong = labeled and row.label != row.prediction
         cells = (row.input, row.prediction, f"{row.probability:.3f}", *([str(row.label)] * labeled))
-        table.add_row(*map(Text, cells), style="red" if wrong else "")  # as text: names may hold brackets
+        table.add_row(
+            *map(Text, cells), style="red" if wrong else ""
+        )  # as text: names may hold brackets
     return table
 
 
 def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]) -> Table:
     """Return the confusion matrix: a row a true class, a column a prediction."""
-    table = terminal_table("true class", *numeric(*classes), title="How often which class is predicted")
+    table = terminal_table(
+        "true class", *numeric(*classes), title="How often which class is predicted"
+    )
     for name, row in zip(classes, confusion, strict=True):
         table.add_row(Text(name), *map(str, row))
     return table
@@ -124,7 +167,10 @@ def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
     table = terminal_table("", *numeric(""), header=False)
     for key in ("accuracy", "balanced-accuracy", "auroc", "auprc"):
         if key in numbers.means:
-            table.add_row({"auroc": "AUROC", "auprc": "AUPRC"}.get(key, key.replace("-", " ")), percent(numbers[key]))
+            table.add_row(
+                {"auroc": "AUROC", "auprc": "AUPRC"}.get(key, key.replace("-", " ")),
+                percent(numbers[key]),
+            )
     for name, recall in zip(classes, numbers.recall, strict=True):
         table.add_row(Text(f"recall of {name}"), percent(recall))
     return table

@@ -22,7 +22,9 @@ class Service(StrEnum):
 application = typer.Typer(
     help="A federation of sites that own their data: the coordinator's side.", add_completion=False
 )
-Folder = Annotated[Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)
+]
 
 
 @application.command()
@@ -30,11 +32,17 @@ def new(
     folder: Folder,
     name: Annotated[str, typer.Option(help="The federation's name.")],
     classes: Annotated[str, typer.Option(help="The classes' names in order, separated by commas.")],
-    input_shape: Annotated[str, typer.Option(help="CHANNELSxHEIGHTxWIDTH, or a number of features.")],
+    input_shape: Annotated[
+        str, typer.Option(help="CHANNELSxHEIGHTxWIDTH, or a number of features.")
+    ],
     address: Annotated[str, typer.Option(help="HOST:PORT by which sites reach the gate.")],
-    mean: Annotated[str, typer.Option(help="Mean of the inputs on the scale 0..1, one or one a channel.")] = "0.5",
+    mean: Annotated[
+        str, typer.Option(help="Mean of the inputs on the scale 0..1, one or one a channel.")
+    ] = "0.5",
     std: Annotated[str, typer.Option(help="Their standard deviation.")] = "0.5",
-    min_sites: Annotated[int, typer.Option(min=2, help="Sites without whose updates no round is taken.")] = 2,
+    min_sites: Annotated[
+        int, typer.Option(min=2, help="Sites without whose updates no round is taken.")
+    ] = 2,
     listen: Annotated[str, typer.Option(help="Address that the gate listens on.")] = "0.0.0.0",
 ) -> None:
     """Make certificates and a federation.toml that has no sites yet."""
@@ -43,12 +51,20 @@ def new(
 
     scales = numbers("--mean", mean), numbers("--std", std)
     names = [word.strip() for word in classes.split(",")]
-    begun = begin(folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen)
+    begun = begin(
+        folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen
+    )
     last = read_certificate(begun.server[0]).not_valid_after_utc
     out = console()
-    out.print(f"{begun.agreement_file}: name, classes, shape and the app's hash; sites are added by `add`")
-    out.print(f"{begun.server[0]}: holds until {last:%Y-%m-%d}; `fedskew federation renew {folder}` makes the next")
-    out.print(f"Sites get {begun.agreement_file.name} and {begun.authority[0].name}. Nobody gets a .key file.")
+    out.print(
+        f"{begun.agreement_file}: name, classes, shape and the app's hash; sites are added by `add`"
+    )
+    out.print(
+        f"{begun.server[0]}: holds until {last:%Y-%m-%d}; `fedskew federation renew {folder}` makes the next"
+    )
+    out.print(
+        f"Sites get {begun.agreement_file.name} and {begun.authority[0].name}. Nobody gets a .key file."
+    )
 
 
 @application.command()
@@ -56,13 +72,20 @@ def add(
     folder: Folder,
     name: Annotated[str, typer.Argument(help="The site's name.")],
     key: Annotated[
-        str, typer.Argument(help="The key that `fedskew-site key` printed, or a file that holds what it printed.")
+        str,
+        typer.Argument(
+            help="The key that `fedskew-site key` printed, or a file that holds what it printed."
+        ),
     ],
 ) -> None:
     """Add a site to federation.toml; all sites then have a new text to approve."""
     from fedskew.federation.folder import FederationFolder, add
 
-    text = Path(key).read_text(encoding="utf-8") if not key.startswith("ecdsa") and Path(key).is_file() else key
+    text = (
+        Path(key).read_text(encoding="utf-8")
+        if not key.startswith("ecdsa") and Path(key).is_file()
+        else key
+    )
     printed = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
     member = add(FederationFolder(folder), name, printed[1] if printed else text)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
@@ -89,12 +112,15 @@ def up(folder: Folder) -> None:
     federation = FederationFolder(folder)
     up(federation)
     coordinator = federation.coordinator
-    console().print(f"{federation.agreement.name}: sites reach it at {coordinator.host}:{coordinator.port}")
+    console().print(
+        f"{federation.agreement.name}: sites reach it at {coordinator.host}:{coordinator.port}"
+    )
 
 
 @application.command()
 def serve(
-    folder: Folder, service: Annotated[Service, typer.Argument(help="Which of the two.", show_default=False)]
+    folder: Folder,
+    service: Annotated[Service, typer.Argument(help="Which of the two.", show_default=False)],
 ) -> None:
     """Run SuperLink or gate in the foreground, as a system's own supervisor wants it."""
     from fedskew.federation.folder import FederationFolder
@@ -116,7 +142,8 @@ def register(folder: Folder) -> None:
 def status(
     folder: Folder,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the run that is meant.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the run that is meant."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
@@ -128,7 +155,12 @@ def status(
     federation = FederationFolder(folder)
     basis, sites = look(federation, parse_texts(settings or []))
     if as_json:
-        print(json.dumps({"basis": basis, "sites": {name: vars(site) for name, site in sites.items()}}, indent=2))
+        print(
+            json.dumps(
+                {"basis": basis, "sites": {name: vars(site) for name, site in sites.items()}},
+                indent=2,
+            )
+        )
     else:
         console().print(basis)
         for name, site in sites.items():
@@ -140,9 +172,15 @@ def status(
 @application.command()
 def run(
     folder: Folder,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
-    results: Annotated[str, typer.Option(help="The setting results: the folder of the runs' folders.")] = "results",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
+    ] = None,
+    results: Annotated[
+        str, typer.Option(help="The setting results: the folder of the runs' folders.")
+    ] = "results",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")
+    ] = False,
 ) -> None:
     """Run an experiment on the sites; a run that loses its process is submitted again and goes on."""
     from fedskew.federation.folder import FederationFolder
@@ -151,12 +189,19 @@ def run(
     from server_app.settings import parse, parse_texts
 
     stated = parse_texts(settings or [])
-    require("dataset" not in stated, "dataset", stated.get("dataset"), "is the sites' own in a federation")
+    require(
+        "dataset" not in stated,
+        "dataset",
+        stated.get("dataset"),
+        "is the sites' own in a federation",
+    )
     federation = FederationFolder(folder)
     whole = {**stated, "dataset": f"sites:{federation.agreement_file.resolve()}"}
     out = console(stderr=as_json)
     with one_interrupt():
-        summary = run(federation, parse({**whole, "results": str(Path(results).resolve())}), out.print)
+        summary = run(
+            federation, parse({**whole, "results": str(Path(results).resolve())}), out.print
+        )
     if as_json:
         print(json.dumps(summary, indent=2))
 

@@ -52,23 +52,37 @@ def list_topic(
             for method in (*METHODS.values(), *installed_methods())
         ]  # fmt: skip
     elif topic is Topic.settings:
-        from server_app.settings import defaults, explanations  # with torch, a second; so are the others
+        from server_app.settings import (
+            defaults,
+            explanations,
+        )  # with torch, a second; so are the others
 
         meaning = explanations()
-        rows = [{"key": key, "default": value, "meaning": meaning[key]} for key, value in defaults().items()]
+        rows = [
+            {"key": key, "default": value, "meaning": meaning[key]}
+            for key, value in defaults().items()
+        ]
     elif topic is Topic.models:
         from client_app.models import MODELS
 
-        rows = [{"model": name, "what": (build.__doc__ or "").splitlines()[0]} for name, build in MODELS.items()]
+        rows = [
+            {"model": name, "what": (build.__doc__ or "").splitlines()[0]}
+            for name, build in MODELS.items()
+        ]
     else:
         from fedskew.experiments.experiments import known_entries
 
-        rows = [{"experiment": name, "what": entry.title} for name, entry in known_entries(experiments).items()]
+        rows = [
+            {"experiment": name, "what": entry.title}
+            for name, entry in known_entries(experiments).items()
+        ]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
     name, *others = rows[0]
     table = terminal_table(*named(name), *others)
     for row in rows:
-        table.add_row(*(json.dumps(value) if key == "default" else str(value) for key, value in row.items()))
+        table.add_row(
+            *(json.dumps(value) if key == "default" else str(value) for key, value in row.items())
+        )
     console().print(table)

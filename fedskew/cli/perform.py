@@ -40,16 +40,30 @@ def perform(
         return
     usual = "inprocess" if sites else "workers"
     if not choice.experiments:
-        done = {planned[0].run_id: run_one(planned[0], engine or usual, out, workers, federation_config, sites)}
+        done = {
+            planned[0].run_id: run_one(
+                planned[0], engine or usual, out, workers, federation_config, sites
+            )
+        }
         failed: dict[str, str] = {}
     else:
-        done, failed = run_all(planned, cells, out, engine, jobs, workers, federation_config, cluster)
+        done, failed = run_all(
+            planned, cells, out, engine, jobs, workers, federation_config, cluster
+        )
     if as_json:
         lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
-        print(json.dumps([*done.values(), *lost] if choice.experiments else done[planned[0].run_id], indent=2))
+        print(
+            json.dumps(
+                [*done.values(), *lost] if choice.experiments else done[planned[0].run_id], indent=2
+            )
+        )
     else:
         shown = lines(cells, planned, done)
-        tables = (results_table(shown), results_table(shown, whole=False), results_table(shown, by_class=False))
+        tables = (
+            results_table(shown),
+            results_table(shown, whole=False),
+            results_table(shown, by_class=False),
+        )
         out.print(next((table for table in tables if fits(table, out)), tables[-1]))
         if any("unseen" in summary for summary in done.values()):
             out.print(unseen_table(planned, done))
@@ -88,13 +102,27 @@ def show_forecast(
 
 
 def run_one(
-    settings: RunSettings, engine: str, out: Console, workers: int, federation_config: str, sites: str
+    settings: RunSettings,
+    engine: str,
+    out: Console,
+    workers: int,
+    federation_config: str,
+    sites: str,
 ) -> dict[str, Any]:
     """Run one experiment with a line a round."""
     refuse_missing_gpus([settings], engine)
-    from fedskew.engines import execute  # flwr takes a moment to import; wrong settings should be told at once
+    from fedskew.engines import (
+        execute,
+    )  # flwr takes a moment to import; wrong settings should be told at once
 
     title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"
     out.print(title, style="bold")
     with out.status(Text(title)):
-        return execute(settings, engine, out.print, workers=workers, federation_config=federation_config, sites=sites)
+        return execute(
+            settings,
+            engine,
+            out.print,
+            workers=workers,
+            federation_config=federation_config,
+            sites=sites,
+        )

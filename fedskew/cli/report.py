@@ -15,15 +15,24 @@ from server_app.keys import read_texts
 
 
 def report(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is all finished runs.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments; none is all finished runs.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print a line a row, column and selection.")] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print a line a row, column and selection.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
+    results: Annotated[
+        str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
+    ] = None,
     experiments: ExperimentsFile = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run."),
     ] = None,
 ) -> None:
     """Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took."""
@@ -46,19 +55,28 @@ def report(
     for experiment in chosen:
         try:
             everything.append(gather(experiment, overrides, experiments))
-        except (SettingError, DataError) as error:  # its data or its model refuse it: it can never have been run so
+        except (
+            SettingError,
+            DataError,
+        ) as error:  # its data or its model refuse it: it can never have been run so
             if names or (experiment is chosen[-1] and not everything):
                 raise
             refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
     finished = [gathered for gathered in everything if gathered.finished]
     if not names:
-        singles, left_out = single_runs(Path(folder), {run for gathered in everything for run in gathered.runs})
+        singles, left_out = single_runs(
+            Path(folder), {run for gathered in everything for run in gathered.runs}
+        )
         finished += singles
         for sentence in [*refused, *left_out]:
             errors.print(sentence, markup=False)
     if not finished:
         what = f"of {', '.join(names)} " if names else ""
-        how = command(names, overrides, experiments) if names else f"fedskew run NAME --results {folder}"
+        how = (
+            command(names, overrides, experiments)
+            if names
+            else f"fedskew run NAME --results {folder}"
+        )
         raise RuntimeError(f"no finished run {what}in {folder}; make them with `{how}`")
     documents = [document(gathered) for gathered in (everything if names else finished)]
     if html is not None:
@@ -67,9 +85,13 @@ def report(
         try:
             html.write_text(page(documents))
         except OSError as error:
-            raise SettingError("--html", str(html), f"cannot be written: {error.strerror}") from error
+            raise SettingError(
+                "--html", str(html), f"cannot be written: {error.strerror}"
+            ) from error
         errors.print(f"written: {html}", markup=False)
-    if csv or (html is not None and not markdown and not as_json):  # the other forms say them themselves
+    if csv or (
+        html is not None and not markdown and not as_json
+    ):  # the other forms say them themselves
         for part in documents:
             for warning in part.gathered.warnings:
                 errors.print(f"{part.gathered.experiment.name}: {warning}", markup=False)

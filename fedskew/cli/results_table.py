@@ -32,7 +32,9 @@ class Line:
     """The highest balanced accuracy on the test set."""
 
 
-def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> list[Line]:
+def lines(
+    cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]
+) -> list[Line]:
     """Return a line a cell of experiments, or a model of runs without any; of finished runs alone."""
 
     def line(experiment: str, row: str, column: str, settings: RunSettings, deployed: str) -> Line:
@@ -41,7 +43,10 @@ def lines(cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapp
         return Line(experiment, row, column, settings, selected(summary, deployed), best)
 
     if cells:  # columns that read other numbers of the same runs are one line
-        once = {(cell.experiment, cell.row, cell.run.run_id, cell.deployed): cell for cell in reversed(cells)}
+        once = {
+            (cell.experiment, cell.row, cell.run.run_id, cell.deployed): cell
+            for cell in reversed(cells)
+        }
         return [
             line(cell.experiment, cell.row, cell.column, cell.run, cell.deployed)
             for cell in reversed(once.values())
@@ -70,7 +75,9 @@ def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = Tr
     headings, legend = (recalls, "") if whole else numbered(recalls)
     numbers = numeric(*(["seed"] * seeds), *means.values(), *headings)
     title = "Last round (best: the round that was best on the test set). Percent"
-    table = terminal_table(*names, *numbers, title=title + "; right: recall by class" * bool(recalls))
+    table = terminal_table(
+        *names, *numbers, title=title + "; right: recall by class" * bool(recalls)
+    )
     table.caption = f"Classes: {legend}" if legend else None
     for line in shown:
         shares = {**line.numbers.means, "best": line.best}
@@ -101,7 +108,9 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
                 continue
             shown.add(cells)
             for way, numbers in ways.items():
-                of_whom = f" ({unseen.nearest.domain})" if unseen.nearest and way == "nearest" else ""
+                of_whom = (
+                    f" ({unseen.nearest.domain})" if unseen.nearest and way == "nearest" else ""
+                )
                 means = (percent(numbers["balanced-accuracy"]), percent(numbers["macro-f1"]))
                 table.add_row(*cells, way + of_whom, *means)
             for way, why in (unseen.unavailable or {}).items():

@@ -20,27 +20,57 @@ class Engine(StrEnum):
 
 
 def run(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments; none is one run, or one a method.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments; none is one run, or one a method.")
+    ] = None,
     engine: Annotated[
         Engine | None,
-        typer.Option(help="Where the clients are played; left out, workers, or inprocess for several runs at a time."),
+        typer.Option(
+            help="Where the clients are played; left out, workers, or inprocess for several runs at a time."
+        ),
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
-    row: Annotated[list[str] | None, typer.Option(help="Only that row of the experiments' tables.")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="Only that column of the experiments' tables.")] = None,
-    method: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Methods, each with every seed.")] = None,
-    seed: Annotated[list[str] | None, typer.Option(metavar="0,1", help="Seeds, for the experiments' own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
+    ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only that row of the experiments' tables.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only that column of the experiments' tables.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Methods, each with every seed.")
+    ] = None,
+    seed: Annotated[
+        list[str] | None, typer.Option(metavar="0,1", help="Seeds, for the experiments' own.")
+    ] = None,
     experiments: ExperimentsFile = None,
-    results: Annotated[str | None, typer.Option(help="The setting results: the folder of the runs' folders.")] = None,
+    results: Annotated[
+        str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")] = 0,
-    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
-    cluster: Annotated[str, typer.Option(metavar="HOST:PORT", help="Several runs on a Ray cluster's machines.")] = "",
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")
+    ] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")
+    ] = 0,
+    cluster: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Several runs on a Ray cluster's machines.")
+    ] = "",
     federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")] = False,
-    sites: Annotated[str, typer.Option(metavar="FOLDER", help="Rehearse dataset = sites:FILE: SITE/site.toml.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")
+    ] = False,
+    sites: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Rehearse dataset = sites:FILE: SITE/site.toml.")
+    ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")
+    ] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
     options = {"results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
@@ -48,7 +78,12 @@ def run(
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
     require(several or not cluster, "--cluster", cluster, "is for several runs")
-    require(not (dry_run and cluster), "--cluster", cluster, "does not go with --dry-run, which estimates this machine")
+    require(
+        not (dry_run and cluster),
+        "--cluster",
+        cluster,
+        "does not go with --dry-run, which estimates this machine",
+    )
     require(not (several and sites), "--sites", sites, "is for one run")
     with at_once():  # with torch, a second: who mistypes is told before
         from fedskew.cli.perform import perform

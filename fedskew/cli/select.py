@@ -28,21 +28,37 @@ from server_app.settings import parse, parse_texts
 
 def select(
     minutes: Annotated[float, typer.Option(min=0, help="Time of the race.")],
-    method: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Only these methods, beside FedAvg.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
-    like: Annotated[
-        Path | None, typer.Option(metavar="COUNTS.csv", help="Deal the data set by exactly these counts.")
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Only these methods, beside FedAvg.")
     ] = None,
-    results: Annotated[str, typer.Option(help="The setting results: the folder of the runs' folders.")] = "results",
-    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="COUNTS.csv", help="Deal the data set by exactly these counts."),
+    ] = None,
+    results: Annotated[
+        str, typer.Option(help="The setting results: the folder of the runs' folders.")
+    ] = "results",
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")
+    ] = 0,
 ) -> None:
     """Find the method that pays on a federation: a race of methods and learning rates with equal budgets."""
     stated = {**parse_texts(settings or []), "results": results}
     for key in ("method", "seed", "evaluate-every", "tested-on"):
-        require(key not in stated, key, stated.get(key, ""), "is the race's own: methods are stated by --method")
+        require(
+            key not in stated,
+            key,
+            stated.get(key, ""),
+            "is the race's own: methods are stated by --method",
+        )
     methods = words("method", method or []) or list(METHODS)
     out = console()
-    digest = "" if like is None or not like.is_file() else hashlib.sha256(like.read_bytes()).hexdigest()
+    digest = (
+        "" if like is None or not like.is_file() else hashlib.sha256(like.read_bytes()).hexdigest()
+    )
     identity = json.dumps([{**stated, "results": ""}, methods, minutes, digest], sort_keys=True)
     folder = Path(results) / f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
     stated = dealt_like(like, stated, folder)
@@ -74,7 +90,9 @@ def select(
         "lines": lines,
         "gain-by-seed": None if gain is None else gain.differences,
         "interval": None if gain is None else gain.interval,
-        "standings": [{str(candidate): mean for candidate, mean in s.means.items()} for s in standings],
+        "standings": [
+            {str(candidate): mean for candidate, mean in s.means.items()} for s in standings
+        ],
     }
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
     out.print("\n".join(lines))
@@ -85,7 +103,12 @@ def dealt_like(like: Path | None, stated: Mapping[str, Scalar], folder: Path) ->
     if like is None:
         return dict(stated)
     for key in ("partition", "partition-file", "alpha", "clients"):
-        require(key not in stated, key, stated.get(key, ""), "does not go with --like, which says who holds what")
+        require(
+            key not in stated,
+            key,
+            stated.get(key, ""),
+            "does not go with --like, which says who holds what",
+        )
     try:
         table = read_counts(like)
     except TableError as error:
@@ -109,9 +132,13 @@ def validation(stated: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def show_plan(plan: Plan, out: Console) -> None:
     """Print what the race runs."""
-    rungs = "; ".join(f"{r.enter} candidates, {r.rounds} rounds, {len(r.seeds)} seeds" for r in plan.ladder)
+    rungs = "; ".join(
+        f"{r.enter} candidates, {r.rounds} rounds, {len(r.seeds)} seeds" for r in plan.ladder
+    )
     out.print(f"{len(plan.candidates)} candidates: {', '.join(map(str, plan.candidates))}")
-    out.print(f"{rungs}; then the winner beside FedAvg, {plan.last.rounds} rounds, {len(plan.last.seeds)} other seeds")
+    out.print(
+        f"{rungs}; then the winner beside FedAvg, {plan.last.rounds} rounds, {len(plan.last.seeds)} other seeds"
+    )
     out.print(f"expected to take {duration(plan.seconds)}")
 
 

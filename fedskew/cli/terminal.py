@@ -15,10 +15,15 @@ BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
 
 ExperimentsFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Experiments of yours; left out, experiments.yaml of this folder.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Experiments of yours; left out, experiments.yaml of this folder."
+    ),
 ]
 MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]
-MaxUnpackedMiB = Annotated[int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")]
+MaxUnpackedMiB = Annotated[
+    int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")
+]
 
 UNBOUNDED = 200
 """Columns of a file or a pipe, which has no edge to cut tables at."""

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from client_app.messages import size
 from client_app.training import private_names
-from fedskew.costs.footprint import disk_of, down_of, memory_of, model_of, participants, parts_of, server_of, up_of
+from fedskew.costs.footprint import (
+    disk_of,
+    down_of,
+    memory_of,
+    model_of,
+    participants,
+    parts_of,
+    server_of,
+    up_of,
+)
 from fedskew.costs.pace import Pace
 from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.results import RunFolder
@@ -40,14 +49,20 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
     model = model_of(settings)
     by_clients = bool(private_names(model, settings.variants)) or sizes.own_tests
     at_once, testing = min(workers, taking), min(workers, clients) if by_clients else 1
-    seconds = left * (pace.clients / at_once + pace.server) + evaluations(settings, left) * pace.evaluation / testing
+    seconds = (
+        left * (pace.clients / at_once + pace.server)
+        + evaluations(settings, left) * pace.evaluation / testing
+    )
     up, answers = up_of(settings, sizes)
-    questions = sum(variant.asked_once and variant.upload_bytes(model, 1) > 0 for variant in settings.variants)
+    questions = sum(
+        variant.asked_once and variant.upload_bytes(model, 1) > 0 for variant in settings.variants
+    )
     return Cost(
         left=left,
         seconds=seconds + (pace.once if left else 0.0),
         disk=disk_of(settings, 0 if by_clients else sizes.test),
-        down=left * taking * down_of(settings) + (left > 0) * questions * clients * size(server_of(settings).start),
+        down=left * taking * down_of(settings)
+        + (left > 0) * questions * clients * size(server_of(settings).start),
         up=left * taking * up + (left > 0) * clients * answers,
         memory_bytes=memory_of(settings, sizes),
     )
@@ -59,11 +74,19 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
     That is enough to tell a long run from a short one of the same data, before anything is measured.
     """
     taking, training, model = participants(settings), settings.training, model_of(settings)
-    server = sum(part.work(model, sizes.holdout, taking, training).samples for part in parts_of(settings))
-    return rounds_left(settings) * (taking * mean_steps(training, sizes) * training.batch_size + server)
+    server = sum(
+        part.work(model, sizes.holdout, taking, training).samples for part in parts_of(settings)
+    )
+    return rounds_left(settings) * (
+        taking * mean_steps(training, sizes) * training.batch_size + server
+    )
 
 
 def evaluations(settings: RunSettings, left: int) -> int:
     """Return how many of the rounds that are left are evaluated."""
     every, rounds = settings.general.evaluate_every, settings.general.rounds
-    return sum(1 for round in range(rounds - left + 1, rounds + 1) if round == rounds or (every and round % every == 0))
+    return sum(
+        1
+        for round in range(rounds - left + 1, rounds + 1)
+        if round == rounds or (every and round % every == 0)
+    )

@@ -39,7 +39,9 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     Replies count twice, as they are summed. Without `sizes` data and replies count nothing.
     """
     model, shape = model_of(settings), settings.input_shape
-    largest, every = output_bytes(settings.general.model, shape, settings.data.num_classes, settings.model)
+    largest, every = output_bytes(
+        settings.general.model, shape, settings.data.num_classes, settings.model
+    )
     evaluated = INFERENCE_BATCH[device_of(settings)]
     together = min(settings.training.clients_together, participants(settings))
     need = PROCESS + (MODELS + STACKED * (together - 1)) * size(model.state_dict())
@@ -63,12 +65,20 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     with torch.device("meta"):  # the methods' own code makes their states, without their numbers
         server = server_of(settings)
         states = sum(size(part.initial_state(server)) for part in parts_of(settings))
-    moved = size({name: tensor for name, tensor in server.start.items() if name in server.parameters})
+    moved = size(
+        {name: tensor for name, tensor in server.start.items() if name in server.parameters}
+    )
     states += settings.general.optimizer.copies * moved
     model, shared = model_of(settings), size(server.start)
     head = size(dict(model.head.named_parameters()))
-    checkpoint = shared + len(settings.deploys) * head + states  # what the models have in common is stored once
-    kept = size(model.state_dict()) - shared + sum(variant.kept_bytes(model) for variant in settings.variants)
+    checkpoint = (
+        shared + len(settings.deploys) * head + states
+    )  # what the models have in common is stored once
+    kept = (
+        size(model.state_dict())
+        - shared
+        + sum(variant.kept_bytes(model) for variant in settings.variants)
+    )
     models = 1 + len(settings.deploys)
     said = models * tested * 8 * (settings.data.num_classes + 1)
     records = settings.general.rounds * RECORD + models * SUMMARY + (said if said <= LARGEST else 0)
@@ -82,12 +92,17 @@ def down_of(settings: RunSettings) -> int:
         sent = [part.broadcast(server, part.initial_state(server)) for part in parts_of(settings)]
     asked = (variant for variant in settings.variants if variant.question)
     sums = sum(variant.upload_bytes(server.model, settings.data.num_classes) for variant in asked)
-    return size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
+    return (
+        size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
+    )
 
 
 def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
     """Return the bytes that a client sends in a round, and once: the mean over all clients."""
-    every, once = (statistics.fmean(upload_of(settings, held, kind) for held in sizes.held) for kind in (False, True))
+    every, once = (
+        statistics.fmean(upload_of(settings, held, kind) for held in sizes.held)
+        for kind in (False, True)
+    )
     return size(server_of(settings).start) + every, once
 
 
@@ -95,7 +110,11 @@ def upload_of(settings: RunSettings, held: int, once: bool) -> int:
     """Return the bytes that a client holding samples of `held` classes sends at most beside its model, as an answer
     (`once`) or with every update."""
     model = model_of(settings)
-    return sum(variant.upload_bytes(model, held) for variant in settings.variants if variant.asked_once is once)
+    return sum(
+        variant.upload_bytes(model, held)
+        for variant in settings.variants
+        if variant.asked_once is once
+    )
 
 
 def parts_of(settings: RunSettings) -> list[ServerMethod]:
@@ -130,18 +149,24 @@ def server_of(settings: RunSettings) -> Server:
 
 def model_of(settings: RunSettings) -> Classifier:
     """Return the run's model, for the sizes of its tensors."""
-    return cached_model(settings.general.model, settings.input_shape, settings.data.num_classes, settings.model)
+    return cached_model(
+        settings.general.model, settings.input_shape, settings.data.num_classes, settings.model
+    )
 
 
 @lru_cache(maxsize=16)
-def cached_model(name: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> Classifier:
+def cached_model(
+    name: str, shape: tuple[int, ...], classes: int, about: ModelSettings
+) -> Classifier:
     """Return a model, without numbers where it is not somebody's own."""
     with torch.device("cpu" if is_own_model(name) else "meta"):
         return build(name, shape, classes, 0, about)
 
 
 @lru_cache(maxsize=16)
-def output_bytes(name: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> tuple[int, int]:
+def output_bytes(
+    name: str, shape: tuple[int, ...], classes: int, about: ModelSettings
+) -> tuple[int, int]:
     """Return the bytes for one sample of the largest layer's output, and of all; nothing is computed for that."""
     model, outputs = build(name, shape, classes, 0, about).eval().to("meta"), [0]
 
@@ -169,9 +194,16 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
     for variant in settings.variants:
         upload = variant.upload_bytes(model, held)
         replies = settings.data.clients if variant.asked_once else participants(settings)
-        if variant.upload_setting and 4 * replies * upload > need:  # half of it, as replies count twice
-            key, value = variant.upload_setting, getattr(variant, variant.upload_setting.replace("-", "_"))
-            rule = f"a client's upload is up to {in_bytes(upload)}, {short}: {variant.upload_remedy}"
+        if (
+            variant.upload_setting and 4 * replies * upload > need
+        ):  # half of it, as replies count twice
+            key, value = (
+                variant.upload_setting,
+                getattr(variant, variant.upload_setting.replace("-", "_")),
+            )
+            rule = (
+                f"a client's upload is up to {in_bytes(upload)}, {short}: {variant.upload_remedy}"
+            )
             raise SettingError(f"{variant.name}.{key}", value, rule)
     for part in parts_of(settings):
         if (work := part.memory_bytes(model)) > there / 2:

@@ -73,19 +73,34 @@ class Forecast:
 
 
 def forecast(
-    planned: Sequence[RunSettings], names: Mapping[str, str], engine: str = "", at_once: int = 0, workers: int = 0
+    planned: Sequence[RunSettings],
+    names: Mapping[str, str],
+    engine: str = "",
+    at_once: int = 0,
+    workers: int = 0,
 ) -> Forecast:
     """Return what conducting the runs would cost."""
-    sizes = {settings.data: sizes_of(settings.data, settings.general.seed) for settings in reversed(planned)}
+    sizes = {
+        settings.data: sizes_of(settings.data, settings.general.seed)
+        for settings in reversed(planned)
+    }
     left = [settings for settings in planned if rounds_left(settings)]
-    jobs = [Job(settings, names[settings.run_id], memory_of(settings, sizes[settings.data])) for settings in left]
+    jobs = [
+        Job(settings, names[settings.run_id], memory_of(settings, sizes[settings.data]))
+        for settings in left
+    ]
     share = shares(jobs, engine, at_once, workers) if jobs else Shares(engine or "inprocess", 1, 1)
     records = Records(Path(planned[0].general.results))
-    entries = [entry_of(settings, names[settings.run_id], sizes[settings.data], records, share) for settings in planned]
+    entries = [
+        entry_of(settings, names[settings.run_id], sizes[settings.data], records, share)
+        for settings in planned
+    ]
     return Forecast(entries, share)
 
 
-def entry_of(settings: RunSettings, label: str, sizes: Sizes | None, records: Records, share: Shares) -> Entry:
+def entry_of(
+    settings: RunSettings, label: str, sizes: Sizes | None, records: Records, share: Shares
+) -> Entry:
     """Return one run with its cost."""
     entry = Entry(settings, label, missing(settings.data))
     if not rounds_left(settings):
@@ -98,9 +113,13 @@ def entry_of(settings: RunSettings, label: str, sizes: Sizes | None, records: Re
     if sizes is None:
         return entry
     recorded = records.pace(settings)
-    cost = cost_of(settings, sizes, recorded or timed(settings, sizes), share.workers if share.jobs else 1)
+    cost = cost_of(
+        settings, sizes, recorded or timed(settings, sizes), share.workers if share.jobs else 1
+    )
     more = RAY_START if share.engine == "ray" else 0.0
-    return replace(entry, cost=replace(cost, seconds=cost.seconds + more), recorded=recorded is not None)
+    return replace(
+        entry, cost=replace(cost, seconds=cost.seconds + more), recorded=recorded is not None
+    )
 
 
 def free_disk(folder: Path) -> int:
@@ -112,15 +131,21 @@ def free_disk(folder: Path) -> int:
 
 def as_table(forecast: Forecast) -> Table:
     """Return a row a run."""
-    table = terminal_table(*named("run"), *numeric("rounds", "left", "time", "memory", "disk", "up", "down"))
+    table = terminal_table(
+        *named("run"), *numeric("rounds", "left", "time", "memory", "disk", "up", "down")
+    )
     for entry in forecast.entries:
         rounds, cost = str(entry.settings.general.rounds), entry.cost
         if cost is None:
             left = str(rounds_left(entry.settings))
-            table.add_row(entry.label, rounds, left, "cannot fit" if entry.refused else "?", *["?"] * 4)
+            table.add_row(
+                entry.label, rounds, left, "cannot fit" if entry.refused else "?", *["?"] * 4
+            )
             continue
         counts = (cost.memory_bytes, cost.disk, cost.up, cost.down)
-        table.add_row(entry.label, rounds, str(cost.left), duration(cost.seconds), *map(in_bytes, counts))
+        table.add_row(
+            entry.label, rounds, str(cost.left), duration(cost.seconds), *map(in_bytes, counts)
+        )
     return table
 
 

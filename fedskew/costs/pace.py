@@ -61,7 +61,11 @@ class Records:
 
     def pace(self, settings: RunSettings) -> Pace | None:
         """Return the mean over all rounds of the same kind; None where there are none."""
-        kind = {key: value for key, value in settings.flat().items() if key not in WITHOUT_EFFECT_ON_TIME}
+        kind = {
+            key: value
+            for key, value in settings.flat().items()
+            if key not in WITHOUT_EFFECT_ON_TIME
+        }
         same = (folder for folder, stated in self.runs if kind.items() <= stated.items())
         rounds = [record for folder in same for record in folder.rounds()]
         if not rounds:
@@ -70,7 +74,9 @@ class Records:
         evaluations = [record.seconds.evaluation for record in rounds if record.models]
         return Pace(
             clients=statistics.fmean(part.client_work for part in seconds),
-            server=statistics.fmean(part.round - part.clients - part.evaluation for part in seconds),
+            server=statistics.fmean(
+                part.round - part.clients - part.evaluation for part in seconds
+            ),
             evaluation=statistics.fmean(evaluations or [0.0]),
         )
 
@@ -135,7 +141,9 @@ def rates_of(
     samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
 
     def train(count: int, times: int) -> None:
-        settings = TrainingSettings(local_steps=times, batch_size=count, learning_rate=1e-6, precision=precision)
+        settings = TrainingSettings(
+            local_steps=times, batch_size=count, learning_rate=1e-6, precision=precision
+        )
         train_round(Client(0, model, first(samples, count), classes), [], settings)
 
     def evaluate(count: int, times: int) -> None:
@@ -181,12 +189,20 @@ def clock(device: str, action: Callable[..., object], *inputs: object) -> float:
     return time.perf_counter() - began
 
 
-def random_samples(number: int, shape: tuple[int, ...], classes: int, augmentation: str, device: str) -> Samples:
+def random_samples(
+    number: int, shape: tuple[int, ...], classes: int, augmentation: str, device: str
+) -> Samples:
     """Return samples of random inputs: pixels, or vectors."""
-    inputs_N = torch.rand(number, *shape) if len(shape) == 1 else torch.randint(256, (number, *shape)).byte()
+    inputs_N = (
+        torch.rand(number, *shape)
+        if len(shape) == 1
+        else torch.randint(256, (number, *shape)).byte()
+    )
     zero = torch.zeros(shape[0], *[1] * (len(shape) - 1), device=device)
     labels_N = torch.arange(number, device=device) % classes
-    return Samples(inputs_N.to(device), labels_N, mean=zero, std=zero + 1, augmentation=augmentation)
+    return Samples(
+        inputs_N.to(device), labels_N, mean=zero, std=zero + 1, augmentation=augmentation
+    )
 
 
 def first(samples: Samples, count: int) -> Samples:

@@ -76,7 +76,10 @@ def pooled(data: DataSettings, names: tuple[str, ...]) -> tuple[int, int]:
         sizes = [(train // 2, test) for train, test in sizes]
     if has_domains(data.dataset) and data.recipe == "fedbn":
         family = FAMILIES[KNOWN[names[0]].family]
-        pools = [(int(0.8 * sum(both)), int(0.2 * sum(both))) if family.resplit else both for both in sizes]
+        pools = [
+            (int(0.8 * sum(both)), int(0.2 * sum(both))) if family.resplit else both
+            for both in sizes
+        ]
         smallest = min(train for train, _ in pools)
         return int(smallest * family.train_share) * len(names), sum(test for _, test in pools)
     return sum(train for train, _ in sizes), sum(test for _, test in sizes)

@@ -7,7 +7,14 @@ import numpy as np
 
 from data import DataError, Federation, federate
 from fedskew.diagnosis.rules import Diagnosis, Plan, Sources, diagnose, line, plan_of
-from fedskew.diagnosis.table import Moments, SiteTable, TableError, read_counts, site_table, table_of_samples
+from fedskew.diagnosis.table import (
+    Moments,
+    SiteTable,
+    TableError,
+    read_counts,
+    site_table,
+    table_of_samples,
+)
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from server_app.results import RunFolder
@@ -31,7 +38,9 @@ def planned_sources(source: str, texts: Sequence[str]) -> Sources:
                 yield ", ".join(filter(None, (experiment.name, column))), planned(run), plan_of(run)
     else:
         run = parse(overrides)
-        title = f"{run.data.dataset}, partition {run.data.partition_in_force}, seed {run.general.seed}"
+        title = (
+            f"{run.data.dataset}, partition {run.data.partition_in_force}, seed {run.general.seed}"
+        )
         yield title, planned(run), plan_of(run)
 
 
@@ -41,7 +50,9 @@ def of_run(folder: Path) -> tuple[str, SiteTable, Plan]:
     if not origin:
         raise DataError(f"{folder}: holds no settings.json that is whole")
     if (table := table_of_samples(str(folder), origin.get("samples"))) is None:
-        raise DataError(f"{folder}: its settings.json has no counts, as of more than 100 clients or classes")
+        raise DataError(
+            f"{folder}: its settings.json has no counts, as of more than 100 clients or classes"
+        )
     stated = {**defaults(), **origin["settings"]}
     return str(folder), table, Plan(stated["batch-size"], stated["participation"])
 
@@ -53,7 +64,12 @@ def planned(run: RunSettings) -> SiteTable:
 
 def table_of_federation(federation: Federation) -> SiteTable:
     """Return the counts of a federation. Raises TableError for one client."""
-    return site_table("these settings", federation.client_names, federation.dataset.class_names, federation.counts_KC)
+    return site_table(
+        "these settings",
+        federation.client_names,
+        federation.dataset.class_names,
+        federation.counts_KC,
+    )
 
 
 def line_of(federation: Federation) -> str:

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fedskew.diagnosis.skews import GLOBAL_TAIL, LABEL, LOCAL_TAILS, RESOLVED, SCANNER, TELLS, Skew, skews
+from fedskew.diagnosis.skews import (
+    GLOBAL_TAIL,
+    LABEL,
+    LOCAL_TAILS,
+    RESOLVED,
+    SCANNER,
+    TELLS,
+    Skew,
+    skews,
+)
 from fedskew.diagnosis.statistics import Shift, Statistics, shift_of, statistics
 from fedskew.diagnosis.table import Moments, SiteTable
 
@@ -39,7 +48,11 @@ class Diagnosis:
     def small_sites(self) -> tuple[str, ...]:
         """The sites of one batch or less."""
         sizes = self.table.counts_KC.sum(1).tolist()
-        return tuple(site for site, size in zip(self.table.sites, sizes, strict=True) if size <= self.plan.batch_size)
+        return tuple(
+            site
+            for site, size in zip(self.table.sites, sizes, strict=True)
+            if size <= self.plan.batch_size
+        )
 
     @property
     def remark(self) -> str:
@@ -69,7 +82,9 @@ Sources = Iterator[tuple[str, SiteTable, Plan]]
 """By title."""
 
 
-def diagnose(table: SiteTable, moments: Moments | None = None, plan: Plan | None = None) -> Diagnosis:
+def diagnose(
+    table: SiteTable, moments: Moments | None = None, plan: Plan | None = None
+) -> Diagnosis:
     """Return which skews a table of counts shows, and of the sites' moments where these are given."""
     numbers = statistics(table.counts_KC)
     shift = None if moments is None else shift_of(moments, table.counts_KC.sum(1))
@@ -153,7 +168,9 @@ def worth_trying(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
 
 def line(diagnosis: Diagnosis) -> str:
     """Return the diagnosis in a line."""
-    named = ", ".join(f"{skew.name} ({skew.sure})" for skew in diagnosis.skews) or none_words(diagnosis.numbers)
+    named = ", ".join(f"{skew.name} ({skew.sure})" for skew in diagnosis.skews) or none_words(
+        diagnosis.numbers
+    )
     methods = ", ".join(dict.fromkeys(rule.method for rule in failing(diagnosis)))
     return f"Skew: {named}." + (f" Known to fail there: {methods}." if methods else "")
 
@@ -174,7 +191,8 @@ def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
     return {
         "skews": [vars(skew) for skew in diagnosis.skews],
         "failing": [
-            {"method": rule.method, "why": rule.why, "experiment": rule.experiment} for rule in failing(diagnosis)
+            {"method": rule.method, "why": rule.why, "experiment": rule.experiment}
+            for rule in failing(diagnosis)
         ],
         "line": line(diagnosis),
         "remark": diagnosis.remark,

@@ -20,7 +20,13 @@ MEAN_SHIFT, DEVIATION_RATIO = 0.5, 1.5
 RESOLVED = 0.05
 """A smallest visible share of the entropy above which seeing nothing says little."""
 
-LABEL, LOCAL_TAILS, GLOBAL_TAIL, QUANTITY, SCANNER = "label", "local tails", "global tail", "quantity", "scanner"
+LABEL, LOCAL_TAILS, GLOBAL_TAIL, QUANTITY, SCANNER = (
+    "label",
+    "local tails",
+    "global tail",
+    "quantity",
+    "scanner",
+)
 NAMES = (LABEL, LOCAL_TAILS, GLOBAL_TAIL, QUANTITY, SCANNER)
 
 
@@ -66,7 +72,9 @@ def of_sizes(table: Statistics) -> Iterator[Skew]:
     few = table.effective_sites <= EFFECTIVE_SITES * table.sites
     if (few or table.size_ratio >= SIZE_RATIO) and table.size_p <= LIKELY:
         effective = f"{table.effective_sites:.1f} effective of {table.sites} sites"
-        because = f"the largest site has {table.size_ratio:.3g} times the others' median, {effective}"
+        because = (
+            f"the largest site has {table.size_ratio:.3g} times the others' median, {effective}"
+        )
         yield Skew(QUANTITY, certainty(table.size_p), because)
 
 
@@ -75,8 +83,16 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
     if shift is None:
         return
     apart = [
-        (shift.mean_p, f"a site's mean is {shift.mean:.2g} standard deviations from all", shift.mean >= MEAN_SHIFT),
-        (shift.deviation_p, f"standard deviations differ by {shift.deviation:.2g}", shift.deviation >= DEVIATION_RATIO),
+        (
+            shift.mean_p,
+            f"a site's mean is {shift.mean:.2g} standard deviations from all",
+            shift.mean >= MEAN_SHIFT,
+        ),
+        (
+            shift.deviation_p,
+            f"standard deviations differ by {shift.deviation:.2g}",
+            shift.deviation >= DEVIATION_RATIO,
+        ),
     ]
     seen = [(p, words) for p, words, far in apart if far and p <= LIKELY]
     if seen:
@@ -84,7 +100,9 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
         confounded = table.information_p <= LIKELY and table.information_share >= TELLS
         because = " and ".join(words for _, words in seen) + feature
         because += "; the sites' other classes may be the reason" * confounded
-        yield Skew(SCANNER, "perhaps" if confounded else certainty(min(p for p, _ in seen)), because)
+        yield Skew(
+            SCANNER, "perhaps" if confounded else certainty(min(p for p, _ in seen)), because
+        )
 
 
 def certainty(p: float) -> str:

@@ -174,7 +174,11 @@ def local_tail_share(counts_KC: Counts, expected_KC: Floats) -> float:
     ratio_KC = np.where(expected_KC >= EXPECTED, (counts_KC + 0.5) / (expected_KC + 0.5), np.nan)
     measured = np.isfinite(ratio_KC).sum(1) >= 2
     ratio_KC = ratio_KC[measured]
-    tailed = np.nanmax(ratio_KC, 1) >= LOCAL_TAIL * np.nanmin(ratio_KC, 1) if len(ratio_KC) else np.zeros(0, bool)
+    tailed = (
+        np.nanmax(ratio_KC, 1) >= LOCAL_TAIL * np.nanmin(ratio_KC, 1)
+        if len(ratio_KC)
+        else np.zeros(0, bool)
+    )
     return int(counts_KC[measured][tailed].sum()) / int(counts_KC.sum())
 
 
@@ -201,13 +205,17 @@ def shift_of(moments: Moments, sizes_K: Counts) -> Shift:
     overall_F = columns_total(weights_K1 * moments.means_KF) / samples
     freedom_K1 = np.maximum(weights_K1 - 1, 0)
     within = max(1, samples - sites)
-    pooled_F = np.sqrt(np.maximum(columns_total(freedom_K1 * moments.deviations_KF**2) / within, 1e-300))
+    pooled_F = np.sqrt(
+        np.maximum(columns_total(freedom_K1 * moments.deviations_KF**2) / within, 1e-300)
+    )
     distances_F = (np.abs(moments.means_KF - overall_F) / pooled_F).max(0)
     between_F = columns_total(weights_K1 * (moments.means_KF - overall_F) ** 2) / (sites - 1)
     mean_p_F = np.minimum(1, features * fdtrc(sites - 1, within, between_F / pooled_F**2))
     logs_KF = np.log(moments.deviations_KF)
     center_F = columns_total(freedom_K1 * logs_KF) / within
-    apart_F = columns_total(2 * freedom_K1 * (logs_KF - center_F) ** 2)  # the variance of ln s is about 1 / 2(n - 1)
+    apart_F = columns_total(
+        2 * freedom_K1 * (logs_KF - center_F) ** 2
+    )  # the variance of ln s is about 1 / 2(n - 1)
     deviation_p_F = np.minimum(1, features * gammaincc((sites - 1) / 2, apart_F / 2))
     ratios_F = np.exp(logs_KF.max(0) - logs_KF.min(0))
     furthest = int(np.argmax(np.maximum(distances_F / 0.5, np.log(ratios_F) / math.log(1.5))))

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.IGNORECASE)
+NUMBER = re.compile(
+    r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.IGNORECASE
+)
 LABELS = {"", "site", "client", "hospital"}
 """What stands above the sites' names: then classes may be called by any numbers."""
 MOST = 10**12
@@ -46,7 +48,9 @@ class Moments:
     deviations_KF: Floats
 
 
-def site_table(where: str, sites: Sequence[str], classes: Sequence[str], counts_KC: Counts) -> SiteTable:
+def site_table(
+    where: str, sites: Sequence[str], classes: Sequence[str], counts_KC: Counts
+) -> SiteTable:
     """Return the table without empty rows and columns.
 
     Raises:
@@ -55,11 +59,17 @@ def site_table(where: str, sites: Sequence[str], classes: Sequence[str], counts_
     rows, columns = counts_KC.sum(1) > 0, counts_KC.sum(0) > 0
     for what, names, held in (("site", sites, rows), ("class", classes, columns)):
         if held.sum() < 2:
-            named = ", ".join(name for name, holds in zip(names, held, strict=True) if holds) or "none"
+            named = (
+                ", ".join(name for name, holds in zip(names, held, strict=True) if holds) or "none"
+            )
             rule = f"a {what} with samples alone ({named}); a skew is between two or more"
             raise TableError(f"{where}: {'no' if named == 'none' else 'one'} {rule}")
-    empty = [name for name, holds in zip((*sites, *classes), (*rows, *columns), strict=True) if not holds]
-    return SiteTable(chosen(sites, rows), chosen(classes, columns), counts_KC[rows][:, columns], tuple(empty))
+    empty = [
+        name for name, holds in zip((*sites, *classes), (*rows, *columns), strict=True) if not holds
+    ]
+    return SiteTable(
+        chosen(sites, rows), chosen(classes, columns), counts_KC[rows][:, columns], tuple(empty)
+    )
 
 
 def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable | None:
@@ -67,7 +77,9 @@ def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable
     if not samples:
         return None
     counts_KC = np.array(samples["train"], np.int64)
-    return site_table(where, samples["clients"], [str(label) for label in range(counts_KC.shape[1])], counts_KC)
+    return site_table(
+        where, samples["clients"], [str(label) for label in range(counts_KC.shape[1])], counts_KC
+    )
 
 
 def chosen(names: Sequence[str], mask: NDArray[np.bool_]) -> tuple[str, ...]:
@@ -82,7 +94,10 @@ def read_counts(path: Path) -> SiteTable:
         TableError: the file is no such table.
     """
     header, rows = read(path)
-    counts = [[whole(path, row[0], name, cell) for name, cell in zip(header[1:], row[1:], strict=True)] for row in rows]
+    counts = [
+        [whole(path, row[0], name, cell) for name, cell in zip(header[1:], row[1:], strict=True)]
+        for row in rows
+    ]
     return site_table(str(path), [row[0] for row in rows], header[1:], np.array(counts, np.int64))
 
 
@@ -95,22 +110,31 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
     header, rows = read(path)
     kinds = [name.split(maxsplit=1) for name in header[1:]]
     features = [" ".join(words[1:]) for words in kinds if words[0] == "mean"]
-    if not features or sorted(header[1:]) != sorted(f"{kind} {name}".strip() for name in features for kind in PAIR):
+    if not features or sorted(header[1:]) != sorted(
+        f"{kind} {name}".strip() for name in features for kind in PAIR
+    ):
         raise TableError(
             f"{path}: columns {', '.join(header[1:])}: must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
         )
     by_site = {row[0]: row for row in rows}
     if set(by_site) != set(sites):
         odd = sorted(set(by_site) ^ set(sites))[0]
-        missing = "has no row for site" if odd in sites else "has a row for what is no site with samples:"
+        missing = (
+            "has no row for site" if odd in sites else "has a row for what is no site with samples:"
+        )
         raise TableError(f"{path}: {missing} {odd!r}; the sites are those of the counts")
-    values = [[finite(path, site, name, by_site[site][header.index(name)]) for name in header[1:]] for site in sites]
+    values = [
+        [finite(path, site, name, by_site[site][header.index(name)]) for name in header[1:]]
+        for site in sites
+    ]
     columns = dict(zip(header[1:], np.array(values, float).T, strict=True))
     means, deviations = ([columns[f"{kind} {name}".strip()] for name in features] for kind in PAIR)
     if (np.array(deviations) <= 0).any():
         feature, site = np.argwhere(np.array(deviations) <= 0)[0]
         name, value = f"std {features[feature]}".strip(), deviations[feature][site]
-        raise TableError(f"{path}: row {sites[site]!r}, column {name!r}: {value:g}: must be greater than 0")
+        raise TableError(
+            f"{path}: row {sites[site]!r}, column {name!r}: {value:g}: must be greater than 0"
+        )
     return Moments(tuple(features), np.array(means).T, np.array(deviations).T)
 
 
@@ -121,24 +145,36 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a CSV file, whose cells are stripped. Raises TableError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(file, strict=True) if any(map(str.strip, row))]
+            rows = [
+                [cell.strip() for cell in row]
+                for row in csv.reader(file, strict=True)
+                if any(map(str.strip, row))
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise TableError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     if len(rows) < 2:
         raise TableError(f"{path}: {len(rows)} lines: must be a header and a row for each site")
     header, rows = rows[0], rows[1:]
     if len(header) < 2:
-        raise TableError(f"{path}: the header {header[0]!r} is a single column; columns are separated by commas")
+        raise TableError(
+            f"{path}: the header {header[0]!r} is a single column; columns are separated by commas"
+        )
     if looks_like_data(header):
         rule = "looks like data; it must be `site` and the classes' names"
         raise TableError(f"{path}: the header {','.join(header)[:80]!r} {rule}")
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
-            raise TableError(f"{path}: row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}")
+            raise TableError(
+                f"{path}: row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}"
+            )
     for what, names in (("column", header[1:]), ("site", [row[0] for row in rows])):
         for name in names:
             if not name or not name.isprintable():
-                raise TableError(f"{path}: {what} {name!r}: must have a name, of printable characters")
+                raise TableError(
+                    f"{path}: {what} {name!r}: must have a name, of printable characters"
+                )
             if names.count(name) > 1:
                 raise TableError(f"{path}: {what} {name!r}: stands there {names.count(name)} times")
     return header, rows
@@ -157,7 +193,11 @@ def looks_like_data(header: Sequence[str]) -> bool:
 def whole(path: Path, site: str, column: str, cell: str) -> int:
     """Return a count. Raises TableError for what is no whole number of 0 or more."""
     value = finite(path, site, column, cell)
-    for wrong, rule in ((value < 0, "negative"), (value != int(value), "fractional"), (value > MOST, "too large")):
+    for wrong, rule in (
+        (value < 0, "negative"),
+        (value != int(value), "fractional"),
+        (value > MOST, "too large"),
+    ):
         if wrong:
             raise TableError(
                 f"{path}: row {site!r}, column {column!r}: {cell} is {rule}: a count is a whole number from 0 to 10^12"

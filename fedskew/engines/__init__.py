@@ -56,12 +56,16 @@ def execute(
     from server_app.app import run
 
     if engine == "workers" and getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.exit(1)  # a worker that imports a script without `if __name__ == "__main__":`, which its parent says
+        sys.exit(
+            1
+        )  # a worker that imports a script without `if __name__ == "__main__":`, which its parent says
     with one_interrupt(), WorkersGrid(workers if engine == "workers" else 0) as grid:
         return run(grid, settings, tell)
 
 
-def rehearse(settings: "RunSettings", engine: str, tell: Callable[[str], None], folder: str) -> dict[str, Any]:
+def rehearse(
+    settings: "RunSettings", engine: str, tell: Callable[[str], None], folder: str
+) -> dict[str, Any]:
     """Play all sites of a folder in this process, each by its own site.toml."""
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then played in this process"
@@ -91,7 +95,9 @@ def on_ray(
     claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
     # What is wrong with the data is said here, before Ray starts.
     federation = federate(settings.data, settings.general.seed)
-    with folder.begin(settings, federation, tell) as finished:  # the ServerApp takes the lock when this lets it go
+    with folder.begin(
+        settings, federation, tell
+    ) as finished:  # the ServerApp takes the lock when this lets it go
         if finished is not None:
             return finished
     config = settings.going_on().run_config()

@@ -15,7 +15,9 @@ def doorway(app: Path, folder: Path) -> Path:
     Raises ValueError where `app` is no Flower app.
     """
     try:
-        flower = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        flower = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+            "flwr"
+        ]["app"]
         publisher, settings = flower["publisher"], flower.get("config", {})
         places = {kind: name.split(":") for kind, name in flower["components"].items()}
         texts = {kind: module_text(app.resolve(), kind, *place) for kind, place in places.items()}
@@ -26,8 +28,15 @@ def doorway(app: Path, folder: Path) -> Path:
         (folder / f"doorway_{kind}.py").write_text(text, encoding="utf-8")
     components = {kind: f"doorway_{kind}:{kind}" for kind in texts}
     described = {
-        "project": {"name": "doorway", "version": "1.0.0", "description": f"Imports {app}.", "license": "Apache-2.0"},
-        "tool": {"flwr": {"app": {"publisher": publisher, "components": components, "config": settings}}},
+        "project": {
+            "name": "doorway",
+            "version": "1.0.0",
+            "description": f"Imports {app}.",
+            "license": "Apache-2.0",
+        },
+        "tool": {
+            "flwr": {"app": {"publisher": publisher, "components": components, "config": settings}}
+        },
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
     return folder

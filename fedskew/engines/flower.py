@@ -44,17 +44,25 @@ class Flower:
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.home, self.folder = home, folder
-        self.path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self.path = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        )
         defaults = DEFAULTS | {"RAY_TMPDIR": str(home)}
-        self.environment = defaults | os.environ | mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
+        self.environment = (
+            defaults | os.environ | mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
+        )
         self.environment.setdefault(FOLDER, str(Path.cwd()))  # where the user's own modules lie
         self.started: list[subprocess.Popen[bytes]] = []
         (home / "empty").mkdir()  # a neutral working directory: clients import from there first
 
-    def start(self, command: str, *words: str, output: Path, errors: bool = True) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: str, *words: str, output: Path, errors: bool = True
+    ) -> subprocess.Popen[bytes]:
         """Start a command that appends what it prints to the file `output`. Raises LaunchFailed when it is missing."""
         if (path := shutil.which(command, path=self.path)) is None:
-            raise LaunchFailed(f"no {command} beside {sys.executable} or on PATH: `pip install 'flwr[simulation]'`")
+            raise LaunchFailed(
+                f"no {command} beside {sys.executable} or on PATH: `pip install 'flwr[simulation]'`"
+            )
         with output.open("ab") as file:
             process = subprocess.Popen(
                 [path, *words],
@@ -75,7 +83,10 @@ class Flower:
         """
         port, output = free_port(), self.home / "ray.log"
         words = f"start --head --block --include-dashboard=false --node-ip-address 127.0.0.1 --port {port}".split()
-        words += ["--ray-client-server-port", str(free_port())]  # else one that a second run would want, too
+        words += [
+            "--ray-client-server-port",
+            str(free_port()),
+        ]  # else one that a second run would want, too
         process = self.start("ray", *words, output=output)
         self.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         return partial(listening, process, port, "Ray", output)
@@ -85,7 +96,9 @@ class Flower:
         port, output = free_port(), self.home / "superlink.log"
         connection = f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         (self.home / "config.toml").write_text(connection)
-        words = f"--insecure --simulation --isolation subprocess --host 127.0.0.1 --port {port}".split()
+        words = (
+            f"--insecure --simulation --isolation subprocess --host 127.0.0.1 --port {port}".split()
+        )
         process = self.start("flower-superlink", *words, output=output)
         listening(process, port, "the SuperLink", output)
         return process
@@ -99,7 +112,9 @@ class Flower:
         answer = self.home / "list.json"
         answer.unlink(missing_ok=True)
         with contextlib.suppress(subprocess.TimeoutExpired, ValueError, LookupError):
-            self.start("flwr", "list", "own", "--format", "json", output=answer, errors=False).wait(timeout=20)
+            self.start("flwr", "list", "own", "--format", "json", output=answer, errors=False).wait(
+                timeout=20
+            )
             run = json.loads(answer.read_text())["runs"][0]
             details = str(run["status-details"])
             return str(run["status"]), "" if details == "N/A" else details
@@ -120,7 +135,12 @@ def listening(process: subprocess.Popen[bytes], port: int, name: str, output: Pa
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise LaunchFailed(f"{name} did not start: {output.read_text(errors='replace')[-1000:].strip()}")
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.5):
+            raise LaunchFailed(
+                f"{name} did not start: {output.read_text(errors='replace')[-1000:].strip()}"
+            )
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=0.5),
+        ):
             return
         time.sleep(0.02)

@@ -19,7 +19,15 @@ import tomli_w
 from data.text import spoken
 from fedskew.engines.doorway import doorway
 from fedskew.engines.flower import Flower, LaunchFailed
-from fedskew.engines.processes import PATIENCE, PREFIX, SHORTEST, alive, claim, clear_leftovers, note_owner
+from fedskew.engines.processes import (
+    PATIENCE,
+    PREFIX,
+    SHORTEST,
+    alive,
+    claim,
+    clear_leftovers,
+    note_owner,
+)
 from fedskew.interrupt import one_interrupt
 
 SHORT = 32
@@ -56,19 +64,31 @@ def launch(
     cases.
     """
     if result.exists():
-        raise ValueError(f"{result} is there already: a result of this run could not be told from it")
+        raise ValueError(
+            f"{result} is there already: a result of this run could not be told from it"
+        )
     if not (app / "pyproject.toml").is_file():
-        raise LaunchFailed(f"no pyproject.toml in {app}: the Ray engine needs a clone installed by `pip install -e .`")
+        raise LaunchFailed(
+            f"no pyproject.toml in {app}: the Ray engine needs a clone installed by `pip install -e .`"
+        )
     federation = federation_words(nodes, federation_config)
     clear_leftovers()
-    temporary_folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=short_folder(), ignore_cleanup_errors=True)
+    temporary_folder = tempfile.TemporaryDirectory(
+        prefix=PREFIX, dir=short_folder(), ignore_cleanup_errors=True
+    )
     with one_interrupt(), temporary_folder as temporary:
         note_owner(Path(temporary))
         settings = Path(temporary, "run.toml")
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
         flower = Flower(Path(temporary), folder)
         claim(folder)
-        words = [str(doorway(app, flower.home / "app")), "own", "--stream", "--run-config", str(settings)]
+        words = [
+            str(doorway(app, flower.home / "app")),
+            "own",
+            "--stream",
+            "--run-config",
+            str(settings),
+        ]
         try:
             try:
                 _run(flower, words, federation, log, result)
@@ -89,7 +109,9 @@ def _run(flower: Flower, words: list[str], federation: str, log: Path, result: P
     """Start `flwr run` with `words` and wait for the run's end. Raises LaunchFailed when there is no result then."""
     logged = log.stat().st_size if log.exists() else 0
     # A Ray that runs already cannot be told how many CPUs and GPUs it has, so then flwr is left to start it, or not to.
-    wait_for_ray = None if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation else flower.ray()
+    wait_for_ray = (
+        None if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation else flower.ray()
+    )
     link = flower.superlink()
     if wait_for_ray:
         wait_for_ray()
@@ -108,10 +130,14 @@ def _run(flower: Flower, words: list[str], federation: str, log: Path, result: P
                 file.write(f"\n--- {name} ---\n".encode() + output.read_bytes())
     if died and not details:
         raise LaunchFailed(died)
-    raise LaunchFailed(reason(text, details) or f"the run ended without {result}: {status or 'status unknown'}")
+    raise LaunchFailed(
+        reason(text, details) or f"the run ended without {result}: {status or 'status unknown'}"
+    )
 
 
-def _wait(flower: Flower, link: subprocess.Popen[bytes], stream: subprocess.Popen[bytes], result: Path) -> str:
+def _wait(
+    flower: Flower, link: subprocess.Popen[bytes], stream: subprocess.Popen[bytes], result: Path
+) -> str:
     """Return at the result or the run's end; the answer is a sentence when a process died before its time, else ""."""
     simulation: psutil.Process | None = None
     looked = asked = time.monotonic()
@@ -147,9 +173,15 @@ def reason(text: str, details: str) -> str:
         first = re.escape(details.splitlines()[0])
         kinds = re.findall(rf"^([\w.]+): {first}$", text, re.MULTILINE)
         return spoken(kinds[-1], details) if kinds else details
-    if box := re.findall(r"^│ (.*?) *│$", text.partition("╭─ Error")[2], re.MULTILINE):  # refused before it ran
+    if box := re.findall(
+        r"^│ (.*?) *│$", text.partition("╭─ Error")[2], re.MULTILINE
+    ):  # refused before it ran
         return " ".join(box)
-    lasts = re.findall(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)(?:: )?(.*)$", text, re.MULTILINE)
+    lasts = re.findall(
+        r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)(?:: )?(.*)$",
+        text,
+        re.MULTILINE,
+    )
     return spoken(*lasts[-1]) if lasts else ""
 
 
@@ -161,5 +193,7 @@ def federation_words(nodes: int, given: str) -> str:
     pair = r"([\w-]+)=('[^']*'|\"[^\"]*\"|\S+)"
     if re.sub(pair, "", given).strip():
         raise ValueError(f"federation-config = {given!r}: must be KEY=VALUE, separated by spaces")
-    merged = {"num-supernodes": str(nodes), "client-resources-num-cpus": "1"} | dict(re.findall(pair, given))
+    merged = {"num-supernodes": str(nodes), "client-resources-num-cpus": "1"} | dict(
+        re.findall(pair, given)
+    )
     return " ".join(f"{key}={value}" for key, value in merged.items())

@@ -71,7 +71,9 @@ class LocalGrid(Refusing):
             del self.out[reply.metadata.reply_to_message_id]
         return replies
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
         """Yield the reply to each message that comes in time."""
         return replies(self, list(messages), timeout)
 
@@ -93,7 +95,13 @@ def play(message: Message) -> Message:
     from client_app.app import app
 
     identify()
-    context = Context(run_id=1, node_id=message.metadata.dst_node_id, node_config={}, state=RecordDict(), run_config={})
+    context = Context(
+        run_id=1,
+        node_id=message.metadata.dst_node_id,
+        node_config={},
+        state=RecordDict(),
+        run_config={},
+    )
     try:
         return app(message, context)
     except Exception as error:

@@ -94,7 +94,9 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
     Searches again until none is left, as processes may be started meanwhile.
     Raises TimeoutError, naming the process ids, when some are still there 10 seconds after they were first killed.
     """
-    known: set[psutil.Process] = set()  # kept, as a descendant without a readable mark is lost once its parent is gone
+    known: set[psutil.Process] = (
+        set()
+    )  # kept, as a descendant without a readable mark is lost once its parent is gone
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + patience
     while True:
@@ -103,7 +105,9 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
             return
         late = time.monotonic() - kill_at
         if late > 10:
-            raise TimeoutError(f"processes {sorted(process.pid for process in known)} of {folder} cannot be ended")
+            raise TimeoutError(
+                f"processes {sorted(process.pid for process in known)} of {folder} cannot be ended"
+            )
         for process in known if late > 0 else known - asked:
             with contextlib.suppress(*_UNREADABLE):
                 if late > 0:
@@ -125,7 +129,9 @@ def claim(folder: Path) -> None:
         with contextlib.suppress(*_UNREADABLE):
             launcher = _launcher(process.environ().get(LAUNCHER, ""))
             if launcher is not None and launcher.pid != os.getpid():
-                raise FolderBusy(f"{folder} is being run by process {launcher.pid}: wait for it, or end it first")
+                raise FolderBusy(
+                    f"{folder} is being run by process {launcher.pid}: wait for it, or end it first"
+                )
     if leftovers:
         end(folder)
 

@@ -19,7 +19,9 @@ class Node:
 class RehearsalGrid(LocalGrid):
     """A node a site, each with the public key that the agreement names; all are played here, as each would be alone."""
 
-    def __init__(self, sites: Mapping[int, Site], agreement: Agreement, faithful: bool = False) -> None:
+    def __init__(
+        self, sites: Mapping[int, Site], agreement: Agreement, faithful: bool = False
+    ) -> None:
         super().__init__(faithful=faithful)
         self.sites = sites
         keys = {number: as_flower_has_it(site.key) for number, site in enumerate(agreement.sites)}

@@ -67,14 +67,19 @@ class SharedMemory:
                 torch._foreach_copy_(views(flat, *place), list(state.values()))
         return places
 
-    def read(self, region: int, places: Sequence[Place], frees: bool = False) -> list[dict[str, Tensor]]:
+    def read(
+        self, region: int, places: Sequence[Place], frees: bool = False
+    ) -> list[dict[str, Tensor]]:
         """Return the states at places of a region, as they lie there.
 
         With `frees` the region is free once the last of their tensors is gone; until then it is nobody's to write to.
         """
-        flat = self.flat(region, max((begin + layout(form)[1] for form, begin in places), default=0), frees)
+        flat = self.flat(
+            region, max((begin + layout(form)[1] for form, begin in places), default=0), frees
+        )
         return [
-            dict(zip((name for name, _, _ in form), views(flat, form, begin), strict=True)) for form, begin in places
+            dict(zip((name for name, _, _ in form), views(flat, form, begin), strict=True))
+            for form, begin in places
         ]
 
     def flat(self, region: int, size: int, frees: bool = False) -> Mapping[torch.dtype, Tensor]:
@@ -84,7 +89,9 @@ class SharedMemory:
         if mapping is None or len(mapping) < size:
             end = region * SPAN + size
             if os.fstat(self.file).st_size < end:
-                os.pwrite(self.file, b"\0", end - 1)  # makes the file longer, and never shorter as a truncation might
+                os.pwrite(
+                    self.file, b"\0", end - 1
+                )  # makes the file longer, and never shorter as a truncation might
             mapping = self.mapped[region] = mmap.mmap(self.file, size, offset=region * SPAN)
         values = np.frombuffer(mapping, np.uint8)
         if frees:
@@ -119,7 +126,9 @@ def nameless_file() -> int:
 
 def form_of(state: State) -> Form:
     """Return a state's form; of equal states the same object, which is pickled once."""
-    return only_one(tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items()))
+    return only_one(
+        tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
+    )
 
 
 @lru_cache(maxsize=256)
@@ -129,7 +138,9 @@ def only_one(form: Form) -> Form:
 
 
 @lru_cache(maxsize=256)
-def layout(form: Form) -> tuple[list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]], int]:
+def layout(
+    form: Form,
+) -> tuple[list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]], int]:
     """Return type, shape, strides and first byte of every tensor of a state, and how many bytes all take."""
     parts, end = [], 0
     for _, dtype, shape in form:

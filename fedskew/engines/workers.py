@@ -109,7 +109,9 @@ class WorkersGrid(Refusing, Direct):
         """Return a node for each worker, or the one that plays every client."""
         return list(range(1, max(1, self.workers) + 1))
 
-    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Outcome]:
+    def outcomes(
+        self, request: Request, clients: Sequence[int], timeout: float
+    ) -> Iterator[Outcome]:
         """Yield what clients answer. A worker that died is replaced, and who is out is asked once more."""
         known = {client: request.known(client) for client in clients}
         if self.pool is None:
@@ -118,7 +120,9 @@ class WorkersGrid(Refusing, Direct):
         deadline = time.monotonic() + timeout
         for last in (False, True):
             try:
-                for client, outcome in self.from_workers(request, known, deadline - time.monotonic()):
+                for client, outcome in self.from_workers(
+                    request, known, deadline - time.monotonic()
+                ):
                     del known[client]
                     yield client, outcome
                 return
@@ -135,18 +139,26 @@ class WorkersGrid(Refusing, Direct):
                 self.restart()
                 raise Lost(printable(sentence(error))) from error
 
-    def from_workers(self, request: Request, known: Mapping[int, Known], timeout: float) -> Iterator[Outcome]:
+    def from_workers(
+        self, request: Request, known: Mapping[int, Known], timeout: float
+    ) -> Iterator[Outcome]:
         """Yield what workers answer. Raises BrokenProcessPool when one of them died, and TimeoutError."""
         assert self.pool is not None
         memory, region = self.memory, self.memory.take()
-        places = dict(zip(request.states, memory.write(region, list(request.states.values())), strict=True))
+        places = dict(
+            zip(request.states, memory.write(region, list(request.states.values())), strict=True)
+        )
         self.requests += 1
-        order = pickle.dumps(Order(self.requests, replace(request.asked, states={}), region, places))
+        order = pickle.dumps(
+            Order(self.requests, replace(request.asked, states={}), region, places)
+        )
         regions = {}
         together = json.loads(request.assignment)["training"]["clients_together"]
         for chunk in chunks(list(known), request.examples, self.workers, together):
             taken = memory.take()
-            regions[self.pool.submit(play, order, {client: known[client] for client in chunk}, taken)] = taken
+            regions[
+                self.pool.submit(play, order, {client: known[client] for client in chunk}, taken)
+            ] = taken
         for future in futures.as_completed([*regions], max(0.0, timeout)):
             yield from placed_back(memory, regions.pop(future), future.result())
         memory.free.append(region)
@@ -156,14 +168,19 @@ def played_here(request: Request, known: Mapping[int, Known]) -> Iterator[Outcom
     """Yield what clients answer in this process. Raises Lost for what prevents every client from being played."""
     try:
         for client, outcome in answers(request.asked, known):
-            yield client, outcome if isinstance(outcome, str) else replace(outcome, states=laid_out(outcome))
+            yield (
+                client,
+                outcome if isinstance(outcome, str) else replace(outcome, states=laid_out(outcome)),
+            )
     except Exception as error:
         raise Lost(printable(sentence(error))) from error
 
 
 def placed_back(memory: SharedMemory, region: int, outcomes: Sequence[Placed]) -> Iterator[Outcome]:
     """Yield outcomes with their states as they lie in a region, which is free when the last of them is gone."""
-    states = iter(memory.read(region, [place for *_, named in outcomes for _, place in named], frees=True))
+    states = iter(
+        memory.read(region, [place for *_, named in outcomes for _, place in named], frees=True)
+    )
     for client, outcome, named in outcomes:
         answered = {name: next(states) for name, _ in named}
         yield client, outcome if isinstance(outcome, str) else replace(outcome, states=answered)
@@ -182,7 +199,9 @@ def chunks(
     left, begin = sum(costs), 0
     while begin < len(clients):
         end, cost = begin + 1, costs[begin]
-        while end < len(clients) and (end - begin < fewest or (cost + costs[end]) * PARTS * workers <= left):
+        while end < len(clients) and (
+            end - begin < fewest or (cost + costs[end]) * PARTS * workers <= left
+        ):
             cost += costs[end]
             end += 1
         yield clients[begin:end]
@@ -191,7 +210,10 @@ def chunks(
 
 def laid_out(answer: Answer) -> dict[str, State]:
     """Return an answer's states on the CPU, laid out as their shapes say."""
-    return {name: {key: t.cpu().contiguous() for key, t in state.items()} for name, state in answer.states.items()}
+    return {
+        name: {key: t.cpu().contiguous() for key, t in state.items()}
+        for name, state in answer.states.items()
+    }
 
 
 def fork_server(*preload: str) -> ForkServerContext:
@@ -202,10 +224,15 @@ def fork_server(*preload: str) -> ForkServerContext:
     name_semaphores()
     if QUIET not in sys.warnoptions:  # from which both processes take their options
         sys.warnoptions.append(QUIET)
-    for ensure_running in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first ends a block's hold
+    for ensure_running in (
+        resource_tracker.ensure_running,
+        forkserver.ensure_running,
+    ):  # the first ends a block's hold
         with held_back():
             ensure_running()
-    if multiprocessing.parent_process() is None:  # a worker uses the folder of its parent, which outlives it
+    if (
+        multiprocessing.parent_process() is None
+    ):  # a worker uses the folder of its parent, which outlives it
         note_owner(Path(get_temp_dir()))
     return context
 
@@ -242,7 +269,9 @@ def opened(order: bytes) -> Asked:
 def play(order: bytes, clients: Mapping[int, Known], region: int) -> list[Placed]:
     """In a worker: play clients, write what they answer into a region, and return it without that."""
     outcomes = list(answers(opened(order), clients))
-    states: list[State] = [s for _, answer in outcomes if isinstance(answer, Answer) for s in answer.states.values()]
+    states: list[State] = [
+        s for _, answer in outcomes if isinstance(answer, Answer) for s in answer.states.values()
+    ]
     places = iter(_memory.write(region, states))
     return [
         (client, answer, ()) if isinstance(answer, str) else

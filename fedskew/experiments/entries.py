@@ -12,8 +12,16 @@ import yaml
 from data import DataError, SettingError
 from server_app.methods import Setting as Scalar
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it, is ten times as fast
-WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false", type(None): "nothing"}
+LOADER = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # libyaml, where PyYAML has it, is ten times as fast
+WORDS = {
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    type(None): "nothing",
+}
 """What a value of a type is called."""
 LARGEST_FILE = 2**22
 """Bytes; the shipped file has 60,000."""
@@ -44,10 +52,16 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
         raise
     except OSError as error:
         raise SettingError("experiments", str(path), f"cannot be read: {error.strerror}") from error
-    except Exception as error:  # PyYAML also lets a ValueError of an impossible date through, and a RecursionError
-        raise SettingError("experiments", str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    except (
+        Exception
+    ) as error:  # PyYAML also lets a ValueError of an impossible date through, and a RecursionError
+        raise SettingError(
+            "experiments", str(path), f"is not YAML: {' '.join(str(error).split())}"
+        ) from error
     if not isinstance(entries, dict):
-        raise SettingError("experiments", str(path), f"must be entries with keys, not {kind_of(entries)}")
+        raise SettingError(
+            "experiments", str(path), f"must be entries with keys, not {kind_of(entries)}"
+        )
     for name, entry in entries.items():
         if not isinstance(name, str):
             raise wrong(path.name, "the name of an entry", name, str)
@@ -58,7 +72,9 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
     return {name: entry for name, entry in entries.items() if not name.startswith(".")}
 
 
-def built(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str, str] | None = None) -> Any:
+def built(
+    kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str, str] | None = None
+) -> Any:
     """Return `kind(**entry)`, every value in the type of its field; `public` are the fields that files call otherwise.
 
     Raises SettingError for a key that it does not have, one that it needs and lacks, and a value of another type.
@@ -68,10 +84,19 @@ def built(kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str,
     known = sorted({public.get(name, name) for name in hints} - {"name"})
     if unknown := sorted(entry.keys() - hints.keys()):
         raise SettingError(where, unknown[0], f"is no key; known are {', '.join(known)}")
-    needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    needed = [
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
     if missing := [public.get(name, name) for name in needed if name not in entry]:
         raise SettingError(where, sorted(entry), f"needs {' and '.join(missing)}")
-    return kind(**{name: read_as(hints[name], value, where, public.get(name, name)) for name, value in entry.items()})
+    return kind(
+        **{
+            name: read_as(hints[name], value, where, public.get(name, name))
+            for name, value in entry.items()
+        }
+    )
 
 
 def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
@@ -123,5 +148,8 @@ def shown(value: Any) -> Any:
     if isinstance(value, dict):
         return [str(key)[:40] for key in list(value)[:5]]
     if isinstance(value, list | tuple):
-        return [str(item)[:40] if not isinstance(item, list | dict) else kind_of(item) for item in value[:5]]
+        return [
+            str(item)[:40] if not isinstance(item, list | dict) else kind_of(item)
+            for item in value[:5]
+        ]
     return value[:200] if isinstance(value, str) else value

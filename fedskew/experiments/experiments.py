@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from data import SettingError, require
-from fedskew.experiments.entries import Settings, built, entries_of, label_of, naming, read_as, shown
+from fedskew.experiments.entries import (
+    Settings,
+    built,
+    entries_of,
+    label_of,
+    naming,
+    read_as,
+    shown,
+)
 from server_app.keys import SELECTIONS
 from server_app.methods import Setting as Scalar
 
@@ -90,19 +98,42 @@ class Experiment:
         labels = [row.label for row in self.rows]
 
         def row(key: str, label: str) -> None:
-            require(label in labels, f"{where}: {key}", label, f"is no row; rows are {', '.join(labels)}")
+            require(
+                label in labels,
+                f"{where}: {key}",
+                label,
+                f"is no row; rows are {', '.join(labels)}",
+            )
 
         def column(key: str, label: str) -> None:
             known = ", ".join(self.columns)
-            require(label in self.columns, f"{where}: {key}", label, f"is no column; columns are {known}")
+            require(
+                label in self.columns,
+                f"{where}: {key}",
+                label,
+                f"is no column; columns are {known}",
+            )
 
         require(len(set(labels)) == len(labels), f"{where}: methods", labels, "name a row twice")
         require(len(labels) > 0, f"{where}: methods", labels, "must name at least one")
-        require(len(self.columns) > 0, f"{where}: columns", [], "must name at least one, where there are any")
-        require(len(set(self.seeds)) == len(self.seeds), f"{where}: seeds", list(self.seeds), "name a seed twice")
+        require(
+            len(self.columns) > 0,
+            f"{where}: columns",
+            [],
+            "must name at least one, where there are any",
+        )
+        require(
+            len(set(self.seeds)) == len(self.seeds),
+            f"{where}: seeds",
+            list(self.seeds),
+            "name a seed twice",
+        )
         require(len(self.seeds) > 0, f"{where}: seeds", list(self.seeds), "must name at least one")
         known = f"must be one of {', '.join(SELECTIONS)}"
-        for selection in (self.selection, *(claim.selection or self.selection for claim in self.claims)):
+        for selection in (
+            self.selection,
+            *(claim.selection or self.selection for claim in self.claims),
+        ):
             require(selection in SELECTIONS, f"{where}: selection", selection, known)
         if self.reaches:
             row("reaches", self.reaches)
@@ -122,7 +153,12 @@ class Experiment:
             for label in claim.columns:
                 column("claims", label)
             number, most = claim.in_columns, len(claim.columns or self.columns)
-            require(0 <= number <= most, f"{where}: claims: in_columns", number, f"must be 0 to {most}, its columns")
+            require(
+                0 <= number <= most,
+                f"{where}: claims: in_columns",
+                number,
+                f"must be 0 to {most}, its columns",
+            )
 
     def metric_of(self, column: str) -> str:
         """Return the number of a run's record that the column shows."""
@@ -143,7 +179,11 @@ def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
     path = path or FILE
     entries = entries_of(path)
     with naming(path.name):
-        return {name: experiment(name, entry) for name, entry in entries.items() if "experiments" not in entry}
+        return {
+            name: experiment(name, entry)
+            for name, entry in entries.items()
+            if "experiments" not in entry
+        }
 
 
 def load_suites(path: Path | None = None) -> dict[str, Suite]:
@@ -151,7 +191,11 @@ def load_suites(path: Path | None = None) -> dict[str, Suite]:
     path = path or FILE
     entries = entries_of(path)
     with naming(path.name):
-        return {name: suite(name, entry, entries) for name, entry in entries.items() if "experiments" in entry}
+        return {
+            name: suite(name, entry, entries)
+            for name, entry in entries.items()
+            if "experiments" in entry
+        }
 
 
 def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> Suite:
@@ -195,7 +239,9 @@ def row(name: str, entry: Any) -> Row:
     heading = label_of(name, "methods", written)
     settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
     method, deployed = settings.pop("method", heading), settings.pop("deployed", "")
-    return built(Row, where, {"label": heading, "method": method, "settings": settings, "deployed": deployed})  # type: ignore[no-any-return]
+    return built(
+        Row, where, {"label": heading, "method": method, "settings": settings, "deployed": deployed}
+    )  # type: ignore[no-any-return]
 
 
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:

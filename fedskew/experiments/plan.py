@@ -42,10 +42,17 @@ class Training:
     settings: dict[str, Scalar]
     riders: dict[str, dict[str, Scalar]] = field(default_factory=dict)
 
-    def takes(self, method: str, settings: Mapping[str, Scalar], riders: Mapping[str, Mapping[str, Scalar]]) -> bool:
+    def takes(
+        self,
+        method: str,
+        settings: Mapping[str, Scalar],
+        riders: Mapping[str, Mapping[str, Scalar]],
+    ) -> bool:
         """Return whether a row could be one more model of this training."""
         same = self.method == method and self.settings == settings
-        return same and all(self.riders.get(name, stated) == stated for name, stated in riders.items())
+        return same and all(
+            self.riders.get(name, stated) == stated for name, stated in riders.items()
+        )
 
     def parse(self) -> RunSettings:
         """Return the run's settings."""
@@ -66,7 +73,9 @@ def plan(
     """
     overrides = dict(overrides or {})
     if "method" in overrides:
-        raise SettingError("method", overrides["method"], f"experiment {experiment.name} names its methods itself")
+        raise SettingError(
+            "method", overrides["method"], f"experiment {experiment.name} names its methods itself"
+        )
     chosen = [overrides.pop("seed")] if "seed" in overrides else seeds or experiment.seeds
     refuse_unused(experiment, overrides)
     cells: list[Cell] = []
@@ -78,7 +87,10 @@ def plan(
 
 
 def planned(
-    experiment: Experiment, column: str, settings: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
+    experiment: Experiment,
+    column: str,
+    settings: Mapping[str, Scalar],
+    overrides: Mapping[str, Scalar],
 ) -> list[Cell]:
     """Return the cells of one column and seed, which is among the overrides."""
     trainings: list[Training] = []
@@ -87,16 +99,30 @@ def planned(
         method, riders = split(row)
         every = {**settings, **row.settings, **overrides}
         stated = used(every, compose(method).sections)
-        ridden = {name: only(every, compose(name).sections, base=compose(method).sections) for name in riders}
-        training = next((training for training in trainings if training.takes(method, stated, ridden)), None)
+        ridden = {
+            name: only(every, compose(name).sections, base=compose(method).sections)
+            for name in riders
+        }
+        training = next(
+            (training for training in trainings if training.takes(method, stated, ridden)), None
+        )
         if training is None:
             training = Training(method, stated)
             trainings.append(training)
         training.riders |= ridden
-        chosen.append((row, training, row.deployed or (METHODS[riders[-1]].deploy if riders else AVERAGE)))
+        chosen.append(
+            (row, training, row.deployed or (METHODS[riders[-1]].deploy if riders else AVERAGE))
+        )
     runs = {id(training): training.parse() for training in trainings}
     return [
-        Cell(experiment.name, row.label, column, runs[id(training)].general.seed, runs[id(training)], deployed)
+        Cell(
+            experiment.name,
+            row.label,
+            column,
+            runs[id(training)].general.seed,
+            runs[id(training)],
+            deployed,
+        )
         for row, training, deployed in chosen
     ]
 
@@ -104,9 +130,13 @@ def planned(
 def split(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return what of a row's method trains, and what only deploys another model of that training."""
     names = compose(row.method).names
-    riders = tuple(name for name in names if METHODS[name].deploy and all(map(passive, METHODS[name].variants)))
+    riders = tuple(
+        name for name in names if METHODS[name].deploy and all(map(passive, METHODS[name].variants))
+    )
     if len(riders) > 1:
-        raise SettingError("methods", row.method, f"deploys {' and '.join(riders)}: name each in a row of its own")
+        raise SettingError(
+            "methods", row.method, f"deploys {' and '.join(riders)}: name each in a row of its own"
+        )
     return "+".join(name for name in names if name not in riders) or "fedavg", riders
 
 
@@ -120,13 +150,23 @@ def passive(variant: str) -> bool:
 def used(settings: Mapping[str, Scalar], sections: Iterable[str]) -> dict[str, Scalar]:
     """Return the settings without those of sections that a method does not use."""
     known = set(sections)
-    return {key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in known}
+    return {
+        key: value
+        for key, value in settings.items()
+        if "." not in key or key.rpartition(".")[0] in known
+    }
 
 
-def only(settings: Mapping[str, Scalar], sections: Iterable[str], base: Iterable[str]) -> dict[str, Scalar]:
+def only(
+    settings: Mapping[str, Scalar], sections: Iterable[str], base: Iterable[str]
+) -> dict[str, Scalar]:
     """Return the settings of a rider's own sections."""
     known = set(sections) - set(base)
-    return {key: value for key, value in settings.items() if "." in key and key.rpartition(".")[0] in known}
+    return {
+        key: value
+        for key, value in settings.items()
+        if "." in key and key.rpartition(".")[0] in known
+    }
 
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
@@ -135,13 +175,22 @@ def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> No
     every = set().union(*sections.values())
     common = (experiment.assumed, experiment.settings, overrides, *experiment.columns.values())
     stated = [(settings, every) for settings in common]
-    for settings, known in [*stated, *((row.settings, sections[row.label]) for row in experiment.rows)]:
+    for settings, known in [
+        *stated,
+        *((row.settings, sections[row.label]) for row in experiment.rows),
+    ]:
         for key, value in settings.items():
             if "." in key and key.rpartition(".")[0] not in known:
-                raise SettingError(key, value, f"has no effect: no such method in experiment {experiment.name} uses it")
+                raise SettingError(
+                    key,
+                    value,
+                    f"has no effect: no such method in experiment {experiment.name} uses it",
+                )
 
 
-def selected(cells: Sequence[Cell], rows: Sequence[str] = (), columns: Sequence[str] = ()) -> list[Cell]:
+def selected(
+    cells: Sequence[Cell], rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[Cell]:
     """Return the cells of those rows and columns; naming none is naming all.
 
     A cell keeps its run, so that part of a table trains nothing that the whole table would train again. Raises
@@ -152,8 +201,17 @@ def selected(cells: Sequence[Cell], rows: Sequence[str] = (), columns: Sequence[
         ("--column", columns, dict.fromkeys(cell.column for cell in cells)),
     ):
         for label in labels:
-            require(label in known, key, label, f"must be one of {', '.join(known) or 'a named experiment'}")
-    return [cell for cell in cells if cell.row in (rows or [cell.row]) and cell.column in (columns or [cell.column])]
+            require(
+                label in known,
+                key,
+                label,
+                f"must be one of {', '.join(known) or 'a named experiment'}",
+            )
+    return [
+        cell
+        for cell in cells
+        if cell.row in (rows or [cell.row]) and cell.column in (columns or [cell.column])
+    ]
 
 
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:

@@ -14,7 +14,15 @@ from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, DataSettings, SettingError, require
 from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
-from fedskew.export.model_folder import MODEL_FILE, READ_BY, Description, Metadata, ModelFolder, read, site_file
+from fedskew.export.model_folder import (
+    MODEL_FILE,
+    READ_BY,
+    Description,
+    Metadata,
+    ModelFolder,
+    read,
+    site_file,
+)
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.sites import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
@@ -52,10 +60,16 @@ class TrainedRun:
         except OSError:
             self.origin = {}
         if not self.origin:
-            raise DataError(f"{folder.path}: is no run's folder: settings.json is missing or broken")
+            raise DataError(
+                f"{folder.path}: is no run's folder: settings.json is missing or broken"
+            )
         self.settings: dict[str, Any] = self.origin["settings"]
-        if missing := [key for key in NEEDED if not isinstance(self.settings.get(key), NEEDED[key])]:
-            raise DataError(f"{folder.settings_file}: settings: {', '.join(missing)}: is missing or of another type")
+        if missing := [
+            key for key in NEEDED if not isinstance(self.settings.get(key), NEEDED[key])
+        ]:
+            raise DataError(
+                f"{folder.settings_file}: settings: {', '.join(missing)}: is missing or of another type"
+            )
         try:
             records, summary = folder.rounds(), folder.summary()
         except OSError as error:
@@ -66,7 +80,11 @@ class TrainedRun:
         whole = self.checkpoint.round in {record.round for record in records}
         self.finished = whole and summary is not None
         if not self.finished and not unfinished:
-            damage = f"is damaged after round {len(records)}" if folder.rounds_file.exists() else "is missing"
+            damage = (
+                f"is damaged after round {len(records)}"
+                if folder.rounds_file.exists()
+                else "is missing"
+            )
             state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
             remedy = "the run's own command finishes it" if whole else MEND
             done = f"{state} (round {self.checkpoint.round} of {rounds})"
@@ -92,8 +110,14 @@ class TrainedRun:
             std=settings["std"],
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
-            crop="center" if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central else "none",
-            **{field: str(settings[key]) for field in READ_BY if (key := DataSettings.key(field)) in settings},
+            crop="center"
+            if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central
+            else "none",
+            **{
+                field: str(settings[key])
+                for field in READ_BY
+                if (key := DataSettings.key(field)) in settings
+            },
         )
 
     @property
@@ -115,22 +139,42 @@ class TrainedRun:
             return []
         sizes = self.origin.get("samples") or {"clients": [], "train": []}
         clients, train = sizes.get("clients"), sizes.get("train")
-        if not isinstance(clients, list) or not isinstance(train, list) or len(clients) != len(train):
-            raise DataError(f"{self.folder.settings_file}: samples: must list every client and its samples")
+        if (
+            not isinstance(clients, list)
+            or not isinstance(train, list)
+            or len(clients) != len(train)
+        ):
+            raise DataError(
+                f"{self.folder.settings_file}: samples: must list every client and its samples"
+            )
         names, sites = site_names(list(map(str, clients))), []
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
-            name, samples = (names[client], sum(train[client])) if client < len(names) else (str(client), 1)
+            name, samples = (
+                (names[client], sum(train[client])) if client < len(names) else (str(client), 1)
+            )
             if Path(name).name != name or not name.isprintable():  # a file is going to be called so
-                raise DataError(f"{self.folder.settings_file}: samples: clients: {name!r}: is no name of a site")
+                raise DataError(
+                    f"{self.folder.settings_file}: samples: clients: {name!r}: is no name of a site"
+                )
             sites.append(Site(name, client, round, samples))
         return sites
 
     @property
     def kept_by_sites(self) -> dict[str, str]:
         """Return what the model's file says of the memory that hospitals keep, by which they make it whole."""
-        names, digests = self.origin.get("agreement", {}).get("sites", []), self.checkpoint.digests["memory"]
-        rounds = {client: round for client, round in self.checkpoint.memory_rounds.items() if client < len(names)}
-        known = {names[client]: [round, digests.get(client, "")] for client, round in sorted(rounds.items())}
+        names, digests = (
+            self.origin.get("agreement", {}).get("sites", []),
+            self.checkpoint.digests["memory"],
+        )
+        rounds = {
+            client: round
+            for client, round in self.checkpoint.memory_rounds.items()
+            if client < len(names)
+        }
+        known = {
+            names[client]: [round, digests.get(client, "")]
+            for client, round in sorted(rounds.items())
+        }
         return {KEPT: json.dumps(known)} if known else {}
 
     def kept(self) -> Iterator[tuple[Site, State]]:
@@ -138,7 +182,9 @@ class TrainedRun:
         for site in self.sites():
             try:
                 known = self.checkpoint.digests["memory"].get(site.client, "")
-                memory = recall(folder_of(self.folder.path, site.client), site.round, self.folder.run, known)
+                memory = recall(
+                    folder_of(self.folder.path, site.client), site.round, self.folder.run, known
+                )
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: fresh = true repeats the run") from None
             if "private" in memory:
@@ -153,7 +199,11 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     try:
         return Checkpoint.load(folder.checkpoint_file, folder.run)
     except BrokenCheckpoint as error:
-        remedy = "" if isinstance(error, OtherFormat) else ": delete it, and the run's own command makes it anew"
+        remedy = (
+            ""
+            if isinstance(error, OtherFormat)
+            else ": delete it, and the run's own command makes it anew"
+        )
         raise DataError(f"{error}{remedy}") from error
 
 
@@ -174,15 +224,27 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     metadata, sites = run.description.metadata() | run.kept_by_sites, []
     tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
     for site, state in run.kept():
-        of_site = {KIND: "site", "site": site.name, "client": str(site.client), "samples": str(site.samples)}
+        of_site = {
+            KIND: "site",
+            "site": site.name,
+            "client": str(site.client),
+            "samples": str(site.samples),
+        }
         tensors[site_file(output, site.name)] = state, {**metadata, **of_site}
         sites.append(site.name)
     try:
         model = ModelFolder(output, tensors)
     except DataError as error:
-        raise DataError(f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}") from None
+        raise DataError(
+            f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}"
+        ) from None
     if onnx:
-        require(not model.at_sites, "--onnx", True, "is not for a model that is whole at its sites alone")
+        require(
+            not model.at_sites,
+            "--onnx",
+            True,
+            "is not for a model that is whole at its sites alone",
+        )
         require_onnx()
     card = model_card(run.description, run.origin, run.models, sites, run.finished, model.at_sites)
     graphs = onnx_files(model) if onnx else {}
@@ -211,6 +273,10 @@ def make_room(output: Path) -> None:
             if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
                 file.unlink()
     except DataError:
-        raise SettingError("--output", str(output), "must be empty, new, or hold an earlier export") from None
+        raise SettingError(
+            "--output", str(output), "must be empty, new, or hold an earlier export"
+        ) from None
     except OSError as error:
-        raise SettingError("--output", str(output), f"cannot be written: {error.strerror}") from error
+        raise SettingError(
+            "--output", str(output), f"cannot be written: {error.strerror}"
+        ) from error

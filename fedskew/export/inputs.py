@@ -34,7 +34,9 @@ class Inputs:
     """Whether the samples' labels mean anything."""
 
 
-def read_inputs(path: Path, about: Description, device: str = "cpu", settings: DataSettings | None = None) -> Inputs:
+def read_inputs(
+    path: Path, about: Description, device: str = "cpu", settings: DataSettings | None = None
+) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels) or of a folder (images, or class folders of them).
 
     Of what training takes (an npz file of train and test, a folder with both, a table) they are the test samples.
@@ -45,7 +47,9 @@ def read_inputs(path: Path, about: Description, device: str = "cpu", settings: D
     images, labels_N, names, labeled = reader_of(path)(path, about, settings or about.data)
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
-        images if isinstance(images, ImageFiles) else torch.from_numpy(np.ascontiguousarray(images)).to(device),
+        images
+        if isinstance(images, ImageFiles)
+        else torch.from_numpy(np.ascontiguousarray(images)).to(device),
         torch.from_numpy(labels_N).to(device),
         torch.tensor(about.means, device=device).view(shape),
         torch.tensor(about.stds, device=device).view(shape),
@@ -58,13 +62,21 @@ def reader_of(path: Path) -> Reader:
     if path.suffix.lower() == ".csv":
         return training_data
     if path.is_dir():
-        return training_data if {"train", "test"} <= {entry.name.lower() for entry in visible(path)} else folder
+        return (
+            training_data
+            if {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
+            else folder
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return npz  # which says what is wrong
-    return training_data if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names else npz
+    return (
+        training_data
+        if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names
+        else npz
+    )
 
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -94,9 +106,13 @@ def npz(path: Path, about: Description, settings: DataSettings) -> Read:
         labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
         return Split(arrays["images"], labels_N, str(path), "")
 
-    arrays = read_arrays(path, ("images",), (("labels",),), settings, lambda heads: check_convertible(split(heads)))
+    arrays = read_arrays(
+        path, ("images",), (("labels",),), settings, lambda heads: check_convertible(split(heads))
+    )
     known = settings if "labels" in arrays else replace(settings, first_label=0)
-    images, labels = checked(converted({"": split(arrays)}, known)[0][""], about.shape, len(about.class_names))
+    images, labels = checked(
+        converted({"": split(arrays)}, known)[0][""], about.shape, len(about.class_names)
+    )
     return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
 
 
@@ -114,7 +130,9 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
         assert isinstance(split.images, ImageFiles)
         files, labels_N = split.images, split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
-        raise DataError(f"{path}: holds folders and files: must hold images alone, or a folder of them for each class")
+        raise DataError(
+            f"{path}: holds folders and files: must hold images alone, or a folder of them for each class"
+        )
     else:
         files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, settings)
         labels_N = np.zeros(len(entries), np.int64)

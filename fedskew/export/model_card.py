@@ -51,7 +51,9 @@ def model_card(
     templates.filters |= {"percent": percent, "text": escaped, "shell": shlex.quote}
     samples = origin.get("samples")
     return templates.get_template("model_card.md").render(
-        front=yaml.safe_dump(front_matter(about, data, names, models), sort_keys=False, allow_unicode=True).strip(),
+        front=yaml.safe_dump(
+            front_matter(about, data, names, models), sort_keys=False, allow_unicode=True
+        ).strip(),
         about=about,
         classes=about.class_names,
         data=data,
@@ -97,7 +99,10 @@ def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def front_matter(
-    about: Description, data: Sequence[str], names: Sequence[str], models: Mapping[str, ModelNumbers]
+    about: Description,
+    data: Sequence[str],
+    names: Sequence[str],
+    models: Mapping[str, ModelNumbers],
 ) -> dict[str, Any]:
     """Return the card's YAML block, in the keys that model hubs read."""
     vectors = len(about.shape) == 1

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from client_app import tensor_files
 from client_app.memory import KEPT
-from client_app.models import MODELS, ModelSettings, batch_norm_names, build, is_backbone, is_own_model
+from client_app.models import (
+    MODELS,
+    ModelSettings,
+    batch_norm_names,
+    build,
+    is_backbone,
+    is_own_model,
+)
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError, require
@@ -62,7 +69,8 @@ class Description:
         stated = {
             field.name.replace("_", "-"): str(value)
             for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default  # which earlier versions did not know of
+            if (value := getattr(self, field.name))
+            != field.default  # which earlier versions did not know of
         }
         return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **stated}
 
@@ -74,14 +82,20 @@ class Description:
                 f"{path}: fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it"
             )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
-        usual = {keys[field.name]: field.default for field in fields(Description) if isinstance(field.default, str)}
+        usual = {
+            keys[field.name]: field.default
+            for field in fields(Description)
+            if isinstance(field.default, str)
+        }
         metadata = {**usual, **metadata}
         if missing := keys.values() - metadata.keys():
             raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
         about = Description(**{name: metadata[key] for name, key in keys.items()})
         name = about.architecture
         if name not in MODELS and not is_backbone(name) and not is_own_model(name):
-            raise DataError(f"{path}: metadata: architecture = {about.architecture!r:.100}: there is no such model")
+            raise DataError(
+                f"{path}: metadata: architecture = {about.architecture!r:.100}: there is no such model"
+            )
         try:
             channels, mean, std = about.shape[0], about.means, about.stds
             _ = about.class_names, about.model_settings
@@ -97,13 +111,20 @@ class Description:
     def data(self) -> DataSettings:
         """The settings that inputs are read by."""
         read = parse_texts(f"{DataSettings.key(field)}={getattr(self, field)}" for field in READ_BY)
-        stated = {"classes": self.classes, "input_shape": self.input_shape, "mean": self.mean, "std": self.std}
+        stated = {
+            "classes": self.classes,
+            "input_shape": self.input_shape,
+            "mean": self.mean,
+            "std": self.std,
+        }
         return DataSettings(**{**stated, **reading(read)})
 
     @property
     def model_settings(self) -> ModelSettings:
         """What is settled of the architecture beside its name."""
-        side = int(self.image_side) if self.image_side.isdecimal() and len(self.image_side) < 5 else -1
+        side = (
+            int(self.image_side) if self.image_side.isdecimal() and len(self.image_side) < 5 else -1
+        )
         return ModelSettings(norm=self.norm, image_side=side)
 
     @property
@@ -128,8 +149,16 @@ def reading(stated: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return settings of how inputs are read, by field. Raises SettingError for any other, or one of another type."""
     known = {DataSettings.key(field): field for field in (*READ_BY, "outside_folder")}
     for key, value in stated.items():
-        require(key in known, key, value, f"says nothing of how inputs are read, as do {', '.join(known)}")
-    return {known[key]: typed(key, value, type(getattr(DataSettings, known[key]))) for key, value in stated.items()}
+        require(
+            key in known,
+            key,
+            value,
+            f"says nothing of how inputs are read, as do {', '.join(known)}",
+        )
+    return {
+        known[key]: typed(key, value, type(getattr(DataSettings, known[key])))
+        for key, value in stated.items()
+    }
 
 
 class ModelFolder:
@@ -140,15 +169,26 @@ class ModelFolder:
         self.path, file, new = path, path / MODEL_FILE, files is not None
         if files is None:
             if not file.is_file():
-                raise DataError(f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}")
-            files = {present: read(present) for present in (file, *sorted(path.glob(site_file(Path(), "*").name)))}
+                raise DataError(
+                    f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}"
+                )
+            files = {
+                present: read(present)
+                for present in (file, *sorted(path.glob(site_file(Path(), "*").name)))
+            }
         self.shared, metadata = files[file]
         self.description = Description.of(metadata, file)
         about = self.description
-        self.model = build(about.architecture, about.shape, len(about.class_names), 0, about.model_settings)
+        self.model = build(
+            about.architecture, about.shape, len(about.class_names), 0, about.model_settings
+        )
         expected = expected_of(self.model.state_dict())
         self.private = frozenset(expected.keys() - self.shared.keys())
-        check(self.shared, {name: spec for name, spec in expected.items() if name not in self.private}, file)
+        check(
+            self.shared,
+            {name: spec for name, spec in expected.items() if name not in self.private},
+            file,
+        )
         self.sites: dict[str, State] = {}
         self.samples: dict[str, int] = {}
         for other, (tensors, metadata) in files.items():
@@ -166,7 +206,11 @@ class ModelFolder:
         """Whether each site keeps its part where it is: this is then no model of its own."""
         if self.private and not self.sites and not (self.at_sites and new):
             where = "there is no site-NAME.safetensors that could hold it"
-            where = "every site keeps its own: `fedskew-site export` joins both there" if self.at_sites else where
+            where = (
+                "every site keeps its own: `fedskew-site export` joins both there"
+                if self.at_sites
+                else where
+            )
             raise DataError(f"{file}: {min(self.private)} is missing, and {where}")
 
     @property

@@ -18,7 +18,9 @@ def require_onnx() -> None:
     """Raise SettingError when a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise SettingError("--onnx", True, f"needs {' and '.join(missing)}: pip install 'fedskew[onnx]'")
+        raise SettingError(
+            "--onnx", True, f"needs {' and '.join(missing)}: pip install 'fedskew[onnx]'"
+        )
 
 
 class FromPixels(nn.Module):
@@ -61,5 +63,7 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
         )
         assert program is not None  # as dynamo is True
         # now, as the program's weights are the model's own, which the next site's replace
-        files[folder.path / (f"site-{name}.onnx" if name else "model.onnx")] = program.model_proto.SerializeToString()
+        files[folder.path / (f"site-{name}.onnx" if name else "model.onnx")] = (
+            program.model_proto.SerializeToString()
+        )
     return files

@@ -38,7 +38,9 @@ class Prediction:
     """By class."""
 
 
-def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[Prediction], ModelNumbers | None]:
+def predict(
+    folder: ModelFolder, inputs: Inputs, site: str = ""
+) -> tuple[list[Prediction], ModelNumbers | None]:
     """Return the predictions in the inputs' order and, with labels, the numbers that a run records.
 
     Raises SettingError for a site that is missing or unknown, DataError for inputs that the model makes nothing of.
@@ -52,9 +54,13 @@ def predict(folder: ModelFolder, inputs: Inputs, site: str = "") -> tuple[list[P
         raise DataError(f"{inputs.where}: the model's outputs are not finite")
     probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
     probability_N, predicted_N = probabilities_NC.max(1)
-    labels: Sequence[str | None] = [names[k] if inputs.labeled else None for k in samples.labels_N.tolist()]
+    labels: Sequence[str | None] = [
+        names[k] if inputs.labeled else None for k in samples.labels_N.tolist()
+    ]
     by_class = (dict(zip(names, row, strict=True)) for row in probabilities_NC.tolist())
-    rows = zip(inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, by_class, strict=True)
+    rows = zip(
+        inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, by_class, strict=True
+    )
     predictions = [Prediction(name, names[k], *rest) for name, k, *rest in rows]
     scores = Scores.of_batch(logits_NC, samples.labels_N) if inputs.labeled else None
     return predictions, None if scores is None else measured(scores)
@@ -71,12 +77,19 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         raise unknown(folder, site)
     number = dict(enumerate(folder.sites))
     kept = {client: folder.sites[name] for client, name in number.items()}
-    mean = {**folder.shared, **averaged(kept, {client: folder.samples[name] for client, name in number.items()})}
+    mean = {
+        **folder.shared,
+        **averaged(kept, {client: folder.samples[name] for client, name in number.items()}),
+    }
     if site == "averaged":
         return mean
     if len(inputs.samples) < 2:
-        raise DataError(f"{inputs.where}: --site {site} needs two inputs or more: one has no variance")
-    reestimated_state = reestimated(folder.model, mean, inputs.samples, torch.Generator().manual_seed(0))
+        raise DataError(
+            f"{inputs.where}: --site {site} needs two inputs or more: one has no variance"
+        )
+    reestimated_state = reestimated(
+        folder.model, mean, inputs.samples, torch.Generator().manual_seed(0)
+    )
     if site == "re-estimate":
         return reestimated_state
     near = distances(folder.model, reestimated_state, kept)

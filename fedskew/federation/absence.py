@@ -32,7 +32,9 @@ DOUBT = 5.0
 class Absence:
     """Which sites are there, by what they ask; `ask` passes a body on to a path as a request's."""
 
-    def __init__(self, sites: Iterable[str], ask: Callable[[Request, bytes, str], Awaitable[Reply]]) -> None:
+    def __init__(
+        self, sites: Iterable[str], ask: Callable[[Request, bytes, str], Awaitable[Reply]]
+    ) -> None:
         self.ask = ask
         self.nodes: dict[str, int] = {}
         """By site, the node that has asked for messages, and has not said that it ends."""

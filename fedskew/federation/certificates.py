@@ -45,7 +45,9 @@ def write_authority(name: str, certificate: Path, key: Path) -> None:
     certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 
-def write_server(name: str, hosts: Sequence[str], authority: tuple[Path, Path], certificate: Path, key: Path) -> None:
+def write_server(
+    name: str, hosts: Sequence[str], authority: tuple[Path, Path], certificate: Path, key: Path
+) -> None:
     """Make, or renew, the server's key and certificate for its hosts, names or addresses, and for this machine.
 
     `authority` is the authority's certificate and key. Raises DataError where these cannot be read or belong to
@@ -56,7 +58,10 @@ def write_server(name: str, hosts: Sequence[str], authority: tuple[Path, Path], 
         signer = serialization.load_pem_private_key(authority[1].read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{authority[1]}: cannot be read as the authority's key") from error
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+    if (
+        not isinstance(signer, ec.EllipticCurvePrivateKey)
+        or signer.public_key() != issuer.public_key()
+    ):
         raise DataError(f"{authority[1]}: is not the key of {authority[0]}")
     private = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:40])])
@@ -103,7 +108,9 @@ def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> No
             raise DataError(f"{certificate}: does not hold for {host}: renew it")
 
 
-def _begin(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _begin(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     begun = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     begun = begun.serial_number(x509.random_serial_number())

@@ -11,7 +11,12 @@ from typing import Any
 
 import httpx
 from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+)
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -54,7 +59,9 @@ class Control:
         try:
             return getattr(self.client, call)(request)
         except httpx.HTTPStatusError as error:
-            raise RuntimeError(f"the SuperLink refuses {call}: {error.response.text[:500]}") from error
+            raise RuntimeError(
+                f"the SuperLink refuses {call}: {error.response.text[:500]}"
+            ) from error
         except httpx.HTTPError as error:
             raise Unreachable(f"the SuperLink does not answer: {error}") from error
 
@@ -73,17 +80,28 @@ class Control:
     def sites(self, agreement: Agreement) -> dict[str, str]:
         """Return each site's status, unknown for one that has not been registered."""
         nodes = {key: node.status for key, node in self.nodes().items()}
-        return {site.name: nodes.get(as_flower_has_it(site.key), "unknown") for site in agreement.sites}
+        return {
+            site.name: nodes.get(as_flower_has_it(site.key), "unknown") for site in agreement.sites
+        }
 
     def absent_since(self, agreement: Agreement) -> dict[str, str]:
         """Return since when each site is away, in words; of one that is online since when it was before that."""
-        times = {key: node.last_deactivated_at[:19].replace("T", " ") for key, node in self.nodes().items()}
+        times = {
+            key: node.last_deactivated_at[:19].replace("T", " ")
+            for key, node in self.nodes().items()
+        }
         seen = {site.name: times.get(as_flower_has_it(site.key), "") for site in agreement.sites}
-        return {name: f"since {time} UTC" if time else "since the beginning" for name, time in seen.items()}
+        return {
+            name: f"since {time} UTC" if time else "since the beginning"
+            for name, time in seen.items()
+        }
 
     def going(self) -> list[dict[str, Any]]:
         """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
-        runs = sorted(self.ask("ListRuns", ListRunsRequest()).run_dict.values(), key=lambda run: str(run.pending_at))
+        runs = sorted(
+            self.ask("ListRuns", ListRunsRequest()).run_dict.values(),
+            key=lambda run: str(run.pending_at),
+        )
         going = [run for run in reversed(runs) if not run.status.status.startswith("finished")]
         return [user_config_from_proto(run.override_config) for run in going]
 

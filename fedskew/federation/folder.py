@@ -80,14 +80,22 @@ class FederationFolder:
         table = Table(read_toml(file)[1], str(file), COORDINATOR_KEYS)
         host, port = host_and_port(table.take("address", str), str(file))
         inner = table.take("superlink-port", int)
-        table.require(0 < inner < 65536 and inner != port, "superlink-port", f"must be 1 to 65535, and not {port}")
+        table.require(
+            0 < inner < 65536 and inner != port,
+            "superlink-port",
+            f"must be 1 to 65535, and not {port}",
+        )
         most = table.take("largest-message-mib", int, 64)  # flwr sends arrays in pieces of 5 MB
         table.require(most > 0, "largest-message-mib", "must be at least 1")
         metrics = table.take("metrics-port", int, 0)
         table.require(
-            0 <= metrics < 65536 and metrics not in (inner, port), "metrics-port", "must be a port of its own"
+            0 <= metrics < 65536 and metrics not in (inner, port),
+            "metrics-port",
+            "must be a port of its own",
         )
-        return Coordinator(host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20, metrics)
+        return Coordinator(
+            host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20, metrics
+        )
 
     def check(self) -> None:
         """Raise DataError where certificates, agreement or app are not what a federation can start with."""
@@ -126,7 +134,11 @@ def begin(
     Raises SettingError where something is in the folder already, and DataError for an address that is none.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise SettingError("FOLDER", str(path), "must be empty: what is in a federation's folder is never written over")
+        raise SettingError(
+            "FOLDER",
+            str(path),
+            "must be empty: what is in a federation's folder is never written over",
+        )
     host, _ = host_and_port(address, "--address")
     path.mkdir(parents=True, exist_ok=True)
     folder = FederationFolder(path)
@@ -135,7 +147,11 @@ def begin(
         "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
         "min-sites": min_sites, "app": app_hash(app_files(APP)),
     }  # fmt: skip
-    coordinator: dict[str, object] = {"address": address, "listen": listen, "superlink-port": free_port()}
+    coordinator: dict[str, object] = {
+        "address": address,
+        "listen": listen,
+        "superlink-port": free_port(),
+    }
     folder.agreement_file.write_text(lines_of(agreed), encoding="utf-8")
     (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
     write_authority(name, *folder.authority)
@@ -172,4 +188,6 @@ def members(file: Path, count: int) -> tuple[Member, ...]:
 
 def lines_of(entries: dict[str, object]) -> str:
     """Return a line of TOML an entry: of texts, numbers and lists of them it reads as JSON does."""
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items())
+    return "".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items()
+    )

@@ -53,7 +53,8 @@ PASSED = frozenset(
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
 PULL, PUSH, OBJECT, HEARTBEAT = (
-    f"/v1/fleet/{call}" for call in ("pull-messages", "push-messages", "pull-object", "send-node-heartbeat")
+    f"/v1/fleet/{call}"
+    for call in ("pull-messages", "push-messages", "pull-object", "send-node-heartbeat")
 )
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
@@ -100,7 +101,9 @@ class Gate:
         host = request.client.host if request.client else "?"
         received = getattr(request.state, "received", 0)
         self.traffic.add(site, request.url.path, status, received, len(content), seconds)
-        log.info("%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds)
+        log.info(
+            "%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds
+        )
         return Response(content, status, headers)
 
     async def exchange(self, request: Request, site: str | None) -> Reply:
@@ -198,7 +201,9 @@ def of_its_node(body: bytes) -> bool:
 def kept(headers: Any) -> dict[str, str]:
     """Return the headers that are flwr's, and the body's kind."""
     return {
-        name: value for name, value in headers.items() if name.lower().startswith("flwr-") or name == "content-type"
+        name: value
+        for name, value in headers.items()
+        if name.lower().startswith("flwr-") or name == "content-type"
     }
 
 
@@ -212,7 +217,10 @@ def main() -> None:
     except DataError as error:
         sys.exit(f"gate: {error}")
     if coordinator.metrics_port:
-        metrics = server(coordinator.metrics_port, lambda: gate.traffic.text(shutil.disk_usage(folder.state).free))
+        metrics = server(
+            coordinator.metrics_port,
+            lambda: gate.traffic.text(shutil.disk_usage(folder.state).free),
+        )
         threading.Thread(target=metrics.serve_forever, daemon=True).start()
     certificate, key = map(str, folder.server)
     uvicorn.run(

@@ -36,7 +36,9 @@ class Objects:
         self.kept = {name: entry for name, entry in self.kept.items() if now - entry[0] < KEPT}
         if key not in self.kept:
             self.kept[key] = now, asyncio.ensure_future(self.fetch(key, ask))
-        return await asyncio.shield(self.kept[key][1])  # a site that hangs up does not end it for the others
+        return await asyncio.shield(
+            self.kept[key][1]
+        )  # a site that hangs up does not end it for the others
 
     async def fetch(self, key: tuple[int, str], ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Ask until the object is there, for a while; forget at once whatever is not the object."""

@@ -51,21 +51,31 @@ def look(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[str, Site
     `stated` are settings of the run that is meant. Raises Unreachable where the SuperLink does not answer, LaunchFailed
     where the question was lost, SettingError for settings that make no run between sites.
     """
-    control, agreement = Control(folder.coordinator.superlink_port, folder.authority[0]), folder.agreement
+    control, agreement = (
+        Control(folder.coordinator.superlink_port, folder.authority[0]),
+        folder.agreement,
+    )
     states, since = control.sites(agreement), control.absent_since(agreement)
-    away = {name: SiteStatus(AWAY, since[name]) for name, state in states.items() if state != "online"}
+    away = {
+        name: SiteStatus(AWAY, since[name]) for name, state in states.items() if state != "online"
+    }
     everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
     settings = parse({**QUICK, **stated, "dataset": f"sites:{folder.agreement_file.resolve()}"})
     for config in control.going():
         if not config.get(QUESTION):
             run = RunFolder(parse(config).folder)
             if records := run.rounds():
-                return f"round {records[-1].round} of {run.run}, which goes on", recorded(agreement, records)
+                return f"round {records[-1].round} of {run.run}, which goes on", recorded(
+                    agreement, records
+                )
             return f"{run.run} has begun, and no round of it is over", everybody | away
     if len(agreement.names) - len(away) < agreement.min_sites:
         return f"fewer than {agreement.min_sites} sites are online", everybody | away
     answers = ask(folder, control, settings.flat())
-    replied = {name: SiteStatus(REFUSES, why) if why else SiteStatus(READY) for name, why in answers.items()}
+    replied = {
+        name: SiteStatus(REFUSES, why) if why else SiteStatus(READY)
+        for name, why in answers.items()
+    }
     return f"asked for method {settings.general.method}", replied | away
 
 
@@ -99,12 +109,16 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     while not (status := control.status(number)).finished:
         time.sleep(POLL)
     deadline = time.monotonic() + PARTING
-    while running(folder.path, SERVER_APP) and time.monotonic() < deadline:  # a run would take it for its process
+    while (
+        running(folder.path, SERVER_APP) and time.monotonic() < deadline
+    ):  # a run would take it for its process
         time.sleep(POLL)
     try:
         answers: dict[str, str] = json.loads(file.read_text())
     except FileNotFoundError:
         why = reason("", status.details) or status.status
-        raise LaunchFailed(f"the sites were not asked ({why}); a run that began meanwhile goes before") from None
+        raise LaunchFailed(
+            f"the sites were not asked ({why}); a run that began meanwhile goes before"
+        ) from None
     file.unlink()
     return answers

@@ -27,10 +27,26 @@ def superlink_command(folder: FederationFolder) -> list[str]:
     """Return the command of the SuperLink, which only this machine reaches."""
     program = shutil.which(SUPERLINK, path=search_path()) or SUPERLINK
     certificate, key = folder.server
-    words = ["--ssl-ca-certfile", folder.authority[0], "--ssl-certfile", certificate, "--ssl-keyfile", key]
-    words += ["--enable-supernode-auth", "--host", "127.0.0.1", "--port", folder.coordinator.superlink_port]
+    words = [
+        "--ssl-ca-certfile",
+        folder.authority[0],
+        "--ssl-certfile",
+        certificate,
+        "--ssl-keyfile",
+        key,
+    ]
+    words += [
+        "--enable-supernode-auth",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        folder.coordinator.superlink_port,
+    ]
     words += ["--database", folder.state / "state.db", "--disable-runtime-dependency-installation"]
-    return [program, *(str(word if not isinstance(word, Path) else word.resolve()) for word in words)]
+    return [
+        program,
+        *(str(word if not isinstance(word, Path) else word.resolve()) for word in words),
+    ]
 
 
 def gate_command(folder: FederationFolder) -> list[str]:
@@ -63,7 +79,12 @@ def up(folder: FederationFolder) -> None:
     """
     folder.check()
     register(folder, starts=True)
-    wait_for(folder, "gate", lambda: socket.create_connection(reachable(folder), timeout=1).close(), starts=True)
+    wait_for(
+        folder,
+        "gate",
+        lambda: socket.create_connection(reachable(folder), timeout=1).close(),
+        starts=True,
+    )
 
 
 def register(folder: FederationFolder, starts: bool = False) -> None:

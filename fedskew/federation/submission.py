@@ -36,7 +36,9 @@ class Lost(ConnectionError):
     """The run's process, or the SuperLink, is gone; the run can be submitted again."""
 
 
-def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    folder: FederationFolder, settings: RunSettings, tell: Callable[[str], None]
+) -> dict[str, Any]:
     """Run the settings in the federation and return the summary.
 
     The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
@@ -61,7 +63,9 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
             except Unreachable as error:
                 if away is None:
                     away = time.monotonic()
-                    tell(f"{error}: the run is submitted again when it does, within {PATIENCE / 60:g} minutes")
+                    tell(
+                        f"{error}: the run is submitted again when it does, within {PATIENCE / 60:g} minutes"
+                    )
                 elif time.monotonic() - away > PATIENCE:
                     raise LaunchFailed(
                         f"the SuperLink has not answered for {PATIENCE / 60:g} minutes: `fedskew federation up "
@@ -69,7 +73,9 @@ def run(folder: FederationFolder, settings: RunSettings, tell: Callable[[str], N
                     ) from None
                 time.sleep(LOOK)
             except Lost as error:
-                losses.append(results.rounds_file.stat().st_size if results.rounds_file.exists() else 0)
+                losses.append(
+                    results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
+                )
                 if losses[-ATTEMPTS:] == ATTEMPTS * losses[-1:]:
                     raise LaunchFailed(
                         f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
@@ -107,7 +113,9 @@ def follow(folder: FederationFolder, control: Control, number: int, results: Run
             if status.finished and not results.summary_file.exists():
                 if any(word in status.details.lower() for word in LOST):
                     raise Lost(f"run {number} was lost ({status.details})")
-                raise LaunchFailed(reason("", status.details) or f"run {number} ended: {status.status}")
+                raise LaunchFailed(
+                    reason("", status.details) or f"run {number} ended: {status.status}"
+                )
             if now - gone > FAREWELL:
                 raise Lost(f"the process of run {number} is gone")
         time.sleep(POLL)

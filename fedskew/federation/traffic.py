@@ -21,7 +21,9 @@ class Traffic:
         self.requests: Counter[tuple[str, int]] = Counter()
         """By site and status of the answer; what no site of the agreement has signed is unknown's."""
 
-    def add(self, site: str | None, path: str, status: int, received: int, sent: int, seconds: float) -> None:
+    def add(
+        self, site: str | None, path: str, status: int, received: int, sent: int, seconds: float
+    ) -> None:
         """Count a request: its path, the status of the answer, the bytes of both and the seconds between them."""
         self.requests[site or "unknown", status] += 1
         if site is not None:

@@ -67,7 +67,9 @@ class Verdict:
 
 def judge(gathered: Gathered) -> list[Verdict]:
     """Return what came of the experiment's claims; p-values are corrected for their number."""
-    verdicts = [verdict(gathered, claim, number) for number, claim in enumerate(gathered.experiment.claims)]
+    verdicts = [
+        verdict(gathered, claim, number) for number, claim in enumerate(gathered.experiment.claims)
+    ]
     corrected = holm([judged.p for judged in verdicts])
     return [replace(judged, p_holm=p) for judged, p in zip(verdicts, corrected, strict=True)]
 
@@ -81,27 +83,41 @@ def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
     seeds = sorted({cell.seed for cell in gathered.cells})
     complete, reasons = dict[int, list[Pair]](), list[str]()
     for seed in seeds:
-        pairs = [pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns]
+        pairs = [
+            pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns
+        ]
         known = [measured for measured in pairs if isinstance(measured, Pair)]
         if len(known) == len(columns):
             complete[seed] = known
         else:
-            reasons.append(next(filter(None, (reason for reason in pairs if isinstance(reason, str))), ""))
+            reasons.append(
+                next(filter(None, (reason for reason in pairs if isinstance(reason, str))), "")
+            )
     why_not = "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
-    metric = claim.metric or (experiment.metric if len(set(metrics.values())) > 1 else metrics[columns[0]])
+    metric = claim.metric or (
+        experiment.metric if len(set(metrics.values())) > 1 else metrics[columns[0]]
+    )
     if not complete:
-        return Verdict(claim, metric, selection, columns, {}, float("nan"), len(seeds), None, why_not=why_not)
+        return Verdict(
+            claim, metric, selection, columns, {}, float("nan"), len(seeds), None, why_not=why_not
+        )
     by_column = list(zip(*complete.values(), strict=True))
     differences_LS = np.array([[measured.difference for measured in row] for row in by_column])
     among = claim.in_columns or len(columns)
     margins = dict(zip(complete, map(float, among_highest(differences_LS, among)), strict=True))
     interval = bootstrap(
-        differences_LS, [[measured.strata for measured in row] for row in by_column], claim.by, among, number
+        differences_LS,
+        [[measured.strata for measured in row] for row in by_column],
+        claim.by,
+        among,
+        number,
     )
     estimate = float(among_highest(differences_LS.mean(1), among))
     p = signed_rank([margin - claim.by for margin in margins.values()])
     missing = len(seeds) - len(margins)
-    return Verdict(claim, metric, selection, columns, margins, estimate, missing, interval, p, why_not=why_not)
+    return Verdict(
+        claim, metric, selection, columns, margins, estimate, missing, interval, p, why_not=why_not
+    )
 
 
 @dataclass(frozen=True)
@@ -113,17 +129,24 @@ class Pair:
     """What the two numbers are made of; None where they are rounds."""
 
 
-def pair(gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str) -> Pair | str:
+def pair(
+    gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str
+) -> Pair | str:
     """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
     rows = (claim.better, claim.than)
-    reasons = [why_never(gathered, row, column, seed, selection, metric) for row in rows[claim.sooner :]]
+    reasons = [
+        why_never(gathered, row, column, seed, selection, metric) for row in rows[claim.sooner :]
+    ]
     better, than = (by_seed(gathered, row, column, seed) for row in rows)
     if any(reasons) or better is None or than is None:
         return next(filter(None, reasons), "")
     if not claim.sooner:
         values = [measure(measured, selection, metric) for measured in (better, than)]
         assert values[0] is not None and values[1] is not None  # as nothing stands against them
-        return Pair(values[0] - values[1], (strata(better, selection, metric), strata(than, selection, metric)))
+        return Pair(
+            values[0] - values[1],
+            (strata(better, selection, metric), strata(than, selection, metric)),
+        )
     if reason := no_level(than, selection, metric):
         return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
     if in_last_alone(better, than):
@@ -131,13 +154,19 @@ def pair(gathered: Gathered, claim: Claim, column: str, seed: int, selection: st
     return Pair(rounds_sooner(better, than, selection, metric), (None, None))
 
 
-def why_never(gathered: Gathered, row: str, column: str, seed: int, selection: str, metric: str) -> str:
+def why_never(
+    gathered: Gathered, row: str, column: str, seed: int, selection: str, metric: str
+) -> str:
     """Return why a row will never have a number; empty where it has it, or its run is still to come."""
-    cell = next((c for c in gathered.cells if (c.row, c.column, c.seed) == (row, column, seed)), None)
+    cell = next(
+        (c for c in gathered.cells if (c.row, c.column, c.seed) == (row, column, seed)), None
+    )
     if cell is None:
         return f"{row} is not run there"
     measured = by_seed(gathered, row, column, seed)
-    if not gathered.runs[cell.run.run_id].finished or (measured and measure(measured, selection, metric) is not None):
+    if not gathered.runs[cell.run.run_id].finished or (
+        measured and measure(measured, selection, metric) is not None
+    ):
         return ""
     if measured is None:
         return f"{row}'s finished run has no model {cell.deployed}"
@@ -152,7 +181,13 @@ def never_lines(gathered: Gathered) -> list[str]:
     experiment, lines = gathered.experiment, list[str]()
     for column in experiment.columns:
         for cell in (cell for cell in gathered.cells if cell.column == column):
-            place = (cell.row, column, cell.seed, experiment.selection, experiment.metric_of(column))
+            place = (
+                cell.row,
+                column,
+                cell.seed,
+                experiment.selection,
+                experiment.metric_of(column),
+            )
             if reason := why_never(gathered, *place):
                 lines.append(f"{named(column)}cannot be measured: {reason}.")
     return list(dict.fromkeys(lines))
@@ -165,4 +200,6 @@ def rounds_sooner(better: Measured, than: Measured, selection: str, metric: str)
     assert target is not None  # as it is a level
     ours, theirs = reach(better, target, metric), reach(than, target, metric)
     last = better.points[-1].round
-    return (theirs.round if theirs else select(than.points, selection)[-1].round) - (ours.round if ours else last + 1)
+    return (theirs.round if theirs else select(than.points, selection)[-1].round) - (
+        ours.round if ours else last + 1
+    )

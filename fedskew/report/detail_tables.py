@@ -9,7 +9,17 @@ from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.statistics import Floats, Summary, summarize_seeds
-from fedskew.report.table import NONE, SELECTION_WORDS, Table, TableCell, fitted, named, per_column, plain, spread_words
+from fedskew.report.table import (
+    NONE,
+    SELECTION_WORDS,
+    Table,
+    TableCell,
+    fitted,
+    named,
+    per_column,
+    plain,
+    spread_words,
+)
 from fedskew.report.units import in_percent
 from server_app.record import Spread
 from server_app.selection import select
@@ -28,7 +38,9 @@ def class_names(gathered: Gathered) -> list[str]:
 
 def recalls(group: Iterable[Measured], selection: str) -> Floats | None:
     """Return (C,): the recall of every class in percent, a mean over seeds; NaN for a class without test samples."""
-    rates = [point.numbers.recall for measured in group for point in select(measured.points, selection)]
+    rates = [
+        point.numbers.recall for measured in group for point in select(measured.points, selection)
+    ]
     return 100 * np.array(rates, float).mean(0) if rates else None
 
 
@@ -42,13 +54,21 @@ def recall_tables(gathered: Gathered) -> list[Table]:
     def cell(row: str, column: str, heading: str) -> TableCell:
         recall_C = recalls(gathered.of(row, column), selection)
         value = None if recall_C is None else float(recall_C[headings[heading]])
-        return TableCell(NONE) if value is None or np.isnan(value) else TableCell(f"{value:.0f}", heat=value / 100)
+        return (
+            TableCell(NONE)
+            if value is None or np.isnan(value)
+            else TableCell(f"{value:.0f}", heat=value / 100)
+        )
 
     def shown(column: str) -> Sequence[str]:
-        return names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
+        return (
+            names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
+        )
 
     caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
-    return [fitted(table, "class") for table in per_column(gathered, lambda _: caption, shown, cell)]
+    return [
+        fitted(table, "class") for table in per_column(gathered, lambda _: caption, shown, cell)
+    ]
 
 
 def client_tables(gathered: Gathered) -> list[Table]:
@@ -60,7 +80,9 @@ def client_tables(gathered: Gathered) -> list[Table]:
                 row.label: at_clients(gathered.of(row.label, column), selection, key)
                 for row in gathered.experiment.rows
             }
-            shown = {label: values_SK for label, values_SK in by_row.items() if values_SK is not None}
+            shown = {
+                label: values_SK for label, values_SK in by_row.items() if values_SK is not None
+            }
             runs = [run.run for label in shown for run in gathered.of(label, column)]
             clients = {values_SK.shape[1] for values_SK in shown.values()}
             if not shown or len(clients) != 1 or any(len(run.sites) not in clients for run in runs):
@@ -85,12 +107,16 @@ def at_clients(group: Sequence[Measured], selection: str, key: str) -> Floats | 
         for measured in group
         if (points := select(measured.points, selection))
     ]
-    return np.array(by_seed) if by_seed and len({len(values_K) for values_K in by_seed}) == 1 else None
+    return (
+        np.array(by_seed) if by_seed and len({len(values_K) for values_K in by_seed}) == 1 else None
+    )
 
 
 def over_seeds(value_S: Floats, key: str) -> TableCell:
     """Return mean and standard deviation of a share over the seeds that have one, shaded by it."""
-    known = {seed: 100 * value for seed, value in enumerate(value_S.tolist()) if not np.isnan(value)}
+    known = {
+        seed: 100 * value for seed, value in enumerate(value_S.tolist()) if not np.isnan(value)
+    }
     if not known:
         return TableCell(NONE)
     summary = Summary(known)
@@ -101,11 +127,17 @@ def skew_lines(gathered: Gathered) -> list[str]:
     """Return which skew the clients' counts show, a line a column, of its first run that has them."""
     lines = []
     for column in gathered.experiment.columns:
-        runs = [measured.run for row in gathered.experiment.rows for measured in gathered.of(row.label, column)]
+        runs = [
+            measured.run
+            for row in gathered.experiment.rows
+            for measured in gathered.of(row.label, column)
+        ]
         for run in runs:
             with suppress(TableError):  # one client holds everything: there is no skew
                 if table := table_of_samples(run.name, run.samples):
-                    lines.append(f"{named(column)}{line(diagnose(table, plan=plan_of(run.settings)))}")
+                    lines.append(
+                        f"{named(column)}{line(diagnose(table, plan=plan_of(run.settings)))}"
+                    )
                     break
     return lines
 
@@ -124,10 +156,17 @@ def bar_lines(gathered: Gathered) -> list[str]:
         }
         for bar, (runs, of_bar) in summaries.items():
             settings = runs[0].run.settings
-            alone, pooled = "singleset" in settings.general.method.split("+"), settings.data.partition == "pooled"
+            alone, pooled = (
+                "singleset" in settings.general.method.split("+"),
+                settings.data.partition == "pooled",
+            )
             below = []
             for row, (_, of_row) in summaries.items():
-                margins = [of_bar[seed] - value for seed, value in of_row.items() if seed in of_bar and row != bar]
+                margins = [
+                    of_bar[seed] - value
+                    for seed, value in of_row.items()
+                    if seed in of_bar and row != bar
+                ]
                 if margins and (gap := float(np.mean(margins))) > 0:
                     below.append(f"{row} by {plain(gap, metric)}")
             if (alone or pooled) and below and in_percent(metric):
@@ -149,7 +188,9 @@ def seconds_split(measured: Measured) -> dict[str, float]:
         seconds = record.seconds
         work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
         rest = max(0.0, seconds.round - work - seconds.server - seconds.evaluation)
-        for part, value in zip(PARTS, (work, seconds.server, seconds.evaluation, rest), strict=True):
+        for part, value in zip(
+            PARTS, (work, seconds.server, seconds.evaluation, rest), strict=True
+        ):
             split[part] += value / len(measured.run.records)
     return split
 
@@ -172,12 +213,23 @@ def time_tables(gathered: Gathered) -> list[Table]:
     for column in gathered.experiment.columns:
         rows = []
         for label, runs in trainings(gathered, column).items():
-            split = {part: float(np.mean([seconds_split(measured)[part] for measured in runs])) for part in PARTS}
+            split = {
+                part: float(np.mean([seconds_split(measured)[part] for measured in runs]))
+                for part in PARTS
+            }
             shown = [TableCell(f"{value:.3f}") for value in (*split.values(), sum(split.values()))]
             rows.append([TableCell(label), *shown])
         if rows:
-            caption = f"{named(column)}seconds a round, mean over rounds and seeds; one training a row."
-            tables.append(Table(caption, [TableCell("training"), *map(TableCell, PARTS), TableCell("round")], rows))
+            caption = (
+                f"{named(column)}seconds a round, mean over rounds and seeds; one training a row."
+            )
+            tables.append(
+                Table(
+                    caption,
+                    [TableCell("training"), *map(TableCell, PARTS), TableCell("round")],
+                    rows,
+                )
+            )
     return tables
 
 
@@ -189,7 +241,23 @@ def runs_table(gathered: Gathered) -> Table:
         partition = str(run.origin.get("partition-hash", NONE))[:12]
         model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]
         shown = [versions.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")]
-        rows.append([TableCell(run.label), TableCell(run.state), *map(TableCell, (*shown, partition, model))])
-    headings = ("run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash")
+        rows.append(
+            [
+                TableCell(run.label),
+                TableCell(run.state),
+                *map(TableCell, (*shown, partition, model)),
+            ]
+        )
+    headings = (
+        "run",
+        "state",
+        "code",
+        "torch",
+        "flwr",
+        "CPU",
+        "device",
+        "partition hash",
+        "model hash",
+    )
     caption = "The runs, what made them, and the hashes of their data and models."
     return Table(caption, list(map(TableCell, headings)), rows, wordy=True)

@@ -8,7 +8,15 @@ import numpy as np
 
 from fedskew.report.gather import Gathered
 from fedskew.report.levels import by_seed, reference
-from fedskew.report.statistics import Strata, bootstrap, holm, measure, strata, student, summarize_seeds
+from fedskew.report.statistics import (
+    Strata,
+    bootstrap,
+    holm,
+    measure,
+    strata,
+    student,
+    summarize_seeds,
+)
 from fedskew.report.table import (
     NONE,
     SELECTION_WORDS,
@@ -64,8 +72,14 @@ def differences(gathered: Gathered, column: str) -> list[Difference]:
     """Return the differences of a column, of the rows that share a seed with the one they are compared with."""
     standard = reference(gathered.experiment)
     rows = [row.label for row in gathered.experiment.rows if row.label != standard]
-    shown = [difference for number, row in enumerate(rows) if (difference := of_row(gathered, row, column, number))]
-    return [replace(part, p=p) for part, p in zip(shown, holm([part.p for part in shown]), strict=True)]
+    shown = [
+        difference
+        for number, row in enumerate(rows)
+        if (difference := of_row(gathered, row, column, number))
+    ]
+    return [
+        replace(part, p=p) for part, p in zip(shown, holm([part.p for part in shown]), strict=True)
+    ]
 
 
 def of_row(gathered: Gathered, row: str, column: str, number: int) -> Difference | None:
@@ -75,7 +89,10 @@ def of_row(gathered: Gathered, row: str, column: str, number: int) -> Difference
     margins, pairs = dict[int, float](), list[tuple[Strata | None, Strata | None]]()
     for measured in gathered.of(row, column):
         than = by_seed(gathered, standard, column, measured.cell.seed)
-        ours, theirs = measure(measured, selection, metric), measure(than, selection, metric) if than else None
+        ours, theirs = (
+            measure(measured, selection, metric),
+            measure(than, selection, metric) if than else None,
+        )
         if than is not None and ours is not None and theirs is not None:
             margins[measured.cell.seed] = ours - theirs
             pairs.append((strata(measured, selection, metric), strata(than, selection, metric)))
@@ -93,7 +110,11 @@ def of_row(gathered: Gathered, row: str, column: str, number: int) -> Difference
 def interval_words(difference: Difference, metric: str) -> str:
     """Return the difference with its unit and its interval."""
     unit = " points" if in_percent(metric) else ""
-    return signed(difference.estimate, metric) + unit + ends_words(difference.low, difference.high, metric)
+    return (
+        signed(difference.estimate, metric)
+        + unit
+        + ends_words(difference.low, difference.high, metric)
+    )
 
 
 def difference_tables(gathered: Gathered) -> list[Table]:
@@ -140,7 +161,9 @@ def comparison(gathered: Gathered, column: str) -> str:
         f"{difference.row} is {'above' if difference.estimate > 0 else 'below'} {base if not number else standard}"
         f" by {plain(abs(difference.estimate), metric)}{' points' * in_percent(metric)}"
         f"{ends_words(difference.low, difference.high, metric)}"
-        for number, difference in enumerate(sorted(certain, key=lambda difference: -difference.estimate))
+        for number, difference in enumerate(
+            sorted(certain, key=lambda difference: -difference.estimate)
+        )
     ]
     rest = [difference.row for difference in shown if not difference.distinguishable]
     verb = "is" if len(rest) == 1 else "are"

@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedskew.report.claims import Verdict, judge, never_lines
-from fedskew.report.detail_tables import bar_lines, client_tables, recall_tables, runs_table, skew_lines, time_tables
+from fedskew.report.detail_tables import (
+    bar_lines,
+    client_tables,
+    recall_tables,
+    runs_table,
+    skew_lines,
+    time_tables,
+)
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.gather import Gathered
@@ -52,7 +59,11 @@ SPREAD = {
     "its worst decile": "client-accuracy.worst-decile",
     "at the worst client": "client-accuracy.worst",
 }
-CALIBRATION = {"calibration error": "calibration-error", "test loss": "loss", "Brier score": "brier"}
+CALIBRATION = {
+    "calibration error": "calibration-error",
+    "test loss": "loss",
+    "Brier score": "brier",
+}
 
 
 @dataclass(frozen=True)
@@ -90,13 +101,23 @@ def document(gathered: Gathered) -> Document:
         Section("claims", "Claims", CLAIMS, [claims_table(gathered, verdicts)] if verdicts else []),
         Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(gathered)),
         Section("curves", "Round by round", "", []),
-        Section("reach", "Rounds and bytes", REACH, [reach_table(gathered)] if len(experiment.rows) > 1 else []),
-        Section("selections", "Every way to choose the round", SELECTED, selection_tables(gathered)),
+        Section(
+            "reach",
+            "Rounds and bytes",
+            REACH,
+            [reach_table(gathered)] if len(experiment.rows) > 1 else [],
+        ),
+        Section(
+            "selections", "Every way to choose the round", SELECTED, selection_tables(gathered)
+        ),
         Section(
             "classes",
             "Classes",
             "",
-            [*number_tables(gathered, "recall by shot group in percent.", GROUPS), *recall_tables(gathered)],
+            [
+                *number_tables(gathered, "recall by shot group in percent.", GROUPS),
+                *recall_tables(gathered),
+            ],
         ),
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(gathered)),
         Section(
@@ -134,7 +155,11 @@ def document(gathered: Gathered) -> Document:
 def subtitle(gathered: Gathered) -> str:
     """Return what was run, in a line."""
     experiment, seeds = gathered.experiment, seeds_of(gathered)
-    extent = [f"{len(experiment.rows)} methods", f"{len(experiment.columns)} columns", f"{len(seeds)} seeds"]
+    extent = [
+        f"{len(experiment.rows)} methods",
+        f"{len(experiment.columns)} columns",
+        f"{len(seeds)} seeds",
+    ]
     counted = [words_ for words_ in extent if not words_.startswith("1 ")]
     runs = f"{len(gathered.finished)} of {len(gathered.runs)} runs finished"
     return ", ".join([*([experiment.paper] if experiment.paper else []), *counted, runs])
@@ -143,7 +168,9 @@ def subtitle(gathered: Gathered) -> str:
 def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
     """Return the verdict in a sentence: on the claims, or without any on whether the rows can be told apart."""
     if not verdicts:
-        return " ".join(filter(None, (comparison(gathered, column) for column in gathered.experiment.columns)))
+        return " ".join(
+            filter(None, (comparison(gathered, column) for column in gathered.experiment.columns))
+        )
     return counted(verdicts)
 
 

@@ -23,15 +23,25 @@ ROOM_FOR_DISCS = 7.0
 
 def styles(gathered: Gathered) -> dict[str, Style]:
     """Return the style of every row."""
-    return {row.label: Style(row.label, number) for number, row in enumerate(gathered.experiment.rows)}
+    return {
+        row.label: Style(row.label, number) for number, row in enumerate(gathered.experiment.rows)
+    }
 
 
 def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | None:
     """Return the evaluated rounds, and (seeds, rounds) of a number; NaN where a run has none. None where nothing is."""
-    by_run = [{point.round: measured.number(point, metric) for point in measured.points} for measured in group]
-    rounds = sorted({round for run in by_run for round, number in run.items() if number is not None})
+    by_run = [
+        {point.round: measured.number(point, metric) for point in measured.points}
+        for measured in group
+    ]
+    rounds = sorted(
+        {round for run in by_run for round, number in run.items() if number is not None}
+    )
     scale = 100 if in_percent(metric) else 1
-    values = [[np.nan if (n := run.get(round)) is None else scale * n for round in rounds] for run in by_run]
+    values = [
+        [np.nan if (n := run.get(round)) is None else scale * n for round in rounds]
+        for run in by_run
+    ]
     return (rounds, np.array(values, float)) if rounds else None
 
 
@@ -40,7 +50,9 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
     three rows a bar beside the last round. A dotted line is chance."""
     from matplotlib.ticker import MaxNLocator
 
-    known = {row.label: curve(gathered.of(row.label, column), metric) for row in gathered.experiment.rows}
+    known = {
+        row.label: curve(gathered.of(row.label, column), metric) for row in gathered.experiment.rows
+    }
     drawable = {row: points for row, points in known.items() if points is not None}
     if not drawable:
         return None
@@ -51,19 +63,33 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
         for place, (row, (rounds, values)) in enumerate(drawable.items()):
             complete = ~np.isnan(values).any(0)
             x, y = np.array(rounds)[complete], values[:, complete]
-            axes.plot(x, y.mean(0), color=looks[row].color, linestyle=looks[row].line, linewidth=1.6)
+            axes.plot(
+                x, y.mean(0), color=looks[row].color, linestyle=looks[row].line, linewidth=1.6
+            )
             if len(values) > 1:
                 alpha = 0.13 if len(drawable) <= 3 else 0.0  # more bands than three melt into one
-                axes.fill_between(x, y.min(0), y.max(0), color=looks[row].color, alpha=alpha, linewidth=0)
+                axes.fill_between(
+                    x, y.min(0), y.max(0), color=looks[row].color, alpha=alpha, linewidth=0
+                )
                 if not alpha:
                     beyond = x[-1] + 0.015 * (place + 1) * max(1, x[-1] - x[0])  # beside each other
-                    axes.plot([beyond] * 2, [y[:, -1].min(), y[:, -1].max()], color=looks[row].color, linewidth=3)
+                    axes.plot(
+                        [beyond] * 2,
+                        [y[:, -1].min(), y[:, -1].max()],
+                        color=looks[row].color,
+                        linewidth=3,
+                    )
             if len(x) == 1:
                 axes.plot(x, y.mean(0), color=looks[row].color, marker="o", markersize=4)
         if (chance := chance_of(metric, classes)) is not None:
             axes.axhline(chance, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
             axes.annotate(
-                "chance", (1, chance), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
+                "chance",
+                (1, chance),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="bottom",
+                fontsize=8,
             )
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -102,18 +128,30 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
         rows, columns = np.nonzero(counts_KC)
         shares = counts_KC[rows, columns] / counts_KC.max()
         if room >= ROOM_FOR_DISCS:
-            axes.scatter(columns, rows, s=np.clip(0.8 * room * room * shares, 0.8, None), color=COLORS[1], linewidth=0)
+            axes.scatter(
+                columns,
+                rows,
+                s=np.clip(0.8 * room * room * shares, 0.8, None),
+                color=COLORS[1],
+                linewidth=0,
+            )
         else:
-            fields = [Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(columns, rows, strict=True)]
+            fields = [
+                Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(columns, rows, strict=True)
+            ]
             dense = PatchCollection(fields, facecolor=COLORS[1], linewidth=0, alpha=np.sqrt(shares))
             axes.add_collection(dense)
-        axes.set(xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7), xlabel="class", ylabel="client")
+        axes.set(
+            xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7), xlabel="class", ylabel="client"
+        )
         if clients <= 24:
             axes.set_yticks(range(clients), samples["clients"])
         if classes <= 12:
             names = measured.run.settings.data.class_names
             turned = max(map(len, names)) * classes > 40
-            axes.set_xticks(range(classes), list(map(shortened, names)), rotation=90 if turned else 0)
+            axes.set_xticks(
+                range(classes), list(map(shortened, names)), rotation=90 if turned else 0
+            )
 
     held, sizes_K, sizes_C = (counts_KC > 0).sum(1), counts_KC.sum(1), counts_KC.sum(0)
     alt = (
@@ -139,22 +177,40 @@ def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) ->
 
     def draw(axes: "Axes") -> None:
         for (row, column), share in np.ndenumerate(shares_CC):
-            square = Rectangle((column - 0.5, row - 0.5), 1, 1, color=COLORS[1], alpha=0.75 * share / 100, linewidth=0)
+            square = Rectangle(
+                (column - 0.5, row - 0.5),
+                1,
+                1,
+                color=COLORS[1],
+                alpha=0.75 * share / 100,
+                linewidth=0,
+            )
             axes.add_patch(square)
             if classes <= 10 and share >= 0.5:
                 axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=9)
-        axes.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), xlabel="predicted", ylabel="true class")
+        axes.set(
+            xlim=(-0.5, classes - 0.5),
+            ylim=(classes - 0.5, -0.5),
+            xlabel="predicted",
+            ylabel="true class",
+        )
         turned = max(map(len, labels)) * classes > 40
         axes.set_xticks(range(classes), labels, rotation=90 if turned else 0)
         axes.set_yticks(range(classes), labels)
 
-    right = ", ".join(f"{label} {share:.0f}" for label, share in zip(names, shares_CC.diagonal(), strict=True))
+    right = ", ".join(
+        f"{label} {share:.0f}" for label, share in zip(names, shares_CC.diagonal(), strict=True)
+    )
     return Figure(title, f"Confusion matrix, {title}: percent predicted rightly: {right}.",
                   drawn(name, min(4.2, 1.6 + 0.26 * classes), draw))  # fmt: skip
 
 
 def recall_curve(
-    recalls: Mapping[str, Floats], looks: Mapping[str, Style], column: str, order: Sequence[int], name: str
+    recalls: Mapping[str, Floats],
+    looks: Mapping[str, Style],
+    column: str,
+    order: Sequence[int],
+    name: str,
 ) -> Figure:
     """Return the recall by class, a moving mean over five of them, from the most training samples to the fewest."""
 
@@ -162,37 +218,78 @@ def recall_curve(
         for row, recall_C in recalls.items():
             smooth = np.convolve(np.nan_to_num(recall_C[list(order)]), np.ones(5) / 5, mode="valid")
             axes.plot(
-                np.arange(len(smooth)) + 2, smooth, color=looks[row].color, linestyle=looks[row].line, linewidth=1.4
+                np.arange(len(smooth)) + 2,
+                smooth,
+                color=looks[row].color,
+                linestyle=looks[row].line,
+                linewidth=1.4,
             )
-        axes.set(xlabel="classes, most training samples first (mean of 5)", ylabel="recall, %", ylim=(0, 100))
+        axes.set(
+            xlabel="classes, most training samples first (mean of 5)",
+            ylabel="recall, %",
+            ylim=(0, 100),
+        )
         axes.grid(axis="y")
 
     third = max(1, len(order) // 3)
-    rarest = ", ".join(f"{row} {np.nanmean(r[list(order[-third:])]):.1f}" for row, r in recalls.items())
-    return Figure(column, f"Recall by class; mean of the rarest third in percent: {rarest}.", drawn(name, 3.0, draw))
+    rarest = ", ".join(
+        f"{row} {np.nanmean(r[list(order[-third:])]):.1f}" for row, r in recalls.items()
+    )
+    return Figure(
+        column,
+        f"Recall by class; mean of the rarest third in percent: {rarest}.",
+        drawn(name, 3.0, draw),
+    )
 
 
 def spread(
-    accuracies: Mapping[str, Sequence[Sequence[float]]], looks: Mapping[str, Style], column: str, what: str, name: str
+    accuracies: Mapping[str, Sequence[Sequence[float]]],
+    looks: Mapping[str, Style],
+    column: str,
+    what: str,
+    name: str,
 ) -> Figure:
     """Return a strip of the clients of all seeds a row: a dot each, a bar at the mean and a circle at the worst decile,
     both means over the seeds."""
-    means = {row: float(np.mean([np.mean(values) for values in runs])) for row, runs in accuracies.items()}
-    lowest = {row: float(np.mean([worst_decile(values) for values in runs])) for row, runs in accuracies.items()}
+    means = {
+        row: float(np.mean([np.mean(values) for values in runs]))
+        for row, runs in accuracies.items()
+    }
+    lowest = {
+        row: float(np.mean([worst_decile(values) for values in runs]))
+        for row, runs in accuracies.items()
+    }
 
     def draw(axes: "Axes") -> None:
         for place, (row, runs) in enumerate(accuracies.items()):
             color, ordered = looks[row].color, np.sort(np.concatenate(runs))
             offsets = 0.26 * np.sin(2.4 * np.arange(len(ordered)))  # apart, and the same every time
             crowd = min(1.0, 60 / len(ordered))  # many melt into a bar
-            axes.scatter(ordered, place + offsets, s=4 + 8 * crowd, color=color, alpha=0.25 + 0.35 * crowd, linewidth=0)
+            axes.scatter(
+                ordered,
+                place + offsets,
+                s=4 + 8 * crowd,
+                color=color,
+                alpha=0.25 + 0.35 * crowd,
+                linewidth=0,
+            )
             axes.plot([means[row]] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=2.2)
-            axes.scatter([lowest[row]], [place], s=70, facecolor="none", edgecolor=INK, linewidth=1.6, zorder=3)
+            axes.scatter(
+                [lowest[row]],
+                [place],
+                s=70,
+                facecolor="none",
+                edgecolor=INK,
+                linewidth=1.6,
+                zorder=3,
+            )
         axes.set_yticks(range(len(accuracies)), list(accuracies))
         axes.set(ylim=(len(accuracies) - 0.5, -0.5), xlabel=f"{what}, %")
         axes.grid(axis="x")
 
-    spreads = "; ".join(f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}" for row in accuracies)
+    spreads = "; ".join(
+        f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}" for row in accuracies
+    )
     return Figure(
         column,
         f"{what.capitalize()} of the clients in percent: {spreads}.",
@@ -218,7 +315,8 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
         axes.set(ylim=(len(split) - 0.4, -0.6), xlabel="seconds a round")
 
     totals = "; ".join(
-        f"{row} {sum(parts.values()):.2g}, of it clients {parts['clients']:.2g}" for row, parts in split.items()
+        f"{row} {sum(parts.values()):.2g}, of it clients {parts['clients']:.2g}"
+        for row, parts in split.items()
     )
     return Figure(column, f"Seconds a round: {totals}.", drawn(name, 0.34 * len(split) + 0.8, draw))
 
@@ -243,17 +341,43 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
     def draw(axes: "Axes") -> None:
         for place, effect in enumerate(effects):
             if effect.ends:
-                axes.plot(effect.ends, [place, place], color=COLORS[1], linewidth=6, alpha=0.3, solid_capstyle="butt")
-            axes.scatter(effect.by_seed, [place] * len(effect.by_seed), s=14, color=COLORS[1], linewidth=0, zorder=3)
+                axes.plot(
+                    effect.ends,
+                    [place, place],
+                    color=COLORS[1],
+                    linewidth=6,
+                    alpha=0.3,
+                    solid_capstyle="butt",
+                )
+            axes.scatter(
+                effect.by_seed,
+                [place] * len(effect.by_seed),
+                s=14,
+                color=COLORS[1],
+                linewidth=0,
+                zorder=3,
+            )
             face = COLORS[1] if effect.estimate > effect.beyond else "none"
-            axes.scatter([effect.estimate], [place], s=60, marker="D", facecolor=face, edgecolor=COLORS[1], zorder=3)
+            axes.scatter(
+                [effect.estimate],
+                [place],
+                s=60,
+                marker="D",
+                facecolor=face,
+                edgecolor=COLORS[1],
+                zorder=3,
+            )
             axes.plot([effect.beyond] * 2, [place - 0.32, place + 0.32], color=INK, linewidth=1.6)
         axes.set_yticks(range(len(effects)), [wrapped(effect.name) for effect in effects])
-        axes.set(ylim=(len(effects) - 0.5, -0.5), xlabel=f"difference, {unit}" if unit else "difference")
+        axes.set(
+            ylim=(len(effects) - 0.5, -0.5), xlabel=f"difference, {unit}" if unit else "difference"
+        )
         axes.grid(axis="x")
 
     estimates = "; ".join(f"{effect.name} {effect.estimate:+.1f}" for effect in effects)
-    return Figure(title, f"Differences in {unit}: {estimates}.", drawn(name, 0.4 * len(effects) + 0.8, draw))
+    return Figure(
+        title, f"Differences in {unit}: {estimates}.", drawn(name, 0.4 * len(effects) + 0.8, draw)
+    )
 
 
 def wrapped(name: str, width: int = 26) -> str:

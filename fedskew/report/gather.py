@@ -29,7 +29,10 @@ SPREAD_PARTS = ("mean", "worst", "worst-decile")
 def short_name(dataset: str) -> str:
     """Return a data set's name without the folders of the user's own files: domains:npz:/a/b.npz,... is b.npz, ..."""
     names = members(dataset)
-    shown = [Path(name.partition(":")[2]).name if is_own(name) or is_sites(name) else name for name in names]
+    shown = [
+        Path(name.partition(":")[2]).name if is_own(name) or is_sites(name) else name
+        for name in names
+    ]
     return ", ".join(shown) if shown != list(names) else dataset
 
 
@@ -66,7 +69,11 @@ class RunRecords:
     def label(self) -> str:
         """The run's name without the user's path: a data set of one's own is called by its file or folder."""
         data = self.settings.data.dataset
-        return self.name.replace(slug(data)[:40], slug(short_name(data)), 1) if short_name(data) != data else self.name
+        return (
+            self.name.replace(slug(data)[:40], slug(short_name(data)), 1)
+            if short_name(data) != data
+            else self.name
+        )
 
     @property
     def finished(self) -> bool:
@@ -113,8 +120,13 @@ class RunRecords:
     def versions(self) -> dict[str, str]:
         """What the numbers depend on beside the settings."""
         versions = self.origin.get("versions", {})
-        devices = {str(worker.get("device")) for record in self.records for worker in record.workers}
-        return {**{name: str(versions.get(name, "unknown")) for name in VERSIONS}, "device": "+".join(sorted(devices))}
+        devices = {
+            str(worker.get("device")) for record in self.records for worker in record.workers
+        }
+        return {
+            **{name: str(versions.get(name, "unknown")) for name in VERSIONS},
+            "device": "+".join(sorted(devices)),
+        }
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,12 @@ class Measured:
         NAME.worst-decile or NAME.SITE. None where there is none, or NaN. Raises SettingError for an unknown site."""
         name, _, part = metric.partition(".")
         record, spread = point.record, point.numbers.spreads.get(name)
-        of_round = {"loss": record.loss, "bytes-down": record.bytes_down, "bytes-up": record.bytes_up, **record.metrics}
+        of_round = {
+            "loss": record.loss,
+            "bytes-down": record.bytes_down,
+            "bytes-up": record.bytes_up,
+            **record.metrics,
+        }
         value: object = {**of_round, **point.numbers.means}.get(metric)
         if spread is not None and part in SPREAD_PARTS:
             value = getattr(spread, part.replace("-", "_"))
@@ -175,7 +192,9 @@ class Gathered:
         return self.measured.get((row, column), ())
 
 
-def gather(experiment: Experiment, overrides: Mapping[str, Scalar], file: Path | None = None) -> Gathered:
+def gather(
+    experiment: Experiment, overrides: Mapping[str, Scalar], file: Path | None = None
+) -> Gathered:
     """Return what the runs of the experiment have left; only finished ones are measured. `file` is the stated one that
     the experiment may stand in.
 
@@ -193,7 +212,9 @@ def gather(experiment: Experiment, overrides: Mapping[str, Scalar], file: Path |
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
     warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
-    return Gathered(experiment, cells, runs, measured, warnings, command([experiment.name], overrides, file))
+    return Gathered(
+        experiment, cells, runs, measured, warnings, command([experiment.name], overrides, file)
+    )
 
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:
@@ -205,7 +226,11 @@ def values_of(key: str, cells: Iterable[Cell]) -> str:
 def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[str]) -> list[str]:
     """Return a sentence for the settings that are not the experiment's: the paper's numbers are not for such runs."""
     pairs = {key: (values_of(key, cells), values_of(key, experiment)) for key in keys}
-    differences = [f"{key} = {ours} instead of {stated}" for key, (ours, stated) in pairs.items() if ours != stated]
+    differences = [
+        f"{key} = {ours} instead of {stated}"
+        for key, (ours, stated) in pairs.items()
+        if ours != stated
+    ]
     return [f"Differs from the experiment: {', '.join(differences)}."] if differences else []
 
 
@@ -213,23 +238,35 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
     missing = [run for run in runs if run.state == "missing"]
-    said = f"{len(missing)} of {len(runs)} runs are missing: {listed(run.label for run in missing)}."
+    said = (
+        f"{len(missing)} of {len(runs)} runs are missing: {listed(run.label for run in missing)}."
+    )
     warnings = [said] * bool(missing)
     for run in runs:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
-            warnings.append(f"{run.label}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it.")
+            warnings.append(
+                f"{run.label}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it."
+            )
         elif run.finished and run.lost:
             rounds = ", ".join(map(str, run.lost[:10])) + ", ..." * (len(run.lost) > 10)
-            warnings.append(f"{run.label}: the records of rounds {rounds} are lost; curves, bests and means lack them.")
+            warnings.append(
+                f"{run.label}: the records of rounds {rounds} are lost; curves, bests and means lack them."
+            )
         elif run.state not in ("missing", "finished"):
             warnings.append(f"Unfinished and left out: {run.label}, {run.state}.")
     for run in runs:
         if run.summary and (failures := int(run.summary.get("failures", 0))):
-            named = Counter(client for record in run.records for client in record.failures).most_common()
-            sites = run.agreement.get("sites") or {client: f"client {client}" for client, _ in named}
+            named = Counter(
+                client for record in run.records for client in record.failures
+            ).most_common()
+            sites = run.agreement.get("sites") or {
+                client: f"client {client}" for client, _ in named
+            }
             who = listed(f"{sites[client]} ({times})" for client, times in named)
-            warnings.append(f"{run.label}: {failures} times a client failed in a round and was left out of it: {who}.")
+            warnings.append(
+                f"{run.label}: {failures} times a client failed in a round and was left out of it: {who}."
+            )
     return warnings
 
 
@@ -239,26 +276,40 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[st
     warnings = []
     for run in finished.values():
         if not run.origin:
-            warnings.append(f"{run.label}: settings.json is missing or damaged; its own command writes it anew.")
+            warnings.append(
+                f"{run.label}: settings.json is missing or damaged; its own command writes it anew."
+            )
             continue
         planned, recorded = run.settings.flat(), run.origin["settings"]
-        different = sorted(key for key in planned.keys() | recorded.keys() if planned.get(key) != recorded.get(key))
+        different = sorted(
+            key for key in planned.keys() | recorded.keys() if planned.get(key) != recorded.get(key)
+        )
         if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
-            warnings.append(f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}.")
+            warnings.append(
+                f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}."
+            )
         made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]
-        if changed := [name for name in VERSIONS if len({str(version.get(name)) for version in made_with}) > 1]:
+        if changed := [
+            name for name in VERSIONS if len({str(version.get(name)) for version in made_with}) > 1
+        ]:
             warnings.append(
                 f"{run.label}: begun and finished with different {', '.join(changed)}, see its settings.json."
             )
     paired: dict[tuple[str, int], dict[str, RunRecords]] = {}
     for cell in cells:
         if cell.run.run_id in finished:
-            paired.setdefault((cell.column, cell.seed), {})[cell.run.run_id] = finished[cell.run.run_id]
+            paired.setdefault((cell.column, cell.seed), {})[cell.run.run_id] = finished[
+                cell.run.run_id
+            ]
     for (column, seed), group in paired.items():
         where = f"{column}, seed {seed}".removeprefix(", ")
-        hashes = grouped(group.values(), lambda run: str(run.origin.get("partition-hash", "unknown"))[:12])
+        hashes = grouped(
+            group.values(), lambda run: str(run.origin.get("partition-hash", "unknown"))[:12]
+        )
         if len(hashes) > 1:
-            warnings.append(f"Not the same samples at the same clients ({where}): partition {versus(hashes)}.")
+            warnings.append(
+                f"Not the same samples at the same clients ({where}): partition {versus(hashes)}."
+            )
     for name in (*VERSIONS, "device"):
         values = grouped(finished.values(), lambda run, name=name: run.versions[name])
         if len(values) > 1:

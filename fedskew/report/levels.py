@@ -24,7 +24,9 @@ class Reached:
 
 def by_seed(gathered: Gathered, row: str, column: str, seed: int) -> Measured | None:
     """Return the finished run of one cell and seed; None where there is none."""
-    return next((measured for measured in gathered.of(row, column) if measured.cell.seed == seed), None)
+    return next(
+        (measured for measured in gathered.of(row, column) if measured.cell.seed == seed), None
+    )
 
 
 def reach(measured: Measured, target: float, metric: str) -> Reached | None:
@@ -64,7 +66,9 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
             continue
         if row == standard:
             selected = select(measured.points, experiment.selection)[-1].round
-            result[measured.cell.seed] = Reached(selected, bytes_until(measured.run.records, selected))
+            result[measured.cell.seed] = Reached(
+                selected, bytes_until(measured.run.records, selected)
+            )
         else:
             result[measured.cell.seed] = reach(measured, target, metric)
     return result
@@ -76,7 +80,11 @@ def first_had(gathered: Gathered, column: str) -> dict[int, Reached | None]:
     experiment, metric = gathered.experiment, gathered.experiment.metric_of(column)
     runs = gathered.of(reference(experiment), column)
     levels = {run.cell.seed: (run, measure(run, experiment.selection, metric)) for run in runs}
-    return {seed: reach(run, level, metric) for seed, (run, level) in levels.items() if level is not None}
+    return {
+        seed: reach(run, level, metric)
+        for seed, (run, level) in levels.items()
+        if level is not None
+    }
 
 
 def in_last_alone(measured: Measured, than: Measured) -> bool:
@@ -100,7 +108,10 @@ def no_level(measured: Measured, selection: str, metric: str) -> str:
 def takes_training(gathered: Gathered, column: str) -> bool:
     """Return whether the reference's number is a level worth reaching in every seed."""
     selection, metric = gathered.experiment.selection, gathered.experiment.metric_of(column)
-    return not any(no_level(run, selection, metric) for run in gathered.of(reference(gathered.experiment), column))
+    return not any(
+        no_level(run, selection, metric)
+        for run in gathered.of(reference(gathered.experiment), column)
+    )
 
 
 def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:

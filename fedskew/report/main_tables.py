@@ -47,7 +47,10 @@ def main_table(gathered: Gathered) -> Table:
             cell = cell or number_cell(gathered, row.label, column, number)
             cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
         rows.append([TableCell(row.label + marks.get(row.label, "")), *cells])
-    selected, metrics = SELECTION_WORDS[experiment.selection], set(map(experiment.metric_of, columns))
+    selected, metrics = (
+        SELECTION_WORDS[experiment.selection],
+        set(map(experiment.metric_of, columns)),
+    )
     what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
     if experiment.reaches:
         what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
@@ -57,7 +60,11 @@ def main_table(gathered: Gathered) -> Table:
     headings = [TableCell("method")]
     for column in columns:
         shown = words(experiment.metric_of(column))
-        headings.append(TableCell(column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected))
+        headings.append(
+            TableCell(
+                column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected
+            )
+        )
     return Table(f"{what}, {form}{over}{beside}.", headings, rows)
 
 
@@ -73,10 +80,22 @@ def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
     ours = summaries[row]
     below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
     if ours is None or ours.n < len(seeds):
-        never = [why_never(gathered, row, column, seed, experiment.selection, metric) for seed in seeds]
-        absent = "not run" if all(reason.endswith("is not run there") for reason in never) else "cannot be measured"
-        below.append(absent if ours is None and all(never) else f"{ours.n if ours else 0} of {len(seeds)} seeds")
-    complete = {row: other.mean for row, other in summaries.items() if other and other.n == len(seeds)}
+        never = [
+            why_never(gathered, row, column, seed, experiment.selection, metric) for seed in seeds
+        ]
+        absent = (
+            "not run"
+            if all(reason.endswith("is not run there") for reason in never)
+            else "cannot be measured"
+        )
+        below.append(
+            absent
+            if ours is None and all(never)
+            else f"{ours.n if ours else 0} of {len(seeds)} seeds"
+        )
+    complete = {
+        row: other.mean for row, other in summaries.items() if other and other.n == len(seeds)
+    }
     best = len(complete) > 1 and in_percent(metric) and complete.get(row) == max(complete.values())
     return TableCell(spread_words(ours, metric), "; ".join(below), best)
 
@@ -96,7 +115,9 @@ def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
 
 def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
     """Return the paper's number and ours minus it."""
-    return f"paper {plain(paper, metric)}" + ("" if ours is None else f", {signed(ours - paper, metric)}")
+    return f"paper {plain(paper, metric)}" + (
+        "" if ours is None else f", {signed(ours - paper, metric)}"
+    )
 
 
 def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:
@@ -106,8 +127,12 @@ def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:
         TableCell("share of resamples", "in which it holds"), TableCell("p", "Wilcoxon, Holm"),
     ]  # fmt: skip
     columns = list(gathered.experiment.columns)
-    rows = [claim_row(f"{number}. ", verdict, columns) for number, verdict in enumerate(verdicts, 1)]
-    return Table("Each claim, in how many seeds it holds, and how sure that is.", headings, rows, wordy=True)
+    rows = [
+        claim_row(f"{number}. ", verdict, columns) for number, verdict in enumerate(verdicts, 1)
+    ]
+    return Table(
+        "Each claim, in how many seeds it holds, and how sure that is.", headings, rows, wordy=True
+    )
 
 
 def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[TableCell]:
@@ -121,7 +146,8 @@ def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[Tab
     by = f" by more than {claim.by:g} {verdict.unit}".rstrip() if claim.by else ""
     compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}{by}"
     says = TableCell(
-        f"{number}{claim.says}", f"{compared}; {words(metric)}, {SELECTION_WORDS[verdict.selection]}{where}"
+        f"{number}{claim.says}",
+        f"{compared}; {words(metric)}, {SELECTION_WORDS[verdict.selection]}{where}",
     )
     missing = unmeasured_words(verdict)
     if not verdict.n:
@@ -129,17 +155,23 @@ def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[Tab
     difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
     share, drawn = NONE, ""
     if verdict.interval:
-        difference += f" [{signed(verdict.interval.low, metric)}, {signed(verdict.interval.high, metric)}]"
+        difference += (
+            f" [{signed(verdict.interval.low, metric)}, {signed(verdict.interval.high, metric)}]"
+        )
         share, drawn = f"{verdict.interval.probability:.0%}", f"over {verdict.interval.resampled}"
     seeds = (
-        "seeds: " + ", ".join(signed(margin, metric) for margin in verdict.margins.values()) if verdict.n > 1 else ""
+        "seeds: " + ", ".join(signed(margin, metric) for margin in verdict.margins.values())
+        if verdict.n > 1
+        else ""
     )
     p = (
         TableCell(NONE, f"from {LEAST_SEEDS} seeds on")
         if verdict.p_holm is None
         else TableCell(f"{verdict.p_holm:.3f}")
     )
-    holds = TableCell(f"{verdict.holds} of {verdict.n} seeds", missing, strong=verdict.status == "holds")
+    holds = TableCell(
+        f"{verdict.holds} of {verdict.n} seeds", missing, strong=verdict.status == "holds"
+    )
     return [says, holds, TableCell(difference, seeds), TableCell(share, drawn), p]
 
 
@@ -147,7 +179,11 @@ def unmeasured_words(verdict: Verdict) -> str:
     """Return how many seeds a claim is not measured in, and that they never can be where that is so."""
     if not verdict.unmeasured:
         return ""
-    return f"{verdict.unmeasured} cannot be" if verdict.why_not else f"{verdict.unmeasured} not measured yet"
+    return (
+        f"{verdict.unmeasured} cannot be"
+        if verdict.why_not
+        else f"{verdict.unmeasured} not measured yet"
+    )
 
 
 def selection_tables(gathered: Gathered) -> list[Table]:
@@ -162,8 +198,12 @@ def selection_tables(gathered: Gathered) -> list[Table]:
     return per_column(
         gathered,
         lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
-        lambda column: [heading for heading in keys if any(summary(row, column, heading) for row in rows)],
-        lambda row, column, heading: TableCell(spread_words(summary(row, column, heading), metric_of(column))),
+        lambda column: [
+            heading for heading in keys if any(summary(row, column, heading) for row in rows)
+        ],
+        lambda row, column, heading: TableCell(
+            spread_words(summary(row, column, heading), metric_of(column))
+        ),
     )
 
 
@@ -179,7 +219,9 @@ def reach_table(gathered: Gathered) -> Table:
         for column in columns:
             than = {measured.cell.seed: measured for measured in gathered.of(standard, column)}
             ours = gathered.of(row.label, column)
-            if any(in_last_alone(run, than[run.cell.seed]) for run in ours if run.cell.seed in than):
+            if any(
+                in_last_alone(run, than[run.cell.seed]) for run in ours if run.cell.seed in than
+            ):
                 cells.append(TableCell(NONE, "a model in the last round alone"))
             else:
                 goals = reached(gathered, row.label, column)
@@ -189,7 +231,9 @@ def reach_table(gathered: Gathered) -> Table:
         f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
         "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
     )
-    return Table(caption, [TableCell("method"), *(TableCell(column or "rounds") for column in columns)], rows)
+    return Table(
+        caption, [TableCell("method"), *(TableCell(column or "rounds") for column in columns)], rows
+    )
 
 
 def reach_cell(
@@ -214,7 +258,11 @@ def reach_cell(
     rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
     first = mean_or_never([base[seed] for seed in by_seed], "round")
     assert rounds is not None and sent is not None and first is not None
-    beside = f"first in {in_rounds(first)}" if standard else f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
+    beside = (
+        f"first in {in_rounds(first)}"
+        if standard
+        else f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
+    )
     return TableCell(in_rounds(rounds), f"{beside}, {in_bytes(sent)}")
 
 

@@ -22,7 +22,9 @@ class Part(NamedTuple):
 
 
 HEADINGS = ("run", "client", "rounds", "stands out", "norm / median", "cosine", "samples")
-CAPTION = "Clients that stand out: far (a norm of more than five times the median) or against the others."
+CAPTION = (
+    "Clients that stand out: far (a norm of more than five times the median) or against the others."
+)
 
 
 def outlier_tables(gathered: Gathered) -> list[Table]:
@@ -41,8 +43,14 @@ def outlier_tables(gathered: Gathered) -> list[Table]:
 def parts_of(records: Sequence[RoundRecord]) -> Iterator[Part]:
     """Yield every update of every round."""
     for record in records:
-        reasons, median = standing_out(record.updates, record.median_norm), record.median_norm or math.inf
-        yield from (Part(reasons.get(update.client, ""), update, update.norm / median) for update in record.updates)
+        reasons, median = (
+            standing_out(record.updates, record.median_norm),
+            record.median_norm or math.inf,
+        )
+        yield from (
+            Part(reasons.get(update.client, ""), update, update.norm / median)
+            for update in record.updates
+        )
 
 
 def row(run: RunRecords, client: int, parts: Sequence[Part]) -> tuple[str, ...]:
@@ -50,7 +58,9 @@ def row(run: RunRecords, client: int, parts: Sequence[Part]) -> tuple[str, ...]:
     reasons = [part.reason for part in parts if part.reason]
     cosines = [part.update.cosine for part in parts if not math.isnan(part.update.cosine)]
     return (
-        str((run.agreement.get("sites") or run.samples.get("clients") or range(client + 1))[client]),
+        str(
+            (run.agreement.get("sites") or run.samples.get("clients") or range(client + 1))[client]
+        ),
         f"{len(reasons)} of {len(parts)}",
         ", ".join(sorted(set(reasons))),
         plain(statistics.median(part.times for part in parts)),

@@ -11,7 +11,14 @@ from markupsafe import Markup
 
 from fedskew.report import figures
 from fedskew.report.claims import Verdict
-from fedskew.report.detail_tables import MOST_CLASSES, PARTS, class_names, recalls, seconds_split, trainings
+from fedskew.report.detail_tables import (
+    MOST_CLASSES,
+    PARTS,
+    class_names,
+    recalls,
+    seconds_split,
+    trainings,
+)
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
 from fedskew.report.gather import Gathered
@@ -50,7 +57,9 @@ def html(documents: Sequence[Document]) -> str:
     claimed = [verdict for document in documents for verdict in document.verdicts]
     overall = counted(claimed) if claimed else ""
     style = Markup(TEMPLATES["style"])
-    return environment.from_string(TEMPLATES["page"]).render(parts=parts, overall=overall, style=style)
+    return environment.from_string(TEMPLATES["page"]).render(
+        parts=parts, overall=overall, style=style
+    )
 
 
 def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
@@ -73,7 +82,9 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
     sections: dict[str, Drawings] = {
         "claims": [("", forests(document.verdicts, prefix))],
         "differences": [("", panels("effect", lambda c, n: effects(gathered, c, n)))],
-        "curves": [(title[0].upper() + title[1:], curves(number)) for title, number in shown.items()],
+        "curves": [
+            (title[0].upper() + title[1:], curves(number)) for title, number in shown.items()
+        ],
         "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
         "ranking": [("Confusion of the classes", confusions(gathered, f"{prefix}-confusion"))],
         "clients": [
@@ -82,7 +93,10 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
         ],
         "time": [("", panels("time", lambda c, n: time(gathered, c, n)))],
     }
-    return {key: [(title, group) for title, group in groups if group] for key, groups in sections.items()}
+    return {
+        key: [(title, group) for title, group in groups if group]
+        for key, groups in sections.items()
+    }
 
 
 def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
@@ -118,16 +132,22 @@ def confusions(gathered: Gathered, prefix: str) -> list[Figure]:
     for column in gathered.experiment.columns:
         for row in gathered.experiment.rows:
             points = [run.points[-1] for run in gathered.of(row.label, column)]
-            known = [point.numbers.confusion for point in points if point.numbers.confusion is not None]
+            known = [
+                point.numbers.confusion for point in points if point.numbers.confusion is not None
+            ]
             if known and len(known) == len(points) and names:
                 title = ": ".join(filter(None, (column, row.label)))
-                drawn.append(figures.confusion(np.sum(known, axis=0), names, title, f"{prefix}-{len(drawn)}"))
+                drawn.append(
+                    figures.confusion(np.sum(known, axis=0), names, title, f"{prefix}-{len(drawn)}")
+                )
     return drawn
 
 
 def matrix(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return who holds what for the first seed that has a finished run."""
-    runs = [measured for row in gathered.experiment.rows for measured in gathered.of(row.label, column)]
+    runs = [
+        measured for row in gathered.experiment.rows for measured in gathered.of(row.label, column)
+    ]
     first = min(runs, key=lambda measured: measured.cell.seed, default=None)
     return figures.matrix(first, column, name) if first else None
 
@@ -145,7 +165,9 @@ def recall_curve(gathered: Gathered, column: str, name: str) -> Figure | None:
     first = next(runs[0] for runs in rows.values() if runs)
     counts_KC = first.run.samples.get("train")
     order = (
-        np.argsort(-np.array(counts_KC).sum(0), kind="stable") if counts_KC else np.arange(len(class_names(gathered)))
+        np.argsort(-np.array(counts_KC).sum(0), kind="stable")
+        if counts_KC
+        else np.arange(len(class_names(gathered)))
     )
     return figures.recall_curve(by_row, figures.styles(gathered), column, order.tolist(), name)
 
@@ -158,11 +180,19 @@ def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
     key = "client-accuracy" if by_test_set else "local-accuracy"
     by_row: dict[str, list[list[float]]] = {}
     for row, runs in rows.items():
-        points = [point for measured in runs for point in select(measured.points, gathered.experiment.selection)]
+        points = [
+            point
+            for measured in runs
+            for point in select(measured.points, gathered.experiment.selection)
+        ]
         spreads = [point.numbers.spreads.get(key, Spread()) for point in points]
         if values := [known for spread in spreads if (known := percent(spread.values))]:
             by_row[row] = values
-    return figures.spread(by_row, figures.styles(gathered), column, words(key), name) if by_row else None
+    return (
+        figures.spread(by_row, figures.styles(gathered), column, words(key), name)
+        if by_row
+        else None
+    )
 
 
 def percent(values: Iterable[float]) -> list[float]:
@@ -174,5 +204,8 @@ def time(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return what a round's seconds went into."""
     split: dict[str, Mapping[str, float]] = {}
     for label, runs in trainings(gathered, column).items():
-        split[label] = {part: float(np.mean([seconds_split(measured)[part] for measured in runs])) for part in PARTS}
+        split[label] = {
+            part: float(np.mean([seconds_split(measured)[part] for measured in runs]))
+            for part in PARTS
+        }
     return figures.stacked(split, column, name) if split else None

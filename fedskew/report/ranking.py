@@ -52,25 +52,34 @@ def predictions_of(measured: Measured) -> Predictions | None:
     return read_predictions(RunFolder(measured.run.settings.folder), measured.cell.deployed)
 
 
-def resampled(said: Predictions, draws: np.random.Generator, number: int = DRAWS) -> dict[str, Floats]:
+def resampled(
+    said: Predictions, draws: np.random.Generator, number: int = DRAWS
+) -> dict[str, Floats]:
     """Return by key the macro means on `number` test sets, (number,), drawn with replacement from every class."""
     labels_N, log_NC = said.labels_N, said.log_probabilities_NC
     weights_BN = np.zeros((number, len(labels_N)))
     for label in np.unique(labels_N):
         members = np.flatnonzero(labels_N == label)
-        weights_BN[:, members] = draws.multinomial(len(members), np.full(len(members), 1 / len(members)), number)
+        weights_BN[:, members] = draws.multinomial(
+            len(members), np.full(len(members), 1 / len(members)), number
+        )
     margin_NC, by_class = margins(torch.from_numpy(log_NC)), []
     for label in np.unique(labels_N):
         order_N, starts_G = order_of(margin_NC[:, label])
         sorted_BN, positive_N = weights_BN[:, order_N], labels_N[order_N] == label
         hits_BG, others_BG = (
-            np.add.reduceat(sorted_BN * chosen_N, starts_G, axis=1) for chosen_N in (positive_N, ~positive_N)
+            np.add.reduceat(sorted_BN * chosen_N, starts_G, axis=1)
+            for chosen_N in (positive_N, ~positive_N)
         )
         numbers = ranked(hits_BG, others_BG)
         by_class.append((numbers.auroc, numbers.auprc, numbers.sensitivity, numbers.specificity))
-    errors_N = ((np.exp(log_NC) - np.eye(log_NC.shape[1])[labels_N]) ** 2).sum(1) / (2 if log_NC.shape[1] == 2 else 1)
+    errors_N = ((np.exp(log_NC) - np.eye(log_NC.shape[1])[labels_N]) ** 2).sum(1) / (
+        2 if log_NC.shape[1] == 2 else 1
+    )
     means = [np.mean(values, axis=0) for values in zip(*by_class, strict=True)]
-    return dict(zip(HEADINGS.values(), [*means, weights_BN @ errors_N / len(labels_N)], strict=True))
+    return dict(
+        zip(HEADINGS.values(), [*means, weights_BN @ errors_N / len(labels_N)], strict=True)
+    )
 
 
 def intervals(group: Sequence[Measured], seed: int) -> dict[str, tuple[float, float]]:
@@ -120,7 +129,10 @@ def ranking_tables(gathered: Gathered) -> list[Table]:
         return [heading for heading, key in HEADINGS.items() if summarize_seeds(runs, "last", key)]
 
     tables = per_column(
-        gathered, lambda _: "how the final models rank, mean ± standard deviation over seeds.", shown, cell
+        gathered,
+        lambda _: "how the final models rank, mean ± standard deviation over seeds.",
+        shown,
+        cell,
     )
     return [*tables, *class_tables(gathered), *delong_tables(gathered)]
 
@@ -136,10 +148,16 @@ def class_tables(gathered: Gathered) -> list[Table]:
         def cell(row: str, column: str, name: str, key: str = key) -> TableCell:
             values = by_class(gathered.of(row, column), key)
             value = values[classes.index(name)] if values is not None else math.nan
-            return TableCell(NONE) if math.isnan(value) else TableCell(f"{100 * value:.0f}", heat=value)
+            return (
+                TableCell(NONE)
+                if math.isnan(value)
+                else TableCell(f"{100 * value:.0f}", heat=value)
+            )
 
         def shown(column: str, key: str = key) -> list[str]:
-            runs = [run for row in gathered.experiment.rows for run in gathered.of(row.label, column)]
+            runs = [
+                run for row in gathered.experiment.rows for run in gathered.of(row.label, column)
+            ]
             values = by_class(runs, key)
             return classes if values is not None and len(values) == len(classes) else []
 
@@ -156,9 +174,16 @@ def class_caption(heading: str, column: str) -> str:
 def by_class(group: Sequence[Measured], key: str) -> Floats | None:
     """Return (C,): a number of every class, a mean over the seeds that have it."""
     listed = [
-        values for run in group for point in run.points[-1:] if (values := point.numbers.by_class.get(key + BY_CLASS))
+        values
+        for run in group
+        for point in run.points[-1:]
+        if (values := point.numbers.by_class.get(key + BY_CLASS))
     ]
-    return np.array(listed, float).mean(0) if listed and len({len(values) for values in listed}) == 1 else None
+    return (
+        np.array(listed, float).mean(0)
+        if listed and len({len(values) for values in listed}) == 1
+        else None
+    )
 
 
 def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -166,13 +191,18 @@ def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Flo
     positive, negative = np.sort(score_N[label_N == 1]), np.sort(score_N[label_N == 0])
 
     def below(sorted_M: Floats, value_K: Floats) -> Floats:
-        left_K, right_K = np.searchsorted(sorted_M, value_K), np.searchsorted(sorted_M, value_K, "right")
+        left_K, right_K = (
+            np.searchsorted(sorted_M, value_K),
+            np.searchsorted(sorted_M, value_K, "right"),
+        )
         return np.asarray((left_K + right_K) / (2 * len(sorted_M)))
 
     return below(negative, score_N[label_N == 1]), 1 - below(positive, score_N[label_N == 0])
 
 
-def delong(first_N: Floats, second_N: Floats, label_N: NDArray[np.int64]) -> tuple[float, float, float]:
+def delong(
+    first_N: Floats, second_N: Floats, label_N: NDArray[np.int64]
+) -> tuple[float, float, float]:
     """Return the difference of two AUROCs on the same samples, its standard error, and the two-sided p (DeLong et al.
     1988), of scores and labels 0 and 1. p is 1 where the scores rank alike, NaN where a class has a single sample."""
     pairs = zip(placements(first_N, label_N), placements(second_N, label_N), strict=True)
@@ -181,7 +211,11 @@ def delong(first_N: Floats, second_N: Floats, label_N: NDArray[np.int64]) -> tup
     if min(len(apart_1), len(apart_0)) < 2:
         return difference, math.nan, math.nan
     error = math.sqrt(apart_1.var(ddof=1) / len(apart_1) + apart_0.var(ddof=1) / len(apart_0))
-    return difference, error, math.erfc(abs(difference) / error / math.sqrt(2)) if error else float(difference == 0)
+    return (
+        difference,
+        error,
+        math.erfc(abs(difference) / error / math.sqrt(2)) if error else float(difference == 0),
+    )
 
 
 def delong_tables(gathered: Gathered) -> list[Table]:
@@ -193,16 +227,31 @@ def delong_tables(gathered: Gathered) -> list[Table]:
             for measured in gathered.of(row.label, column) if row.label != standard else ():
                 than = by_seed(gathered, standard, column, measured.cell.seed)
                 pair = [predictions_of(run) for run in (measured, than) if run is not None]
-                if len(pair) < 2 or pair[0] is None or pair[1] is None or not comparable(pair[0], pair[1]):
+                if (
+                    len(pair) < 2
+                    or pair[0] is None
+                    or pair[1] is None
+                    or not comparable(pair[0], pair[1])
+                ):
                     continue
-                scores = [said.log_probabilities_NC[:, 1] - said.log_probabilities_NC[:, 0] for said in pair if said]
+                scores = [
+                    said.log_probabilities_NC[:, 1] - said.log_probabilities_NC[:, 0]
+                    for said in pair
+                    if said
+                ]
                 difference, error, p = delong(scores[0], scores[1], pair[0].labels_N)
-                cells = (str(measured.cell.seed), f"{signed(100 * difference)} points", plain(100 * error), f"{p:.3f}")
+                cells = (
+                    str(measured.cell.seed),
+                    f"{signed(100 * difference)} points",
+                    plain(100 * error),
+                    f"{p:.3f}",
+                )
                 rows.append([TableCell(row.label), *map(TableCell, cells)])
         if rows:
             headings = ("method", "seed", "AUROC difference", "standard error", "p")
             caption = (
-                f"{named(column)}DeLong's test against {standard}, on the same test samples; of one training each."
+                f"{named(column)}DeLong's test against {standard}, on the same test samples; of one "
+                "training each."
             )
             tables.append(Table(caption, list(map(TableCell, headings)), rows))
     return tables

@@ -24,7 +24,9 @@ def what_was_run(gathered: Gathered) -> dict[str, str]:
     others = [key for key in dict.fromkeys(key for settings in flat for key in settings)
               if key not in {*SPLIT, *TRAINING, *ELSEWHERE, *WITHOUT_EFFECT_ON_NUMBERS}
               and any(settings.get(key, usual[key]) != usual[key] for settings in flat)]  # fmt: skip
-    split = values_of(flat, [key for key in SPLIT if key == "partition" or unusual(flat, key, usual)])
+    split = values_of(
+        flat, [key for key in SPLIT if key == "partition" or unusual(flat, key, usual)]
+    )
     partition = ", ".join(filter(None, (split.pop("partition", ""), listed(split))))
     said = {
         "data": data(runs),
@@ -41,13 +43,18 @@ def what_was_run(gathered: Gathered) -> dict[str, str]:
 def unusual(flat: Sequence[Mapping[str, Scalar]], key: str, usual: Mapping[str, Scalar]) -> bool:
     """Return whether any run has another value than the default; of alpha whether any run looks at it."""
     if key == "alpha":
-        return any(settings["partition"] in ("lda", "feddf", "llt", "quantity") for settings in flat)
+        return any(
+            settings["partition"] in ("lda", "feddf", "llt", "quantity") for settings in flat
+        )
     return any(settings.get(key, usual[key]) != usual[key] for settings in flat)
 
 
 def values_of(flat: Sequence[Mapping[str, Scalar]], keys: Iterable[str]) -> dict[str, str]:
     """Return the values of settings over the runs."""
-    known = {key: dict.fromkeys(str(settings[key]) for settings in flat if key in settings) for key in keys}
+    known = {
+        key: dict.fromkeys(str(settings[key]) for settings in flat if key in settings)
+        for key in keys
+    }
     return {key: " or ".join(values) for key, values in known.items() if values}
 
 
@@ -67,7 +74,11 @@ def data(runs: Sequence[RunRecords]) -> str:
     def of(run: RunRecords) -> str:
         settings = run.settings.data
         names = settings.class_names
-        shown = f": {', '.join(names)}" if len(names) <= MOST_NAMES and not all(map(str.isdecimal, names)) else ""
+        shown = (
+            f": {', '.join(names)}"
+            if len(names) <= MOST_NAMES and not all(map(str.isdecimal, names))
+            else ""
+        )
         return f"{run.data_name}, inputs {settings.input_shape}, {len(names)} classes{shown}"
 
     return distinct(map(of, runs))
@@ -87,9 +98,16 @@ def tested(runs: Sequence[RunRecords]) -> str:
     if any(run.agreement for run in runs):
         return "by the sites, each on its own test set, whose size is known there alone"
     sizes = [sum(run.samples["test"]) for run in runs if run.samples]
-    by = distinct(record.evaluated_by for run in runs for record in run.records[-1:] if record.models)
-    whom = {"server": "by the server on one test set", "clients": "by the clients, each with its own model or test set"}
-    return ", ".join(filter(None, (whom.get(by, ""), f"{span(sizes)} test samples" if sizes else "")))
+    by = distinct(
+        record.evaluated_by for run in runs for record in run.records[-1:] if record.models
+    )
+    whom = {
+        "server": "by the server on one test set",
+        "clients": "by the clients, each with its own model or test set",
+    }
+    return ", ".join(
+        filter(None, (whom.get(by, ""), f"{span(sizes)} test samples" if sizes else ""))
+    )
 
 
 def span(values: Sequence[int]) -> str:

@@ -16,7 +16,10 @@ from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scal
 from server_app.selection import points_of
 from server_app.settings import defaults, parse
 
-OF_COLUMNS = {field.name.replace("_", "-") for field in fields(DataSettings)} | {"rounds", "participation"}
+OF_COLUMNS = {field.name.replace("_", "-") for field in fields(DataSettings)} | {
+    "rounds",
+    "participation",
+}
 """The settings that two methods are compared under; the others are a row's own."""
 
 
@@ -33,27 +36,43 @@ class Place:
 def single_runs(results: Path, known: Collection[str]) -> tuple[list[Gathered], list[str]]:
     """Return the reports on the runs of a folder but for the `known` ones, by their ids, and why runs are left out."""
     runs, left_out = list[RunRecords](), list[str]()
-    folders = sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
+    folders = (
+        sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
+    )
     for path in folders:
         stated = RunFolder(path).origin().get("settings") if path.name not in known else None
         if stated is None:
             continue
         try:
             runs.append(RunRecords.read(settings_of(path, stated)))
-        except (ValueError, ImportError, OSError) as error:  # of another version, or data that are no longer there
+        except (
+            ValueError,
+            ImportError,
+            OSError,
+        ) as error:  # of another version, or data that are no longer there
             left_out.append(f"{path.name}: left out, as its settings cannot be read: {error}")
     by_data: dict[tuple[str, str], list[RunRecords]] = {}
     for run in runs:
         data = run.agreement.get("sha256") or run.settings.data.dataset
         by_data.setdefault((data, run.settings.data.classes), []).append(run)
-    return [table(group) for group in by_data.values() if any(run.finished for run in group)], left_out
+    return [
+        table(group) for group in by_data.values() if any(run.finished for run in group)
+    ], left_out
 
 
 def settings_of(path: Path, stated: Mapping[str, Scalar]) -> RunSettings:
     """Return a run's settings as its settings.json has them, its folder being where it is. Raises as `parse` does."""
-    paths, dataset, kept = {"data-root", "results"}, str(stated.get("dataset", "")), RunFolder(path).agreement_file
-    usable = {key: value for key, value in stated.items() if key not in WITHOUT_EFFECT_ON_NUMBERS - paths}
-    if is_sites(dataset) and kept.exists():  # the federation may have another by now, or be elsewhere
+    paths, dataset, kept = (
+        {"data-root", "results"},
+        str(stated.get("dataset", "")),
+        RunFolder(path).agreement_file,
+    )
+    usable = {
+        key: value for key, value in stated.items() if key not in WITHOUT_EFFECT_ON_NUMBERS - paths
+    }
+    if (
+        is_sites(dataset) and kept.exists()
+    ):  # the federation may have another by now, or be elsewhere
         usable["dataset"] = f"{SITES_PREFIX}{kept}#{dataset.rpartition('#')[2]}"
     settings = parse(usable | {"results": str(path.parent)})
     if is_sites(dataset):
@@ -82,21 +101,29 @@ def table(runs: Sequence[RunRecords]) -> Gathered:
     }  # fmt: skip
     places: dict[tuple[str, str, int], Place] = {}
     usual, warnings = defaults(), list[str]()
-    for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):  # a method's own run first
+    for run in sorted(
+        runs, key=lambda run: len((run.summary or {}).get("models", ()))
+    ):  # a method's own run first
         flat, method = run.settings.flat(), run.settings.general.method
         column = ", ".join(f"{key} {flat[key]}" for key in by_column if key in flat)
         changed = [key for key in by_row[method] if key in flat and flat[key] != usual[key]]
         stated = "".join(f", {key} {flat[key]}" for key in changed)
-        rows: Mapping[str, str] = (run.summary or {}).get("rows", {}) if run.finished else {"": method}
+        rows: Mapping[str, str] = (
+            (run.summary or {}).get("rows", {}) if run.finished else {"": method}
+        )
         for deployed, row in rows.items():
             place = Place(row + stated, column, deployed, run)
             before = places.setdefault((place.row, column, run.settings.general.seed), place)
             if before.run is not run and before.run.settings.general.method == method:
-                warnings.append(f"{run.label}: left out, it differs from {before.run.label} in its model's file alone.")
+                warnings.append(
+                    f"{run.label}: left out, it differs from {before.run.label} in its model's file alone."
+                )
     return gathered(list(places.values()), runs, warnings)
 
 
-def gathered(places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequence[str]) -> Gathered:
+def gathered(
+    places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequence[str]
+) -> Gathered:
     """Return the report's contents; FedAvg comes first, then the methods as they are listed."""
     order = list(METHODS)
 
@@ -104,8 +131,12 @@ def gathered(places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequ
         name = place.row.partition(",")[0]
         return (order.index(name) if name in order else len(order)), place.row
 
-    rows = {place.row: Row(place.row, place.row.partition(",")[0]) for place in sorted(places, key=rank)}
-    columns: dict[str, Mapping[str, Any]] = {column: {} for column in sorted({place.column for place in places})}
+    rows = {
+        place.row: Row(place.row, place.row.partition(",")[0]) for place in sorted(places, key=rank)
+    }
+    columns: dict[str, Mapping[str, Any]] = {
+        column: {} for column in sorted({place.column for place in places})
+    }
     data = runs[0].data_name
     experiment = Experiment(
         name=f"runs-{data}",
@@ -115,12 +146,22 @@ def gathered(places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequ
         seeds=tuple(sorted({run.settings.general.seed for run in runs})),
     )
     cells = [
-        Cell(experiment.name, p.row, p.column, p.run.settings.general.seed, p.run.settings, p.deployed) for p in places
+        Cell(
+            experiment.name,
+            p.row,
+            p.column,
+            p.run.settings.general.seed,
+            p.run.settings,
+            p.deployed,
+        )
+        for p in places
     ]
     measured: dict[tuple[str, str], list[Measured]] = {}
     for cell, place in sorted(zip(cells, places, strict=True), key=lambda pair: pair[0].seed):
         if place.run.finished and (points := points_of(place.run.records, place.deployed)):
-            measured.setdefault((place.row, place.column), []).append(Measured(cell, place.run, points))
+            measured.setdefault((place.row, place.column), []).append(
+                Measured(cell, place.run, points)
+            )
     by_id = {run.name: run for run in runs}
     said = (*warnings, *state_warnings(runs), *mismatches(cells, by_id))
     return Gathered(experiment, cells, by_id, measured, said, "")

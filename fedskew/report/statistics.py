@@ -82,15 +82,22 @@ def strata(measured: Measured, selection: str, metric: str) -> Strata | None:
             [point.numbers.spreads.get(head, Spread()) for point in points],
             np.array(samples["client-test"]),
         )
-        if any(len(spread.values) != len(sizes_G) or np.isnan(spread.values).any() for spread in spreads):
+        if any(
+            len(spread.values) != len(sizes_G) or np.isnan(spread.values).any()
+            for spread in spreads
+        ):
             return None
         rates_G = np.mean([spread.values for spread in spreads], axis=0)
         if part not in SPREAD_PARTS:
             return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[measured.site(metric)])
-        lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}[part]
+        lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}[
+            part
+        ]
         return Strata(rates_G, sizes_G, None, lowest)
     sizes_C = np.array(samples["test"])
-    weights_C = class_weights("accuracy" if metric == "client-accuracy.mean" else metric, measured, sizes_C)
+    weights_C = class_weights(
+        "accuracy" if metric == "client-accuracy.mean" else metric, measured, sizes_C
+    )
     if weights_C is None:
         return None
     recalls = [np.nan_to_num(point.numbers.recall) for point in points]
@@ -116,14 +123,19 @@ def class_weights(metric: str, measured: Measured, sizes_C: NDArray[np.int64]) -
     return None
 
 
-def resample(runs: Sequence[Strata], chosen_BS: NDArray[np.int64], draws: np.random.Generator) -> Floats:
+def resample(
+    runs: Sequence[Strata], chosen_BS: NDArray[np.int64], draws: np.random.Generator
+) -> Floats:
     """Return (B, S): the number of each chosen run in percent, with its test examples drawn anew in every group.
 
     n examples drawn with replacement out of n, of which a share is right, are right binomially often.
     """
     sizes_RG = np.stack([run.sizes_G for run in runs])
     rates_RG = np.clip(np.stack([run.rates_G for run in runs]), 0.0, 1.0)
-    drawn_BSG = draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS]) / np.maximum(sizes_RG, 1)[chosen_BS]
+    drawn_BSG = (
+        draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS])
+        / np.maximum(sizes_RG, 1)[chosen_BS]
+    )
     if runs[0].weights_G is None:
         return np.asarray(100 * np.sort(drawn_BSG)[..., : runs[0].lowest].mean(-1))
     weights_RG = np.stack([run.weights_G for run in runs if run.weights_G is not None])
@@ -166,7 +178,10 @@ def bootstrap(
     draws = np.random.default_rng(seed)
     columns, seeds = differences_LS.shape
     chosen_BS = draws.integers(seeds, size=(RESAMPLES, seeds))
-    known = [[(better, than) for better, than in row if better is not None and than is not None] for row in pairs]
+    known = [
+        [(better, than) for better, than in row if better is not None and than is not None]
+        for row in pairs
+    ]
     if complete := all(len(row) == seeds for row in known):
         drawn = [
             resample([better for better, _ in row], chosen_BS, draws)

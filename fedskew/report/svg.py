@@ -77,7 +77,9 @@ def inlined(text: str, name: str) -> str:
     """Return matplotlib's SVG file as an element for a page: no size of its own, the page's colors and font."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true"', text, count=1)
+    text = re.sub(
+        r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true"', text, count=1
+    )
     text = re.sub(r"font: ([^;\"]*?)(\d+px) [^;\"]*", r"font-size: \2", text)
     text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
     text = re.sub(r'id="', f'id="{name}-', text)

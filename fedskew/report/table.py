@@ -76,7 +76,9 @@ def spread_words(summary: Summary | None, metric: str = "") -> str:
     """Return mean and standard deviation."""
     if summary is None:
         return NONE
-    return plain(summary.mean, metric) + (f" ± {plain(summary.sd, metric)}" if summary.sd is not None else "")
+    return plain(summary.mean, metric) + (
+        f" ± {plain(summary.sd, metric)}" if summary.sd is not None else ""
+    )
 
 
 def seeds_of(gathered: Gathered) -> list[int]:
@@ -103,14 +105,22 @@ def per_column(
                 for row in gathered.experiment.rows
                 if gathered.of(row.label, column)
             ]
-            tables.append(Table(named(column) + caption(column), [TableCell("method"), *map(TableCell, shown)], rows))
+            tables.append(
+                Table(
+                    named(column) + caption(column),
+                    [TableCell("method"), *map(TableCell, shown)],
+                    rows,
+                )
+            )
     return tables
 
 
 def fitted(table: Table, corner: str) -> Table:
     """Return the table, rows and columns exchanged where its headings are wider than a page; `corner` then names the
     rows."""
-    if sum(len(heading.text) + 3 for heading in table.headings) <= WIDEST or len(table.rows) >= len(table.headings):
+    if sum(len(heading.text) + 3 for heading in table.headings) <= WIDEST or len(table.rows) >= len(
+        table.headings
+    ):
         return table
     rows = [[heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)]
     (_, *methods), rows = rows[0], rows[1:]
@@ -127,6 +137,10 @@ def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str]) 
     return per_column(
         gathered,
         lambda _: caption,
-        lambda column: [heading for heading in metrics if any(summary(row, column, heading) for row in rows)],
-        lambda row, column, heading: TableCell(spread_words(summary(row, column, heading), metrics[heading])),
+        lambda column: [
+            heading for heading in metrics if any(summary(row, column, heading) for row in rows)
+        ],
+        lambda row, column, heading: TableCell(
+            spread_words(summary(row, column, heading), metrics[heading])
+        ),
     )

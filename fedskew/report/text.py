@@ -39,13 +39,21 @@ def markdown(documents: Sequence[Document]) -> str:
             "\n".join(verdict_lines(document)),
         ]
         parts.append("\n".join(f"> {escaped(warning)}" for warning in document.gathered.warnings))
-        parts.append("\n".join(f"- {heading}: {escaped(said)}" for heading, said in document.setup.items()))
+        parts.append(
+            "\n".join(f"- {heading}: {escaped(said)}" for heading, said in document.setup.items())
+        )
         parts.append(markdown_table(document.main))
-        parts.append("\n".join(f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1)))
+        parts.append(
+            "\n".join(f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1))
+        )
         parts.append(escaped(assumed(document)))
         for section in document.sections:
             if section.tables:
-                parts += [f"### {section.title}", section.about, *map(markdown_table, section.tables)]
+                parts += [
+                    f"### {section.title}",
+                    section.about,
+                    *map(markdown_table, section.tables),
+                ]
         parts.append(f"`{document.gathered.command}`" if document.gathered.command else "")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -60,11 +68,15 @@ def verdict_lines(document: Document) -> list[str]:
     """Return a line a claim, and below them one for each that nothing here can judge."""
     lines = []
     for verdict in document.verdicts:
-        remark = "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
+        remark = (
+            "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
+        )
         lines.append(
             f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{seeds_words(verdict)}{escaped(remark)}"
         )
-    lines += [f"- {escaped(says)}: **not judged**" for says in document.gathered.experiment.unjudged]
+    lines += [
+        f"- {escaped(says)}: **not judged**" for says in document.gathered.experiment.unjudged
+    ]
     return lines
 
 
@@ -78,7 +90,11 @@ def seeds_words(verdict: Verdict) -> str:
         missing = f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
     differences = ", ".join(signed(margin, verdict.metric) for margin in verdict.margins.values())
     seeds = f"{verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
-    ends = ends_words(verdict.interval.low, verdict.interval.high, verdict.metric) if verdict.interval else ""
+    ends = (
+        ends_words(verdict.interval.low, verdict.interval.high, verdict.metric)
+        if verdict.interval
+        else ""
+    )
     effect = f"{signed(verdict.estimate, verdict.metric)} {verdict.unit}".rstrip() + ends
     return f", {seeds}{missing}: {effect}" + (f"; by seed {differences}" if verdict.n > 1 else "")
 
@@ -111,10 +127,16 @@ def lines(document: Document) -> list[dict[str, Any]]:
         for row in experiment.rows:
             paper = experiment.cells.get(row.label, (None,) * len(experiment.columns))[index]
             group, metric = gathered.of(row.label, column), experiment.metric_of(column)
-            summaries = {(metric, chosen): summarize_seeds(group, chosen, metric) for chosen in SELECTIONS}
+            summaries = {
+                (metric, chosen): summarize_seeds(group, chosen, metric) for chosen in SELECTIONS
+            }
             compared = (metric, experiment.selection)
             if experiment.reaches:
-                rounds = {seed: float(r.round) for seed, r in reached(gathered, row.label, column).items() if r}
+                rounds = {
+                    seed: float(r.round)
+                    for seed, r in reached(gathered, row.label, column).items()
+                    if r
+                }
                 rounds = rounds if takes_training(gathered, column) else {}
                 compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
                 summaries[compared] = Summary(rounds) if rounds else None
@@ -131,7 +153,15 @@ def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
     if ours is None:
         return (0, None, None, paper, None, [], [])
     difference = None if paper is None else ours.mean - paper
-    return (ours.n, ours.mean, ours.sd, paper, difference, list(ours.by_seed), list(ours.by_seed.values()))
+    return (
+        ours.n,
+        ours.mean,
+        ours.sd,
+        paper,
+        difference,
+        list(ours.by_seed),
+        list(ours.by_seed.values()),
+    )
 
 
 def csv_text(documents: Sequence[Document]) -> str:
@@ -170,7 +200,10 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
             ],
             "not-judged": list(document.gathered.experiment.unjudged),
             "assumed": document.gathered.assumed,
-            "runs": {run.name: {"state": run.state, **run.versions} for run in document.gathered.runs.values()},
+            "runs": {
+                run.name: {"state": run.state, **run.versions}
+                for run in document.gathered.runs.values()
+            },
             "command": document.gathered.command,
         }
         for document in documents
@@ -180,7 +213,11 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
 def show(documents: Sequence[Document], console: Console) -> None:
     """Print what matters most: verdicts, warnings, ours beside the paper's, claims; of several, all verdicts last."""
     for document in documents:
-        console.print(Text(document.gathered.experiment.title, "bold"), Text(f"\n{document.subtitle}", "dim"), end="\n")
+        console.print(
+            Text(document.gathered.experiment.title, "bold"),
+            Text(f"\n{document.subtitle}", "dim"),
+            end="\n",
+        )
         for said in (document.headline, *verdict_lines(document)):
             console.print(unmarked(said), markup=False)
         for warning in document.gathered.warnings:
@@ -196,9 +233,13 @@ def show(documents: Sequence[Document], console: Console) -> None:
             if section.key in SHOWN:
                 for table in section.tables:
                     console.print(rich_table(table))
-        if document.gathered.command and len(document.gathered.finished) < len(document.gathered.runs):
+        if document.gathered.command and len(document.gathered.finished) < len(
+            document.gathered.runs
+        ):
             console.print(f"What is missing is made by: {document.gathered.command}", markup=False)
-    if len(documents) > 1 and (verdicts := [verdict for document in documents for verdict in document.verdicts]):
+    if len(documents) > 1 and (
+        verdicts := [verdict for document in documents for verdict in document.verdicts]
+    ):
         console.print(Text(counted(verdicts), "bold"))
         for document in documents:
             for said in verdict_lines(document):
@@ -216,7 +257,9 @@ def rich_table(table: Table) -> RichTable:
     for number, heading in enumerate(table.headings):
         left = number == 0 or table.wordy
         shown.add_column(
-            rich_cell(heading), justify="left" if left else "right", no_wrap=number == 0 and not table.wordy
+            rich_cell(heading),
+            justify="left" if left else "right",
+            no_wrap=number == 0 and not table.wordy,
         )
     for row in table.rows:
         shown.add_row(*map(rich_cell, row))
@@ -225,4 +268,6 @@ def rich_table(table: Table) -> RichTable:
 
 def rich_cell(cell: TableCell) -> Text:
     """Return a cell with its second line below the first."""
-    return Text.assemble((cell.text, "bold" if cell.strong else ""), (f"\n{cell.below}" if cell.below else "", "dim"))
+    return Text.assemble(
+        (cell.text, "bold" if cell.strong else ""), (f"\n{cell.below}" if cell.below else "", "dim")
+    )

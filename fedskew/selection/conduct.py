@@ -22,7 +22,11 @@ class Runs:
     """
 
     def __init__(
-        self, settings: Mapping[str, Scalar], kept: Mapping[str, Scalar], console: Console, jobs: int = 0
+        self,
+        settings: Mapping[str, Scalar],
+        kept: Mapping[str, Scalar],
+        console: Console,
+        jobs: int = 0,
     ) -> None:
         self.settings, self.console, self.jobs = dict(settings), console, jobs
         self.kept = {**kept, "tested-on": "validation"}
@@ -43,27 +47,49 @@ class Runs:
         both = numbers[winner].keys() & numbers[baseline].keys()
         if len(both) < 2:
             return None
-        return Gain(*({seed: numbers[candidate][seed] for seed in both} for candidate in (winner, baseline)))
+        return Gain(
+            *({seed: numbers[candidate][seed] for seed in both} for candidate in (winner, baseline))
+        )
 
-    def numbers(self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]) -> Numbers:
+    def numbers(
+        self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]
+    ) -> Numbers:
         """Train the candidates and return their numbers; what failed or diverged has none."""
-        cells = [cell for rate in by_rate(candidates) for cell in self.cells(candidates, rate, rung, settings)]
-        summaries, _ = run_all(runs(cells), cells, self.console, at_once=self.jobs, workers=min(1, self.jobs))
+        cells = [
+            cell
+            for rate in by_rate(candidates)
+            for cell in self.cells(candidates, rate, rung, settings)
+        ]
+        summaries, _ = run_all(
+            runs(cells), cells, self.console, at_once=self.jobs, workers=min(1, self.jobs)
+        )
         numbers: Numbers = {candidate: {} for candidate in candidates}
         for cell in cells:
             if (summary := summaries.get(cell.run.run_id)) is None:
                 continue
             value = selected(summary, cell.deployed)["balanced-accuracy"]
             if math.isfinite(value):
-                numbers[Candidate(cell.row, cell.run.training.learning_rate)][cell.seed] = 100 * value
+                numbers[Candidate(cell.row, cell.run.training.learning_rate)][cell.seed] = (
+                    100 * value
+                )
         return numbers
 
     def cells(
-        self, candidates: Sequence[Candidate], rate: float, rung: Rung, settings: Mapping[str, Scalar]
+        self,
+        candidates: Sequence[Candidate],
+        rate: float,
+        rung: Rung,
+        settings: Mapping[str, Scalar],
     ) -> list[Cell]:
         """Return the cells of the candidates of one learning rate."""
         rows = tuple(Row(c.method, c.method) for c in candidates if c.learning_rate == rate)
-        stated = {**self.settings, **settings, "learning-rate": rate, "rounds": rung.rounds, "evaluate-every": 0}
+        stated = {
+            **self.settings,
+            **settings,
+            "learning-rate": rate,
+            "rounds": rung.rounds,
+            "evaluate-every": 0,
+        }
         return plan(Experiment(f"learning rate {rate:g}", "", rows, stated, seeds=rung.seeds))
 
 

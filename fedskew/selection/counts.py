@@ -27,7 +27,9 @@ def deal_like(table: SiteTable, data: Dataset, path: Path, where: str) -> None:
         held, wanted_K = np.flatnonzero(data.train_labels == label), table.counts_KC[:, label]
         if wanted_K.sum() > len(held):
             rule = f"class {name} has {wanted_K.sum()} samples, and class {label} of {data.name} {len(held)}"
-            raise DataError(f"{where}: {rule}: divide the counts, or state a larger data set with --set dataset")
+            raise DataError(
+                f"{where}: {rule}: divide the counts, or state a larger data set with --set dataset"
+            )
         chosen = np.split(draws.permutation(held), np.cumsum(wanted_K))
         for part, samples in zip(parts, chosen, strict=False):
             part.append(samples)

@@ -17,7 +17,18 @@ from server_app.results import write_text
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 
-METHODS = (BASELINE, "fedshift", "ccvr", "iwds", "creff", "fedbn", "fedprox", "scaffold", "fedlc", "fedavgm")
+METHODS = (
+    BASELINE,
+    "fedshift",
+    "ccvr",
+    "iwds",
+    "creff",
+    "fedbn",
+    "fedprox",
+    "scaffold",
+    "fedlc",
+    "fedavgm",
+)
 """Those that need nothing but what clients have."""
 RATES = (1.0, 1 / 3, 3.0)
 """Of the settings' learning rate."""
@@ -56,7 +67,9 @@ class Plan:
             ladder = tuple(rung_of(rung) for rung in stated["ladder"])
             return Plan(candidates, ladder, rung_of(stated["last"]), stated["seconds"])
         except (ValueError, TypeError, KeyError) as error:
-            raise SettingError("plan", str(path), "is damaged: delete it, and the race is planned anew") from error
+            raise SettingError(
+                "plan", str(path), "is damaged: delete it, and the race is planned anew"
+            ) from error
 
 
 def rung_of(stated: Mapping[str, object]) -> Rung:
@@ -74,11 +87,18 @@ def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str
         except SettingError as error:
             if error.key not in ("model", "method"):
                 raise
-    require(len(runs) > 1, "--method", ",".join(methods), "none but FedAvg goes with the model and the data")
+    require(
+        len(runs) > 1,
+        "--method",
+        ",".join(methods),
+        "none but FedAvg goes with the model and the data",
+    )
     return runs
 
 
-def affordable(runs: Mapping[str, RunSettings], sizes: Sizes, minutes: float, cores: int = 0) -> Plan:
+def affordable(
+    runs: Mapping[str, RunSettings], sizes: Sizes, minutes: float, cores: int = 0
+) -> Plan:
     """Return the largest race that fits into the time: with as many rounds as can be, up to those of the settings.
 
     Short of time it has one learning rate instead of three, then half of the methods, then two: the first of `runs`.
@@ -97,8 +117,12 @@ def affordable(runs: Mapping[str, RunSettings], sizes: Sizes, minutes: float, co
     ]
     best: Plan | None = None
     for methods, rates, seeds, last in levels:
-        candidates = tuple(Candidate(method, float(f"{base * rate:.3g}")) for method in methods for rate in rates)
-        plans = (planned(candidates, rounds, seeds, last, costs, cores) for rounds in range(most, 0, -1))
+        candidates = tuple(
+            Candidate(method, float(f"{base * rate:.3g}")) for method in methods for rate in rates
+        )
+        plans = (
+            planned(candidates, rounds, seeds, last, costs, cores) for rounds in range(most, 0, -1)
+        )
         fitting = next((plan for plan in plans if plan.seconds <= 60 * minutes), None)
         if fitting is not None and (best is None or fitting.last.rounds > best.last.rounds):
             best = fitting
@@ -125,7 +149,8 @@ def planned(
     work = 0.0
     for rung in [*ladder, final]:
         of_all = sorted(
-            (once + rung.rounds * every for every, once in (costs[c.method] for c in candidates)), reverse=True
+            (once + rung.rounds * every for every, once in (costs[c.method] for c in candidates)),
+            reverse=True,
         )
         work += len(rung.seeds) * sum(of_all[: rung.enter])
     return Plan(candidates, tuple(ladder), final, work / cores)

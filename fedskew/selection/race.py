@@ -65,7 +65,9 @@ def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
     return [rung for rung, after in pairwise(ladder) if rung.enter > after.enter] + ladder[-1:]
 
 
-def race(candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score) -> tuple[list[Standing], Candidate]:
+def race(
+    candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score
+) -> tuple[list[Standing], Candidate]:
     """Return the standings after every rung, and the winner: of equal ones the first by name.
 
     Of FedAvg the best so far stays in the race to its end, as the others are compared with it. In the last rung every
@@ -88,9 +90,13 @@ def race(candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score) 
             for candidate in running
             if len(by_seed := scores.get(candidate, {})) == len(rung.seeds)
         }
-        standings.append(Standing(rung, dict(sorted(means.items(), key=lambda entry: (-entry[1], entry[0])))))
+        standings.append(
+            Standing(rung, dict(sorted(means.items(), key=lambda entry: (-entry[1], entry[0]))))
+        )
         if not means:
-            raise RuntimeError("no run of the race has finished: each one's reason stands in the overview")
+            raise RuntimeError(
+                "no run of the race has finished: each one's reason stands in the overview"
+            )
     return standings, next(iter(standings[-1].means))
 
 
@@ -132,7 +138,7 @@ def conclusion(winner: Candidate, gain: Gain | None) -> list[str]:
     differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
     mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
     line = f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} ({differences})"
-    below = [f"the winner on validation data is not above FedAvg on the test set: take {BASELINE}"] * (
-        not gain.positive
-    )
+    below = [
+        f"the winner on validation data is not above FedAvg on the test set: take {BASELINE}"
+    ] * (not gain.positive)
     return [f"winner: {winner}", line, *([] if gain.distinguishable else [nobody]), *below]

@@ -41,9 +41,14 @@ def run_all(
     mistake in what is asked, SettingError or DataError is raised before anything starts.
     """
     rule = "is for --engine ray"  # of a single run the engine itself says so
-    require(engine == "ray" or not federation_config, "--federation-config", federation_config, rule)
     require(
-        engine != "ray" or not cluster, "--cluster", cluster, "is for the other engines: --engine ray starts its own"
+        engine == "ray" or not federation_config, "--federation-config", federation_config, rule
+    )
+    require(
+        engine != "ray" or not cluster,
+        "--cluster",
+        cluster,
+        "is for the other engines: --engine ray starts its own",
     )
     if not cluster:  # whose machines may have what this has not
         refuse_missing_gpus(planned, engine)
@@ -65,12 +70,18 @@ def run_all(
 
         outcomes |= conduct_on(cluster, jobs, console, engine, at_once, workers, len(summaries))
     elif jobs:
-        from fedskew.sweep.overview import Overview  # flwr takes a moment to import; mistakes should be told at once
+        from fedskew.sweep.overview import (
+            Overview,
+        )  # flwr takes a moment to import; mistakes should be told at once
         from fedskew.sweep.queue import conduct
 
         share = shares(jobs, engine, at_once, workers)
-        outcomes |= conduct(jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config)
-    summaries |= {name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None}
+        outcomes |= conduct(
+            jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config
+        )
+    summaries |= {
+        name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None
+    }
     failed = {}
     for name in names:  # in the plan's order: that in which they ended is another every time
         if name in outcomes and outcomes[name].summary is None:
@@ -85,7 +96,9 @@ def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
     """
     wanting = [run for run in planned if run.general.device == "cuda" and engine != "ray"]
     if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
-        raise SettingError("device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one")
+        raise SettingError(
+            "device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one"
+        )
 
 
 def finished(planned: Sequence[RunSettings]) -> Summaries:
@@ -96,7 +109,10 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     summaries = {}
     for settings in planned:
         folder = RunFolder(settings.folder)
-        if not settings.general.fresh and (summary := folder.finished(settings.general.rounds)) is not None:
+        if (
+            not settings.general.fresh
+            and (summary := folder.finished(settings.general.rounds)) is not None
+        ):
             with contextlib.suppress(DataError):  # who has the results needs the data no more
                 folder.refuse_other_data(federate(settings.data, settings.general.seed).hash)
             summaries[settings.run_id] = summary
@@ -107,8 +123,13 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
     """Return a line about the runs that are not repeated."""
     folders = [RunFolder(settings.folder) for settings in planned if settings.run_id in summaries]
     other = sum(bool(folder.other_code()) for folder in folders)
-    by_others = f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)" * bool(other)
-    return f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --fresh repeats them"
+    by_others = (
+        f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)"
+        * bool(other)
+    )
+    return (
+        f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --fresh repeats them"
+    )
 
 
 def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
@@ -145,5 +166,7 @@ def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, s
         experiments = [cell.experiment for cell in served if several][:1]
         rows = "/".join(dict.fromkeys(cell.row for cell in served)) or settings.general.method
         columns = list(dict.fromkeys(cell.column for cell in served if cell.column))[:1]
-        named[settings.run_id] = ", ".join([*experiments, rows, *columns, f"seed {settings.general.seed}"])
+        named[settings.run_id] = ", ".join(
+            [*experiments, rows, *columns, f"seed {settings.general.seed}"]
+        )
     return named

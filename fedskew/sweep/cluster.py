@@ -56,7 +56,11 @@ class Demand:
         need = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory_bytes}
         asked = {kind: amount for kind, amount in need.items() if amount}
         return sum(
-            int(min(node["Resources"].get(kind, 0) / amount + 1e-9 for kind, amount in asked.items()))
+            int(
+                min(
+                    node["Resources"].get(kind, 0) / amount + 1e-9 for kind, amount in asked.items()
+                )
+            )
             for node in machines
             if node["Alive"]
         )
@@ -68,7 +72,13 @@ def nodes() -> list[Node]:
 
 
 def conduct_on(
-    address: str, jobs: Sequence[Job], console: Console, engine: str, at_once: int, workers: int, finished: int
+    address: str,
+    jobs: Sequence[Job],
+    console: Console,
+    engine: str,
+    at_once: int,
+    workers: int,
+    finished: int,
 ) -> dict[str, Outcome]:
     """Conduct the jobs on the cluster whose head is at HOST:PORT, and return how each ended, by the run's id.
 
@@ -101,9 +111,16 @@ def connected(address: str) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in SIGNALS if main}
     variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": variables})
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": variables},
+        )
     except (RuntimeError, OSError, ValueError, RayError) as error:
-        raise SettingError(KEY, address, f"Ray does not take this machine in: {printable(sentence(error))}") from error
+        raise SettingError(
+            KEY, address, f"Ray does not take this machine in: {printable(sentence(error))}"
+        ) from error
     finally:
         for number, handler in handlers.items():  # Ray takes SIGTERM
             signal.signal(number, handler)
@@ -119,14 +136,18 @@ def introduced(address: str, jobs: Sequence[Job]) -> tuple[Place, list[Machine]]
         checks = []
         for results in sorted({job.settings.general.results for job in jobs}):
             Path(results).mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".cluster-", dir=results))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix=".cluster-", dir=results)
+            )
             stack.enter_context(locked(Path(folder)))
             checks.append(folder)
         place = Place(str(Path.cwd()), tuple(checks), code_version(*PACKAGES))
         ask = ray.remote(num_cpus=0, max_retries=0)(introduce)
         names = [node["NodeID"] for node in nodes() if node["Alive"]]
         tasks = [
-            ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote(place)
+            ask.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)
+            ).remote(place)
             for name in names
         ]
         try:
@@ -139,7 +160,9 @@ def introduced(address: str, jobs: Sequence[Job]) -> tuple[Place, list[Machine]]
     return place, machines
 
 
-def demand_of(jobs: Sequence[Job], cpus: int, there: Sequence[Node], machines: Sequence[Machine]) -> Demand:
+def demand_of(
+    jobs: Sequence[Job], cpus: int, there: Sequence[Node], machines: Sequence[Machine]
+) -> Demand:
     """Return what the largest job asks of a machine: no more than the largest has, which is then its own.
 
     A GPU is shared among as many runs as the smallest GPU's memory holds.
@@ -150,7 +173,12 @@ def demand_of(jobs: Sequence[Job], cpus: int, there: Sequence[Node], machines: S
         for kind in ("CPU", "GPU", "memory")
     }
     devices = {job.settings.general.device for job in jobs}
-    require(bool(most["GPU"]) or "cuda" not in devices, "device", "cuda", "no machine of the cluster has a GPU")
+    require(
+        bool(most["GPU"]) or "cuda" not in devices,
+        "device",
+        "cuda",
+        "no machine of the cluster has a GPU",
+    )
     need = largest(jobs)
     smallest = min((size for machine in machines for size in machine.gpu_memory), default=0)
     shared = max(1, smallest // (need + CUDA_CONTEXT))
@@ -162,7 +190,13 @@ class ClusterQueue(Queue):
     """The jobs, and the tasks of those that have begun."""
 
     def __init__(
-        self, jobs: Sequence[Job], overview: Overview, place: Place, demand: Demand, engine: str, at_once: int
+        self,
+        jobs: Sequence[Job],
+        overview: Overview,
+        place: Place,
+        demand: Demand,
+        engine: str,
+        at_once: int,
     ) -> None:
         super().__init__(jobs, overview)
         self.place, self.demand, self.at_once = place, demand, at_once
@@ -180,7 +214,9 @@ class ClusterQueue(Queue):
             while self.waiting and not slots and not self.tasks:
                 job = self.waiting.popleft()
                 self.overview.started(job)
-                self.settle(job, Outcome(reason=f"the cluster has no machine left with {self.demand}"))
+                self.settle(
+                    job, Outcome(reason=f"the cluster has no machine left with {self.demand}")
+                )
             for task in ray.wait([*self.tasks], timeout=INTERVAL)[0] if self.tasks else ():
                 self.take_up(task)
         return self.outcomes
@@ -199,7 +235,9 @@ class ClusterQueue(Queue):
         again = job.settings.run_id in self.begun
         self.begun.add(job.settings.run_id)
         follower = ExitStack()
-        follower.enter_context(following(RunFolder(job.settings.folder), lambda line: self.overview.heard(job, line)))
+        follower.enter_context(
+            following(RunFolder(job.settings.folder), lambda line: self.overview.heard(job, line))
+        )
         settings = pickle.dumps(job.settings)
         reference = task.remote(self.place.folder, settings, self.engine, self.demand.cpus, again)
         self.tasks[reference] = job, follower

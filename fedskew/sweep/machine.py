@@ -52,7 +52,9 @@ def introduce(place: Place) -> Machine:
     """Return what this machine is, and what keeps it from taking runs."""
     name = socket.gethostname()
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides the GPUs from who asks for none
-    memory = {uuid: size for uuid, size in visible_gpus().items() if not uuid.isdigit()}  # as index and as uuid
+    memory = {
+        uuid: size for uuid, size in visible_gpus().items() if not uuid.isdigit()
+    }  # as index and as uuid
     return Machine(name, problem(place), tuple(memory.values()))
 
 

@@ -56,7 +56,9 @@ class Standing:
 class Overview:
     """Told of everything that happens to the jobs; to be used as a context manager."""
 
-    def __init__(self, console: Console, jobs: Sequence[Job], at_once: int, finished: int = 0) -> None:
+    def __init__(
+        self, console: Console, jobs: Sequence[Job], at_once: int, finished: int = 0
+    ) -> None:
         self.console, self.at_once, self.finished, self.failed = console, at_once, finished, 0
         self.total = finished + len(jobs)
         self.waiting = {job.settings.run_id: job for job in jobs}
@@ -64,14 +66,18 @@ class Overview:
         self.pace: list[tuple[float, int]] = []
         """Seconds and rounds of the runs that have ended."""
         self.width = max((len(job.label) for job in jobs), default=0)
-        self.live = Live(console=console, get_renderable=self.table, refresh_per_second=2, transient=True)
+        self.live = Live(
+            console=console, get_renderable=self.table, refresh_per_second=2, transient=True
+        )
 
     def __enter__(self) -> "Overview":
         if self.console.is_terminal:
             self.live.start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.live.stop()
 
     def started(self, job: Job) -> None:
@@ -87,7 +93,9 @@ class Overview:
     def heard(self, job: Job, line: str) -> None:
         """A job says something; in a terminal only what is no round is printed, as the table shows the rounds."""
         finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
-        if not (self.console.is_terminal and (finished or line.startswith(("run folder", "finished")))):
+        if not (
+            self.console.is_terminal and (finished or line.startswith(("run folder", "finished")))
+        ):
             self.say(job, line)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
@@ -110,7 +118,9 @@ class Overview:
 
     def seconds_a_round(self) -> float | None:
         """Return the mean over all rounds seen to finish; None before the first."""
-        seen = self.pace + [(standing.seconds, standing.rounds) for standing in self.running.values()]
+        seen = self.pace + [
+            (standing.seconds, standing.rounds) for standing in self.running.values()
+        ]
         rounds = sum(count for _, count in seen)
         return sum(seconds for seconds, _ in seen) / rounds if rounds else None
 
@@ -127,7 +137,9 @@ class Overview:
     def counts(self) -> str:
         """Return one line about all jobs."""
         words = [f"{self.finished} of {self.total} done", f"{len(self.running)} running"]
-        words += [f"{len(self.waiting)} waiting"] * bool(self.waiting) + [f"{self.failed} failed"] * bool(self.failed)
+        words += [f"{len(self.waiting)} waiting"] * bool(self.waiting) + [
+            f"{self.failed} failed"
+        ] * bool(self.failed)
         left = self.time_left()
         if left is not None and (self.running or self.waiting):
             words.append(f"about {duration(left)} left")

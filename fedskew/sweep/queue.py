@@ -23,7 +23,9 @@ ATTEMPTS = 2
 """Times that a run is begun whose process dies; it goes on from its last round."""
 
 
-def conduct(jobs: Sequence[Job], shares: Shares, overview: Overview, federation_config: str = "") -> dict[str, Outcome]:
+def conduct(
+    jobs: Sequence[Job], shares: Shares, overview: Overview, federation_config: str = ""
+) -> dict[str, Outcome]:
     """Conduct the jobs, `shares.jobs` at a time, and return how each ended, by the run's id.
 
     Whatever ends this, KeyboardInterrupt included, no process is left.
@@ -38,7 +40,9 @@ def conduct(jobs: Sequence[Job], shares: Shares, overview: Overview, federation_
             queue.end()
 
 
-def one_by_one(jobs: Sequence[Job], shares: Shares, overview: Overview, federation_config: str) -> dict[str, Outcome]:
+def one_by_one(
+    jobs: Sequence[Job], shares: Shares, overview: Overview, federation_config: str
+) -> dict[str, Outcome]:
     """Conduct the jobs in this process, where an engine has processes enough of its own."""
     from fedskew.engines import execute
 
@@ -121,7 +125,11 @@ class LocalQueue(Queue):
     def run(self) -> dict[str, Outcome]:
         """Conduct everything."""
         while self.waiting or self.busy:
-            while self.waiting and len(self.busy) < self.shares.jobs and room(self.waiting[0].memory_bytes, self.busy):
+            while (
+                self.waiting
+                and len(self.busy) < self.shares.jobs
+                and room(self.waiting[0].memory_bytes, self.busy)
+            ):
                 self.begin(self.waiting.popleft())
             ready = wait([worker.connection for worker in self.busy], INTERVAL)
             for worker in self.busy:
@@ -131,7 +139,9 @@ class LocalQueue(Queue):
 
     def hand_over(self, job: Job) -> None:
         """Give a job to a worker, a new one where all have theirs."""
-        for dead in [worker for worker in self.crew if worker.job is None and not worker.process.is_alive()]:
+        for dead in [
+            worker for worker in self.crew if worker.job is None and not worker.process.is_alive()
+        ]:
             self.dismiss(dead)  # killed while it waited, which costs no run an attempt
         worker = next((worker for worker in self.crew if worker.job is None), None)
         if worker is None:
@@ -169,5 +179,9 @@ def room(need: int, busy: Sequence[Worker]) -> bool:
     """Return whether a run that needs `need` bytes may begin: its memory is free, or it would be the only run."""
     if not busy:
         return True
-    promised = sum(max(0, worker.job.memory_bytes - worker.memory_bytes()) for worker in busy if worker.job is not None)
+    promised = sum(
+        max(0, worker.job.memory_bytes - worker.memory_bytes())
+        for worker in busy
+        if worker.job is not None
+    )
     return psutil.virtual_memory().available - promised >= need

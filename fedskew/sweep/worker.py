@@ -33,7 +33,9 @@ class Worker:
     def __init__(self, context: ForkServerContext, shares: Shares, gpu: str | None) -> None:
         self.gpu = gpu
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, shares.engine, shares.workers, gpu))
+        self.process = context.Process(
+            target=work, args=(theirs, shares.engine, shares.workers, gpu)
+        )
         self.process.start()
         theirs.close()
         self.job: Job | None = None
@@ -52,8 +54,14 @@ class Worker:
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode or 0
-            killed = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
-            return "died", f"its process ended {killed}" + "; out of memory?" * (code == -signal.SIGKILL)
+            killed = (
+                f"by signal {-code} ({signal.Signals(-code).name})"
+                if code < 0
+                else f"with exit status {code}"
+            )
+            return "died", f"its process ended {killed}" + "; out of memory?" * (
+                code == -signal.SIGKILL
+            )
 
     def memory_bytes(self) -> int:
         """Return the bytes that are the process's own."""
@@ -116,7 +124,9 @@ class Executor:
     def __init__(self) -> None:
         self.last: RunSettings | None = None
 
-    def execute(self, settings: RunSettings, engine: str, workers: int, tell: Callable[[str], None]) -> Event:
+    def execute(
+        self, settings: RunSettings, engine: str, workers: int, tell: Callable[[str], None]
+    ) -> Event:
         """Execute a run and return how it ended."""
         from client_app.player import player
         from data import federate

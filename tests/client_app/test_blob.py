@@ -9,7 +9,11 @@ from safetensors.torch import load, save
 
 from client_app.blob import DTYPES, HEAD, Unreadable, from_bytes, to_bytes
 
-STATE = {"weight": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(7), "none": torch.empty(0, 3)}
+STATE = {
+    "weight": torch.arange(6.0).reshape(2, 3),
+    "count": torch.tensor(7),
+    "none": torch.empty(0, 3),
+}
 BLOB = to_bytes(STATE)
 
 
@@ -30,7 +34,11 @@ def test_the_bytes_are_safetensors() -> None:
     assert torch.equal(from_bytes(save(ordered))["weight"], ordered["weight"])
     for name, dtype in DTYPES.items():
         tensor = torch.ones(3).to(dtype)
-        assert load(to_bytes({name: tensor}))[name].dtype == from_bytes(save({name: tensor}))[name].dtype == dtype
+        assert (
+            load(to_bytes({name: tensor}))[name].dtype
+            == from_bytes(save({name: tensor}))[name].dtype
+            == dtype
+        )
 
 
 def test_order_and_memory() -> None:
@@ -56,7 +64,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "more keys": (blob(entry(more=1), b"\0" * 8), "'x' has not dtype"),
     "type": (blob(entry(dtype="F8_E5M2"), b"\0" * 8), "'x' is of type 'F8_E5M2', not one of F64"),
     "no type": (blob(entry(dtype=[]), b"\0" * 8), "'x' is of type"),
-    "negative": (blob(entry(shape=[-2, -1]), b"\0" * 8), r"'x' is of shape '\[-2, -1\]', which no tensor has"),
+    "negative": (
+        blob(entry(shape=[-2, -1]), b"\0" * 8),
+        r"'x' is of shape '\[-2, -1\]', which no tensor has",
+    ),
     "no shape": (blob(entry(shape="2"), b"\0" * 8), "'x' is of shape"),
     "half a side": (blob(entry(shape=[2.0]), b"\0" * 8), "'x' is of shape"),
     "truth": (blob(entry(shape=[True, 2]), b"\0" * 8), "'x' is of shape"),
@@ -67,8 +78,14 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         "the head is of 42949.* bytes, and",
     ),
     "shape differs": (blob(entry(shape=[3]), b"\0" * 8), "'x' has other bytes than follow"),
-    "overlap": (blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [4, 8]}}, b"\0" * 8), "'y' has other bytes"),
-    "gap": (blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [12, 16]}}, b"\0" * 16), "'y' has other bytes"),
+    "overlap": (
+        blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [4, 8]}}, b"\0" * 8),
+        "'y' has other bytes",
+    ),
+    "gap": (
+        blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [12, 16]}}, b"\0" * 16),
+        "'y' has other bytes",
+    ),
     "gap at first": (blob(entry(data_offsets=[8, 16]), b"\0" * 16), "'x' has other bytes"),
     "no offsets": (blob(entry(data_offsets=None), b"\0" * 8), "'x' has other bytes"),
     "cut": (BLOB[:-1], f"the head is of {len(BLOB)} bytes, and {len(BLOB) - 1} arrived"),

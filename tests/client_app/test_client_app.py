@@ -65,7 +65,10 @@ def shared_of(assignment: Assignment) -> dict[str, torch.Tensor]:
 def broadcast() -> dict[str, State]:
     generator = torch.Generator().manual_seed(0)
     return {
-        "feature-gradients": {"weight": torch.randn(10, 64, generator=generator), "bias": torch.zeros(10)},
+        "feature-gradients": {
+            "weight": torch.randn(10, 64, generator=generator),
+            "bias": torch.zeros(10),
+        },
         "logit-shift": {"counts": torch.full((10,), 10 * 2**16)},
     }
 
@@ -88,8 +91,16 @@ def ask(
             **{f"broadcast/{name}": state for name, state in broadcast().items()},
         }
     unknown = {f"{kind}-digests": [""] * len(clients) for kind in ("memory", "data")}
-    config = {"assignment": text, "clients": clients, "memory": memory or [0] * len(clients), **unknown, **task}
-    content = RecordDict({**{name: pack(state) for name, state in models.items()}, "task": ConfigRecord(config)})
+    config = {
+        "assignment": text,
+        "clients": clients,
+        "memory": memory or [0] * len(clients),
+        **unknown,
+        **task,
+    }
+    content = RecordDict(
+        {**{name: pack(state) for name, state in models.items()}, "task": ConfigRecord(config)}
+    )
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type=kind)])
     assert not reply.has_error(), reply.error
     return dict(reply.content)
@@ -145,7 +156,9 @@ def test_memory_is_read_and_written_as_the_server_names_it(grid: LocalGrid, tmp_
     assert same(recall(folder, 1)["private"], first)
     ask(grid, "train", assignment, [1], [2], round=3)
     assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2, 3)}
-    counters = [t.item() for name, t in recall(folder, 3)["private"].items() if "num_batches" in name]
+    counters = [
+        t.item() for name, t in recall(folder, 3)["private"].items() if "num_batches" in name
+    ]
     steps = ask(grid, "train", assignment, [1], [3], round=4)["1/metrics"]["steps"]
     assert set(counters) == {3 * steps}, "the statistics went on from round to round"
 
@@ -170,7 +183,9 @@ def test_other_code_is_refused(grid: LocalGrid, tmp_path: Path) -> None:
     assert not (tmp_path / "memory").exists()
 
 
-def test_a_setting_of_another_version_is_an_error_of_each_client(grid: LocalGrid, tmp_path: Path) -> None:
+def test_a_setting_of_another_version_is_an_error_of_each_client(
+    grid: LocalGrid, tmp_path: Path
+) -> None:
     fields = json.loads(assignment_in(tmp_path).to_json())
     fields["variants"]["unheard-of"] = {}
     models = {"model": shared_of(assignment_in(tmp_path))}
@@ -190,7 +205,9 @@ def test_questions_are_answered_with_the_client_s_counts(grid: LocalGrid, tmp_pa
     assert ask(grid, "query", assignment, [0], models=models, question="another") == {}
 
 
-def test_evaluation_measures_every_deployed_model_with_private_tensors(grid: LocalGrid, tmp_path: Path) -> None:
+def test_evaluation_measures_every_deployed_model_with_private_tensors(
+    grid: LocalGrid, tmp_path: Path
+) -> None:
     assignment = assignment_in(tmp_path)
     trained = unpack(ask(grid, "train", assignment, [0], round=1)["0/model"])
     models = {"deployed/average": shared_of(assignment), "deployed/creff": copy(trained)}
@@ -210,7 +227,9 @@ def test_evaluation_measures_every_deployed_model_with_private_tensors(grid: Loc
 def test_a_client_without_memory_starts_from_the_initial_private_tensors(tmp_path: Path) -> None:
     assignment = assignment_in(tmp_path)
     judge = Player(assignment)
-    train_round(judge.client(0, 1, shared_of(assignment), broadcast(), {}), VARIANTS, assignment.training)
+    train_round(
+        judge.client(0, 1, shared_of(assignment), broadcast(), {}), VARIANTS, assignment.training
+    )
     client = judge.client(1, 1, shared_of(assignment), broadcast(), {})
     initial = build("mlp-bn", SHAPE, 10, initial_seed(assignment.seed)).state_dict()
     assert same(client.model.state_dict(), initial), "client 0's batch norm stayed in the process"
@@ -229,7 +248,9 @@ def test_draws_depend_on_run_round_and_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize(("visible", "remedy"), [("", "client-resources-num-gpus"), (None, "use device = cpu")])
+@pytest.mark.parametrize(
+    ("visible", "remedy"), [("", "client-resources-num-gpus"), (None, "use device = cpu")]
+)
 def test_a_gpu_demanded_and_not_seen_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, remedy: str
 ) -> None:

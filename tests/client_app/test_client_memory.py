@@ -15,12 +15,20 @@ from client_app.tensor_files import Damaged, write_atomically
 
 def kept(value: float) -> dict[str, dict[str, torch.Tensor]]:
     return {
-        "private": {"features.1.running_mean": torch.full((3,), value), "features.1.counter": torch.tensor(4)},
-        "other": {"a/b": torch.full((2, 2), value, dtype=torch.float64), "empty": torch.empty(0, 2)},
+        "private": {
+            "features.1.running_mean": torch.full((3,), value),
+            "features.1.counter": torch.tensor(4),
+        },
+        "other": {
+            "a/b": torch.full((2, 2), value, dtype=torch.float64),
+            "empty": torch.empty(0, 2),
+        },
     }
 
 
-def equal(left: dict[str, dict[str, torch.Tensor]], right: dict[str, dict[str, torch.Tensor]]) -> bool:
+def equal(
+    left: dict[str, dict[str, torch.Tensor]], right: dict[str, dict[str, torch.Tensor]]
+) -> bool:
     return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
 
 
@@ -36,7 +44,9 @@ def test_what_is_remembered_is_recalled(tmp_path: Path) -> None:
 
 def test_a_reply_that_was_lost_leaves_no_trace(tmp_path: Path) -> None:
     remember(tmp_path, 1, kept(1.0))
-    remember(tmp_path, 2, kept(2.0))  # this update never reached the server, which names round 1 again
+    remember(
+        tmp_path, 2, kept(2.0)
+    )  # this update never reached the server, which names round 1 again
     forget_all_but(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == [file_of(tmp_path, 1).name]
     remember(tmp_path, 3, kept(3.0))
@@ -79,7 +89,9 @@ def test_files_sort_by_round(tmp_path: Path) -> None:
     assert names == sorted(names)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_no_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "state.safetensors"
     write_atomically(path, {"x": torch.ones(2)}, {"why": "first"})
 
@@ -99,14 +111,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(tmp_path: Path, m
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
 @pytest.mark.parametrize("change", ["cut", "bit"])
-def test_a_damaged_file_is_noticed_by_its_checksum(tmp_path: Path, place: float, change: str) -> None:
+def test_a_damaged_file_is_noticed_by_its_checksum(
+    tmp_path: Path, place: float, change: str
+) -> None:
     path = tmp_path / "state.safetensors"
     write_atomically(path, {"x": torch.arange(100.0)}, {"why": "first"})
     assert tensor_files.read(path)[1] == {"why": "first"}
     content = bytearray(path.read_bytes())
     where = int(place * len(content))
     path.write_bytes(
-        content[:where] if change == "cut" else content[:where] + bytes([content[where] ^ 1]) + content[where + 1 :]
+        content[:where]
+        if change == "cut"
+        else content[:where] + bytes([content[where] ^ 1]) + content[where + 1 :]
     )
     with pytest.raises(Damaged, match=r"state\.safetensors is damaged"):
         tensor_files.read(path)
@@ -119,17 +135,25 @@ def test_the_previous_file_is_kept(tmp_path: Path) -> None:
     assert [tensor_files.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
 
 
-def test_the_memory_of_both_checkpoints_is_kept_while_the_next_is_being_written(tmp_path: Path) -> None:
+def test_the_memory_of_both_checkpoints_is_kept_while_the_next_is_being_written(
+    tmp_path: Path,
+) -> None:
     for round in (1, 2, 4, 5, 6):
         remember(tmp_path, round, kept(float(round)))
-    forget_all_but(tmp_path, 5)  # round 6's reply was lost; checkpoints before may still name rounds 4 and 2
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [file_of(tmp_path, round).name for round in (2, 4, 5)]
+    forget_all_but(
+        tmp_path, 5
+    )  # round 6's reply was lost; checkpoints before may still name rounds 4 and 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        file_of(tmp_path, round).name for round in (2, 4, 5)
+    ]
 
 
 def test_tensors_of_a_file_are_aligned_as_all_others_are(tmp_path: Path) -> None:
     """Within the file they are not, and a matrix product's last bits depend on it."""
     for length in range(0, 20, 4):  # of the head, which comes before the tensors
-        write_atomically(tmp_path / "file", {"a": torch.ones(3), "b": torch.ones(5, 3)}, {"why": "x" * length})
+        write_atomically(
+            tmp_path / "file", {"a": torch.ones(3), "b": torch.ones(5, 3)}, {"why": "x" * length}
+        )
         for tensor in tensor_files.read(tmp_path / "file")[0].values():
             assert tensor.data_ptr() % 16 == 0
 
@@ -167,7 +191,16 @@ def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) ->
 def test_a_memory_has_a_digest_and_counts_only_with_it(tmp_path: Path) -> None:
     assert remember(tmp_path, 1, {}) == ""
     first, second = remember(tmp_path, 1, kept(1.0)), remember(tmp_path, 2, kept(2.0))
-    assert len(first) == 64 and first != second and remember(tmp_path / "elsewhere", 5, kept(1.0)) == first
-    assert equal(recall(tmp_path, 1, known=first), kept(1.0)) and equal(recall(tmp_path, 2), kept(2.0))
-    with pytest.raises(Damaged, match=r"round-000001.safetensors is whole, and not the memory that the server knows"):
+    assert (
+        len(first) == 64
+        and first != second
+        and remember(tmp_path / "elsewhere", 5, kept(1.0)) == first
+    )
+    assert equal(recall(tmp_path, 1, known=first), kept(1.0)) and equal(
+        recall(tmp_path, 2), kept(2.0)
+    )
+    with pytest.raises(
+        Damaged,
+        match=r"round-000001.safetensors is whole, and not the memory that the server knows",
+    ):
         recall(tmp_path, 1, known=second)

@@ -31,7 +31,9 @@ STATES = {
     "float16": {"x": torch.randn(3).half()},
     "int64": {"x": torch.tensor([2**62, -1])},
     "bfloat16": {"x": torch.randn(3).bfloat16()},
-    "int32, int16, int8": {n: torch.tensor([-3, 7], dtype=getattr(torch, n)) for n in ("int32", "int16", "int8")},
+    "int32, int16, int8": {
+        n: torch.tensor([-3, 7], dtype=getattr(torch, n)) for n in ("int32", "int16", "int8")
+    },
     "names of any kind": {
         "b": torch.ones(3),
         'a"\\ä\n': torch.zeros(1),
@@ -59,13 +61,19 @@ def test_bytes_and_back(name: str) -> None:
     travelled = recorddict_from_proto(recorddict_to_proto(RecordDict({"state": record})))
     for back in (unpack(record), unpack(travelled.array_records["state"])):
         assert list(back) == list(state)
-        assert {k: (t.dtype, t.shape) for k, t in back.items()} == {k: (t.dtype, t.shape) for k, t in state.items()}
+        assert {k: (t.dtype, t.shape) for k, t in back.items()} == {
+            k: (t.dtype, t.shape) for k, t in state.items()
+        }
         assert same(back, state)
         assert all(not tensor.requires_grad for tensor in back.values())
 
 
 def test_a_state_is_one_array_whose_tensors_are_aligned_when_read() -> None:
-    state = {"odd": torch.ones(3, dtype=torch.uint8), "weight": torch.randn(5, 3), "bias": torch.randn(1).double()}
+    state = {
+        "odd": torch.ones(3, dtype=torch.uint8),
+        "weight": torch.randn(5, 3),
+        "bias": torch.randn(1).double(),
+    }
     record = pack(state)
     assert len(record) == 1 and record[STATE].shape == (len(record[STATE].data),)
     assert all(tensor.data_ptr() % 16 == 0 for tensor in unpack(record).values())
@@ -73,7 +81,12 @@ def test_a_state_is_one_array_whose_tensors_are_aligned_when_read() -> None:
 
 def test_a_record_of_anything_else_is_refused() -> None:
     array = Array(to_flower({"x": torch.ones(1)})["x"].numpy())
-    others = (ArrayRecord(), ArrayRecord({STATE: array}), ArrayRecord({"x": array, "y": array}), MetricRecord({"x": 1}))
+    others = (
+        ArrayRecord(),
+        ArrayRecord({STATE: array}),
+        ArrayRecord({"x": array, "y": array}),
+        MetricRecord({"x": 1}),
+    )
     for other in others:
         with pytest.raises(Unreadable, match="not one array of safetensors"):
             unpack(other)
@@ -81,7 +94,9 @@ def test_a_record_of_anything_else_is_refused() -> None:
         unpack(pack({"x": torch.ones(100)}), 100)
 
 
-def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     identify()
     content = RecordDict(
         {
@@ -95,7 +110,11 @@ def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(monkeypatch:
     assert unfolded(small) == content and unfolded(content) is content
     monkeypatch.setattr("client_app.messages.PIECE", 100)
     assert list(large := folded(content)) == ["0/model", FOLDED] and unfolded(large) == content
-    for other in (ConfigRecord({FOLDED: b"no records"}), ConfigRecord({FOLDED: 3}), ConfigRecord({"x": b""})):
+    for other in (
+        ConfigRecord({FOLDED: b"no records"}),
+        ConfigRecord({FOLDED: 3}),
+        ConfigRecord({"x": b""}),
+    ):
         with pytest.raises((DecodeError, LookupError, TypeError)):
             unfolded(RecordDict({FOLDED: other}))
 
@@ -127,7 +146,10 @@ def test_handing_over_passes_the_tensors_themselves(name: str) -> None:
         assert all(back[key] is tensor for key, tensor in state.items() if tensor.is_contiguous())
         assert all(tensor.is_contiguous() for tensor in back.values()), "as bytes would bring it"
         reply = Message(content, dst_node_id=1, message_type="train") if name == "model" else None
-        assert reply is None or unpack(reply.content.array_records["state"])["head.bias"] is state["head.bias"]
+        assert (
+            reply is None
+            or unpack(reply.content.array_records["state"])["head.bias"] is state["head.bias"]
+        )
     assert type(pack(state)) is ArrayRecord, "outside, bytes again"
 
 
@@ -142,5 +164,8 @@ def test_handing_over_ends_with_an_error_and_nests() -> None:
 
 
 def test_size_is_that_of_the_values() -> None:
-    assert size({"x": torch.zeros(3, 4), "counter": torch.tensor(1), "empty": torch.empty(0)}) == 3 * 4 * 4 + 8
+    assert (
+        size({"x": torch.zeros(3, 4), "counter": torch.tensor(1), "empty": torch.empty(0)})
+        == 3 * 4 * 4 + 8
+    )
     assert size({}) == 0

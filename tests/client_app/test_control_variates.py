@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from client_builders import FLOAT, broadcast_of, client_of, labels_of, linear_model, same, small_client
+from client_builders import (
+    FLOAT,
+    broadcast_of,
+    client_of,
+    labels_of,
+    linear_model,
+    same,
+    small_client,
+)
 from torch import Tensor
 
 import client_app.variants.control_variates
@@ -23,7 +31,10 @@ FULL = TrainingSettings(local_steps=6, batch_size=100, learning_rate=0.2)
 
 def drawn(like: State, seed: int, scale: float = 0.1) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {name: scale * torch.randn(t.shape, generator=generator, dtype=t.dtype) for name, t in like.items()}
+    return {
+        name: scale * torch.randn(t.shape, generator=generator, dtype=t.dtype)
+        for name, t in like.items()
+    }
 
 
 def linear_client(with_variate: bool = True) -> Client:
@@ -31,7 +42,11 @@ def linear_client(with_variate: bool = True) -> Client:
     inputs_N = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=FLOAT)
     client = client_of(linear_model(3, 4), inputs_N, labels_of((9, 6, 4, 1)))
     controls = drawn(client.start, 2)
-    return replace(client, broadcast={NAME: controls}, memory={NAME: drawn(client.start, 3)} if with_variate else {})
+    return replace(
+        client,
+        broadcast={NAME: controls},
+        memory={NAME: drawn(client.start, 3)} if with_variate else {},
+    )
 
 
 def gradient_at(client: Client, state: State) -> dict[str, Tensor]:
@@ -47,29 +62,46 @@ def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: flo
     """Six full batches by hand: c_i+ = sum_j a_j g_j / ||a||_1, whatever c and c_i are."""
     client = linear_client()
     start, controls, variate = copy(client.start), client.broadcast[NAME], client.memory[NAME]
-    weights, velocity, gradients = copy(start), {name: torch.zeros_like(t) for name, t in start.items()}, []
+    weights, velocity, gradients = (
+        copy(start),
+        {name: torch.zeros_like(t) for name, t in start.items()},
+        [],
+    )
     for _ in range(FULL.local_steps):
         gradients.append(gradient_at(client, weights))
         for name in weights:
-            step = gradients[-1][name] + controls[name] - variate[name] + mu * (weights[name] - start[name])
+            step = (
+                gradients[-1][name]
+                + controls[name]
+                - variate[name]
+                + mu * (weights[name] - start[name])
+            )
             velocity[name] = momentum * velocity[name] + step
             weights[name] = weights[name] - FULL.learning_rate * velocity[name]
     # a_j: how far a unit gradient in step j alone moves a scalar, at rate 1
-    sums = [coefficient_sum(n, momentum, mu * FULL.learning_rate) for n in range(FULL.local_steps + 1)]
-    a = [sums[FULL.local_steps - j] - sums[FULL.local_steps - j - 1] for j in range(FULL.local_steps)]
+    sums = [
+        coefficient_sum(n, momentum, mu * FULL.learning_rate) for n in range(FULL.local_steps + 1)
+    ]
+    a = [
+        sums[FULL.local_steps - j] - sums[FULL.local_steps - j - 1] for j in range(FULL.local_steps)
+    ]
     settings = replace(FULL, momentum=momentum)
     report = train_round(client, [ControlVariates(), *([Proximal(mu)] if mu else [])], settings)
     for name in start:
         torch.testing.assert_close(report.shared[name], weights[name], rtol=0, atol=1e-12)
         expected = sum(a_j * g[name] for a_j, g in zip(a, gradients, strict=True)) / sum(a)
         torch.testing.assert_close(report.memory[NAME][name], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(report.uploads[NAME][name], expected - variate[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            report.uploads[NAME][name], expected - variate[name], rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("with_variate", [True, False])
 def test_options_agree_on_one_full_batch(with_variate: bool) -> None:
     reports = [
-        train_round(linear_client(with_variate), [ControlVariates(option)], replace(FULL, local_steps=1))
+        train_round(
+            linear_client(with_variate), [ControlVariates(option)], replace(FULL, local_steps=1)
+        )
         for option in ("I", "II")
     ]
     for part in ("uploads", "memory"):
@@ -77,7 +109,10 @@ def test_options_agree_on_one_full_batch(with_variate: bool) -> None:
         for name in first:
             torch.testing.assert_close(first[name], second[name], rtol=0, atol=1e-12)
     expected = gradient_at(linear_client(), linear_client().start)
-    assert all(torch.allclose(reports[0].memory[NAME][name], expected[name], atol=1e-12) for name in expected)
+    assert all(
+        torch.allclose(reports[0].memory[NAME][name], expected[name], atol=1e-12)
+        for name in expected
+    )
 
 
 def test_options_agree_with_batch_norm() -> None:
@@ -87,7 +122,9 @@ def test_options_agree_with_batch_norm() -> None:
         client = small_client()
         client = replace(client, broadcast=broadcast_of([], [client]))
         variant = ControlVariates(option)
-        reports.append(train_round(client, [variant], TrainingSettings(local_steps=1, batch_size=50)))
+        reports.append(
+            train_round(client, [variant], TrainingSettings(local_steps=1, batch_size=50))
+        )
     assert same(reports[0].shared, reports[1].shared)
     for name, tensor in reports[0].memory[NAME].items():
         torch.testing.assert_close(tensor, reports[1].memory[NAME][name], rtol=1e-3, atol=1e-6)
@@ -107,9 +144,13 @@ def test_option_1_is_expected_over_what_is_drawn() -> None:
     report = train_round(client, [ControlVariates("I"), sampler], replace(FULL, local_steps=1))
     weights_N = class_balanced_weights(client.counts_C, sampler.beta(1))[client.labels_N]
     model = linear_model(3, 4)
-    losses_N = torch.nn.functional.cross_entropy(model(client.samples.inputs_N), client.labels_N, reduction="none")
+    losses_N = torch.nn.functional.cross_entropy(
+        model(client.samples.inputs_N), client.labels_N, reduction="none"
+    )
     loss = (losses_N * weights_N / weights_N.sum()).sum()
-    for (name, _), g in zip(model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+    for (name, _), g in zip(
+        model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+    ):
         torch.testing.assert_close(report.memory[NAME][name], g, rtol=0, atol=1e-12)
 
 
@@ -131,7 +172,12 @@ def test_private_parameters_and_buffers_have_no_controls() -> None:
     client = replace(client, start=shared, broadcast={NAME: controls})
     report = train_round(client, variants, TrainingSettings())
     parameters = {name for name, _ in client.model.named_parameters()}
-    assert report.uploads[NAME].keys() == report.memory[NAME].keys() == shared.keys() == parameters - private
+    assert (
+        report.uploads[NAME].keys()
+        == report.memory[NAME].keys()
+        == shared.keys()
+        == parameters - private
+    )
     assert report.memory["private"].keys() == private
     assert {tensor.dtype for tensor in report.memory[NAME].values()} == {torch.float64}
     assert {tensor.dtype for tensor in report.uploads[NAME].values()} == {torch.float32}

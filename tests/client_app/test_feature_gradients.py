@@ -21,7 +21,12 @@ def problem(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
     features_ND = torch.randn(sum(COUNTS), WIDTH, dtype=FLOAT, generator=generator)
     weight_CD = torch.randn(5, WIDTH, dtype=FLOAT, generator=generator)
     order = torch.randperm(sum(COUNTS), generator=generator)
-    return features_ND, labels_of(COUNTS)[order], weight_CD, torch.randn(5, dtype=FLOAT, generator=generator)
+    return (
+        features_ND,
+        labels_of(COUNTS)[order],
+        weight_CD,
+        torch.randn(5, dtype=FLOAT, generator=generator),
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -53,7 +58,9 @@ def test_a_head_of_zeros_sends_scaled_class_means() -> None:
     gradients_CCD = class_gradients(features_ND, labels_N, weight_CD * 0, bias_C * 0)
     for c, count in enumerate(COUNTS):
         for j in range(5):
-            mean_D = features_ND[labels_N == c].mean(0) if count else torch.zeros(WIDTH, dtype=FLOAT)
+            mean_D = (
+                features_ND[labels_N == c].mean(0) if count else torch.zeros(WIDTH, dtype=FLOAT)
+            )
             assert torch.allclose(gradients_CCD[c, j], mean_D * (1 / 5 - (j == c)), atol=1e-10)
 
 
@@ -63,7 +70,9 @@ def test_a_class_with_one_sample_reveals_its_feature_up_to_scale() -> None:
     gradient_CD = class_gradients(features_ND, labels_N, weight_CD, bias_C)[3]
     assert torch.linalg.matrix_rank(gradient_CD, rtol=1e-10) == 1
     for row_D in gradient_CD:
-        assert F.cosine_similarity(row_D, features_ND[lone], dim=0).abs().item() == pytest.approx(1, abs=1e-10)
+        assert F.cosine_similarity(row_D, features_ND[lone], dim=0).abs().item() == pytest.approx(
+            1, abs=1e-10
+        )
     with_bias = torch.softmax(weight_CD @ features_ND[lone] + bias_C, 0)[3] - 1
     assert torch.allclose(gradient_CD[3] / with_bias, features_ND[lone], atol=1e-10)
 
@@ -73,7 +82,9 @@ def client_with_head(**fields: object) -> Client:
     return replace(client, broadcast=broadcast_of([], [client]))
 
 
-def gradients_of(client: Client, variant: FeatureGradients, settings: TrainingSettings) -> dict[str, torch.Tensor]:
+def gradients_of(
+    client: Client, variant: FeatureGradients, settings: TrainingSettings
+) -> dict[str, torch.Tensor]:
     return dict(train_round(client, [variant], settings).uploads["feature-gradients"])
 
 
@@ -82,7 +93,11 @@ def test_exactly_the_classes_held_are_sent(least: int, classes: list[int]) -> No
     upload = gradients_of(client_with_head(), FeatureGradients(least), TrainingSettings())
     assert upload.keys() == {"classes", "gradients"}
     assert upload["classes"].dtype == torch.int64 and upload["classes"].tolist() == classes
-    assert upload["gradients"].dtype == torch.float32 and upload["gradients"].shape == (len(classes), 4, 64)
+    assert upload["gradients"].dtype == torch.float32 and upload["gradients"].shape == (
+        len(classes),
+        4,
+        64,
+    )
 
 
 def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
@@ -90,7 +105,10 @@ def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
     for round in range(1, 9):
         clients = [replace(client_with_head(round=round), seed=round) for _ in range(3)]
         every = gradients_of(clients[0], FeatureGradients(), settings)
-        some, again = (gradients_of(client, FeatureGradients(classes_per_round=2), settings) for client in clients[1:])
+        some, again = (
+            gradients_of(client, FeatureGradients(classes_per_round=2), settings)
+            for client in clients[1:]
+        )
         assert same(some, again)
         rows = [every["classes"].tolist().index(label) for label in some["classes"].tolist()]
         assert len(rows) == 2 and rows == sorted(rows)
@@ -107,8 +125,12 @@ def test_a_limit_above_the_classes_held_changes_nothing(limit: int, classes: int
 
 
 def test_features_are_those_of_the_model_as_received() -> None:
-    slow = gradients_of(client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=1e-3))
-    fast = gradients_of(client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=0.5, local_epochs=3))
+    slow = gradients_of(
+        client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=1e-3)
+    )
+    fast = gradients_of(
+        client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=0.5, local_epochs=3)
+    )
     assert same(slow, fast)
     client = client_with_head()
     client.model.eval()
@@ -118,7 +140,9 @@ def test_features_are_those_of_the_model_as_received() -> None:
     for row, c in enumerate([0, 2, 3]):
         weight = head["weight"].clone().requires_grad_(True)
         logits = features_ND[client.labels_N == c] @ weight.T + head["bias"]
-        (expected,) = torch.autograd.grad(F.cross_entropy(logits, client.labels_N[client.labels_N == c]), weight)
+        (expected,) = torch.autograd.grad(
+            F.cross_entropy(logits, client.labels_N[client.labels_N == c]), weight
+        )
         assert torch.allclose(slow["gradients"][row], expected, atol=1e-6)
 
 

@@ -80,18 +80,24 @@ def test_plain_training_ends_at_the_client_s_own_posterior(k: int) -> None:
     member = federation([], [start_of(0), start_of(0)])[k]
     train_round(member, [], TO_THE_END)
     own_XC = LIKELIHOOD_XC * torch.tensor(COUNTS_KC[k])
-    assert torch.allclose(predicted(member.model), own_XC / own_XC.sum(1, keepdim=True), atol=TOLERANCE)
+    assert torch.allclose(
+        predicted(member.model), own_XC / own_XC.sum(1, keepdim=True), atol=TOLERANCE
+    )
     assert (predicted(member.model) - POSTERIOR_XC).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("variants", "arrives"), [([SHIFT], True), ([], False)])
-def test_averaging_keeps_the_posterior_only_with_the_shift(variants: list[Variant], arrives: bool) -> None:
+def test_averaging_keeps_the_posterior_only_with_the_shift(
+    variants: list[Variant], arrives: bool
+) -> None:
     shared = dict(start_of(3).state_dict())
     for _ in range(2):
         models = [linear_model(3, 2), linear_model(3, 2)]
         for model in models:
             model.load_state_dict(shared)
-        reports = [train_round(member, variants, TO_THE_END) for member in federation(variants, models)]
+        reports = [
+            train_round(member, variants, TO_THE_END) for member in federation(variants, models)
+        ]
         shared = weighted_mean([r.shared for r in reports], [r.examples for r in reports])
         average = linear_model(3, 2)
         average.load_state_dict(shared)
@@ -108,9 +114,14 @@ class ExpectedGradient(Variant):
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         share_C = client.effective_prior_C / client.counts_C.clamp(min=1)
-        total = sum(share_C[label] * loss(torch.tensor([i])) for i, label in enumerate(client.labels_N.tolist()))
+        total = sum(
+            share_C[label] * loss(torch.tensor([i]))
+            for i, label in enumerate(client.labels_N.tolist())
+        )
         names = dict(client.model.named_parameters())
-        return Contribution(upload=dict(zip(names, torch.autograd.grad(total, list(names.values())), strict=True)))
+        return Contribution(
+            upload=dict(zip(names, torch.autograd.grad(total, list(names.values())), strict=True))
+        )
 
 
 def posterior_model(batch_norm: bool) -> Classifier:
@@ -142,13 +153,17 @@ COMPANIONS: list[list[Variant]] = [
 
 def test_every_variant_is_a_companion_or_says_why_not() -> None:
     beside = {variant.name for variants in COMPANIONS for variant in variants}
-    correcting = {name for name, variant in VARIANTS.items() if variant.corrects_prior}  # refused beside the shift
+    correcting = {
+        name for name, variant in VARIANTS.items() if variant.corrects_prior
+    }  # refused beside the shift
     uploading = set(filter(passive, VARIANTS))  # training is untouched: test_variant_contract.py
     minimizing_another = {"focal"}  # below
     assert VARIANTS.keys() == beside | correcting | uploading | minimizing_another
 
 
-@pytest.mark.parametrize("companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone")
+@pytest.mark.parametrize(
+    "companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone"
+)
 @pytest.mark.parametrize("k", [0, 1])
 def test_the_posterior_is_at_rest_beside_every_companion(companions: list[Variant], k: int) -> None:
     variants = [SHIFT, *companions, ExpectedGradient()]
@@ -160,7 +175,9 @@ def test_the_posterior_is_at_rest_beside_every_companion(companions: list[Varian
     for name, gradient in report.uploads["expected-gradient"].items():
         assert gradient.abs().max() < 1e-12, name
     samples = any(isinstance(variant, Resampling) for variant in companions)
-    if not samples and not batch_norm:  # a full batch that is drawn, or normalized by itself, is not the expectation
+    if (
+        not samples and not batch_norm
+    ):  # a full batch that is drawn, or normalized by itself, is not the expectation
         for name, tensor in report.shared.items():
             assert torch.allclose(tensor, member.start[name], atol=1e-12), name
 
@@ -174,7 +191,9 @@ def test_focal_loss_has_another_minimizer() -> None:
     assert "not P(y|x)" in " ".join((Focal.__doc__ or "").split())
 
 
-@pytest.mark.parametrize("companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone")
+@pytest.mark.parametrize(
+    "companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone"
+)
 def test_without_the_shift_it_is_not(companions: list[Variant]) -> None:
     batch_norm = any(variant.needs_batch_norm for variant in companions)
     variants = [*companions, ExpectedGradient()]
@@ -193,7 +212,9 @@ def test_the_pull_slows_the_way_but_leaves_its_end() -> None:
         for model in models:
             model.load_state_dict(shared)
         settings = replace(TO_THE_END, local_steps=60)
-        reports = [train_round(member, variants, settings) for member in federation(variants, models)]
+        reports = [
+            train_round(member, variants, settings) for member in federation(variants, models)
+        ]
         shared = weighted_mean([r.shared for r in reports], [r.examples for r in reports])
         average = linear_model(3, 2)
         average.load_state_dict(shared)

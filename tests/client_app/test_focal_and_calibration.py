@@ -33,7 +33,9 @@ def test_focal_loss_of_one_half() -> None:
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
 def test_focal_loss_and_its_slope(gamma: float, alpha: float) -> None:
     """d/dp [-alpha (1-p)^gamma ln p] = alpha (1-p)^gamma (gamma ln p / (1-p) - 1/p), times dp/dz."""
-    logits_BC = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    logits_BC = torch.randn(
+        6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True
+    )
     labels_B = torch.tensor([0, 1, 2, 3, 0, 1])
     losses_B = focal_losses(Focal(gamma, alpha), logits_BC, labels_B)
     p_BC = torch.softmax(logits_BC.detach(), dim=1)
@@ -49,8 +51,12 @@ def test_focal_loss_and_its_slope(gamma: float, alpha: float) -> None:
 def test_focal_loss_falls_to_nothing_as_gamma_grows() -> None:
     logits_BC = torch.tensor([[0.3, -0.2, 1.0, 0.0], [2.0, -5.0, 0.1, 0.3]], dtype=torch.float64)
     labels_B = torch.tensor([2, 1])
-    losses = [focal_losses(Focal(gamma), logits_BC, labels_B) for gamma in (0.0, 1.0, 10.0, 1e3, 1e5)]
-    torch.testing.assert_close(losses[0], torch.nn.functional.cross_entropy(logits_BC, labels_B, reduction="none"))
+    losses = [
+        focal_losses(Focal(gamma), logits_BC, labels_B) for gamma in (0.0, 1.0, 10.0, 1e3, 1e5)
+    ]
+    torch.testing.assert_close(
+        losses[0], torch.nn.functional.cross_entropy(logits_BC, labels_B, reduction="none")
+    )
     assert all((after < before).all() for before, after in pairwise(losses))
     assert losses[-1].max() < 1e-12
 
@@ -79,7 +85,9 @@ def test_calibration_of_whole_roots(tau: float) -> None:
 def test_calibration_of_zero_and_of_equal_classes() -> None:
     assert LogitCalibration(0.0).logit_offset(CLIENT) is None
     offset_C = LogitCalibration().logit_offset(counting_client((5, 5, 5)))
-    assert offset_C is not None and offset_C.unique().numel() == 1  # no margin between equal classes
+    assert (
+        offset_C is not None and offset_C.unique().numel() == 1
+    )  # no margin between equal classes
 
 
 def test_calibration_counts_what_a_sampler_draws() -> None:
@@ -92,5 +100,7 @@ def test_coefficient_sum_with_a_pull() -> None:
     """[1 - (1 - eta mu)^tau] / (eta mu) for FedProx in plain SGD (Wang et al. 2020)."""
     assert coefficient_sum(6, 0.0, 0.05) == pytest.approx(5.2981625, abs=1e-6)
     for steps, pull in ((1, 0.3), (10, 0.01), (40, 0.2)):
-        assert coefficient_sum(steps, 0.0, pull) == pytest.approx((1 - (1 - pull) ** steps) / pull, rel=1e-12)
+        assert coefficient_sum(steps, 0.0, pull) == pytest.approx(
+            (1 - (1 - pull) ** steps) / pull, rel=1e-12
+        )
     assert coefficient_sum(9, 0.9, 1e-12) == pytest.approx(coefficient_sum(9, 0.9), rel=1e-9)

@@ -17,7 +17,9 @@ from server_app.evaluation import measured as numbers_of
 from server_app.evaluation import of_clients
 
 
-def measured(logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None, batch_size: int = 512) -> Scores:
+def measured(
+    logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None, batch_size: int = 512
+) -> Scores:
     plain = samples_of(logits_NC, labels_N)
     samples = Samples(plain.inputs_N, plain.labels_N, plain.mean, plain.std, groups_N=groups_N)
     return measure(echo(logits_NC.shape[1], logits_NC.dtype), samples, batch_size)
@@ -32,11 +34,15 @@ def test_a_subject_is_one_prediction_of_its_mean_probabilities_by_hand() -> None
     for batch_size in (1, 3, 100):
         scores = measured(logits, labels, groups, batch_size)
         assert scores.confusion_CC.tolist() == [[1, 0], [1, 1]]
-        assert scores.loss.item() == pytest.approx(-math.log(0.6) - math.log(0.3) - math.log(1 - 1.3 / 3), abs=1e-12)
+        assert scores.loss.item() == pytest.approx(
+            -math.log(0.6) - math.log(0.3) - math.log(1 - 1.3 / 3), abs=1e-12
+        )
         assert scores.ranking[1, :2].tolist() == [2, 1]  # .6 is above .4333, .3 is not
         assert scores.calibration.sum(1).tolist() == pytest.approx([3, 2, 0.6 + 0.7 + 1 - 1.3 / 3])
     numbers = numbers_of(scores)
-    assert numbers["accuracy"] == pytest.approx(2 / 3) and numbers["balanced-accuracy"] == pytest.approx(3 / 4)
+    assert numbers["accuracy"] == pytest.approx(2 / 3) and numbers[
+        "balanced-accuracy"
+    ] == pytest.approx(3 / 4)
     assert numbers["auroc"] == 0.5
 
 
@@ -45,7 +51,9 @@ def test_a_group_each_is_no_groups(classes: int) -> None:
     given = case(classes=classes)
     order = torch.randperm(203, generator=torch.Generator().manual_seed(1))
     alone, grouped = given.measured(), measured(given.logits_NC, given.labels_N, order)
-    assert torch.equal(alone.confusion_CC, grouped.confusion_CC) and torch.equal(alone.ranking, grouped.ranking)
+    assert torch.equal(alone.confusion_CC, grouped.confusion_CC) and torch.equal(
+        alone.ranking, grouped.ranking
+    )
     assert torch.allclose(alone.loss, grouped.loss, atol=1e-10)
 
 
@@ -53,7 +61,9 @@ def test_equal_windows_count_as_one() -> None:
     given = case(40, classes=3)
     times = torch.arange(40) % 4 + 1
     groups = torch.arange(40).repeat_interleave(times)
-    repeated = measured(given.logits_NC.repeat_interleave(times, 0), given.labels_N.repeat_interleave(times), groups)
+    repeated = measured(
+        given.logits_NC.repeat_interleave(times, 0), given.labels_N.repeat_interleave(times), groups
+    )
     assert torch.equal(given.measured().confusion_CC, repeated.confusion_CC)
     assert torch.allclose(given.measured().loss, repeated.loss, atol=1e-10)
 
@@ -79,14 +89,19 @@ def test_auroc_equals_scikit_learn_with_and_without_ties(seed: int, levels: int)
 
 
 def test_auroc_tells_certain_samples_apart() -> None:
-    logits = torch.tensor([[0, 100.0], [0, 101.0], [0, 99.0]], dtype=FLOAT)  # p_1 is 1.0 in float64, of each
+    logits = torch.tensor(
+        [[0, 100.0], [0, 101.0], [0, 99.0]], dtype=FLOAT
+    )  # p_1 is 1.0 in float64, of each
     assert measured(logits, torch.tensor([0, 1, 0])).ranking[1, :2].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_auroc_of_one_class_is_nan_and_counts_nowhere(label: int) -> None:
     logits = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
-    alone, both = measured(logits, torch.tensor([label, label])), measured(logits, torch.tensor([1, 0]))
+    alone, both = (
+        measured(logits, torch.tensor([label, label])),
+        measured(logits, torch.tensor([1, 0])),
+    )
     assert math.isnan(numbers_of(alone)["auroc"])
     actual = of_clients({0: alone, 1: both}, torch.tensor([[1, 1], [1, 1]]), {})
     assert actual["auroc"] == 1.0
@@ -102,11 +117,17 @@ def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
     logits = torch.tensor([[0, 1.0], [0, 2.0], [0, 3.0]])
     moved = measured(logits + torch.tensor([0, 10.0]), labels)
     worse = measured(logits, torch.tensor([0, 1, 0]))
-    actual = of_clients({0: measured(logits, labels), 1: moved, 2: worse}, torch.ones(3, 2).long(), {})
+    actual = of_clients(
+        {0: measured(logits, labels), 1: moved, 2: worse}, torch.ones(3, 2).long(), {}
+    )
     assert actual["auroc"] == pytest.approx((2 + 2 + 1) / 6)
     assert actual.spreads["client-auroc"].values == [1.0, 1.0, 0.5]
     both = torch.cat([logits, logits + torch.tensor([0, 10.0])])
-    assert numbers_of(measured(both, labels.repeat(2)))["auroc"] == roc_auc_score([0, 0, 1] * 2, both[:, 1]) < 1
+    assert (
+        numbers_of(measured(both, labels.repeat(2)))["auroc"]
+        == roc_auc_score([0, 0, 1] * 2, both[:, 1])
+        < 1
+    )
 
 
 def test_very_many_classes_have_no_auroc() -> None:
@@ -118,9 +139,14 @@ def test_very_many_classes_have_no_auroc() -> None:
 def test_groups_of_states_that_share_features_are_as_alone() -> None:
     given = case(60, classes=2)
     groups, samples = torch.arange(60) // 2, samples_of(given.logits_NC, torch.arange(60) // 2 % 2)
-    samples = Samples(samples.inputs_N, samples.labels_N, samples.mean, samples.std, groups_N=groups)
+    samples = Samples(
+        samples.inputs_N, samples.labels_N, samples.mean, samples.std, groups_N=groups
+    )
     states = {
-        name: {"head.weight": factor * torch.eye(2, dtype=FLOAT), "head.bias": torch.tensor([0.0, 0.3]).double()}
+        name: {
+            "head.weight": factor * torch.eye(2, dtype=FLOAT),
+            "head.bias": torch.tensor([0.0, 0.3]).double(),
+        }
         for name, factor in (("average", 1.0), ("creff", -2.0))
     }
     with batches_of(7):
@@ -141,7 +167,9 @@ def test_groups_of_states_that_share_features_are_as_alone() -> None:
         (5, [0.0, 1.0], "over other pairs than their samples make"),
     ],
 )
-def test_pairs_that_cannot_be_are_refused(classes: int, pairs: list[float] | None, rule: str) -> None:
+def test_pairs_that_cannot_be_are_refused(
+    classes: int, pairs: list[float] | None, rule: str
+) -> None:
     given = case(31)
     scores = measured(given.logits_NC[:, :classes], torch.arange(31) % classes)
     assert equal(Scores.of(scores.state(), classes), scores)

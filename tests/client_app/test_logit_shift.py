@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT, all_variants, broadcast_of, client_of, counting_client, labels_of, linear_model
+from client_builders import (
+    FLOAT,
+    all_variants,
+    broadcast_of,
+    client_of,
+    counting_client,
+    labels_of,
+    linear_model,
+)
 from torch import Tensor
 
 from client_app.client import Client, Variant
@@ -51,9 +59,15 @@ class TestShift:
         global_C = variant.global_prior(clients[0])
         sizes_K = torch.tensor(COUNTS_KC).double().sum(1) + 4 * smoothing
         weights_K = sizes_K / sizes_K.sum()
-        assert torch.allclose((local_KC * torch.exp(-shifts_KC)).sum(1), torch.ones(5, dtype=FLOAT), atol=1e-10)
-        assert torch.allclose((global_C * torch.exp(shifts_KC)).sum(1), torch.ones(5, dtype=FLOAT), atol=1e-10)
-        assert torch.allclose(weights_K @ torch.exp(shifts_KC), torch.ones(4, dtype=FLOAT), atol=1e-10)
+        assert torch.allclose(
+            (local_KC * torch.exp(-shifts_KC)).sum(1), torch.ones(5, dtype=FLOAT), atol=1e-10
+        )
+        assert torch.allclose(
+            (global_C * torch.exp(shifts_KC)).sum(1), torch.ones(5, dtype=FLOAT), atol=1e-10
+        )
+        assert torch.allclose(
+            weights_K @ torch.exp(shifts_KC), torch.ones(4, dtype=FLOAT), atol=1e-10
+        )
 
     def test_its_mean_is_the_divergence_of_the_priors(self, smoothing: float) -> None:
         variant = LogitShift(smoothing)
@@ -61,7 +75,9 @@ class TestShift:
         divergences = []
         for k, client in enumerate(federation(COUNTS_KC, variant)):
             mean = (variant.local_prior(client) * variant.logit_offset(client)).sum().item()
-            divergences.append(sum(p * math.log(p / q) for p, q in zip(local[k], everywhere, strict=True)))
+            divergences.append(
+                sum(p * math.log(p / q) for p, q in zip(local[k], everywhere, strict=True))
+            )
             assert mean == pytest.approx(divergences[-1], abs=1e-10)
             assert mean >= 0
         sizes = np.array(COUNTS_KC).sum(1) + 4 * smoothing
@@ -71,7 +87,9 @@ class TestShift:
             for k in range(5)
             for c in range(4)
         )
-        assert float(sizes / sizes.sum() @ np.array(divergences)) == pytest.approx(information, abs=1e-10)
+        assert float(sizes / sizes.sum() @ np.array(divergences)) == pytest.approx(
+            information, abs=1e-10
+        )
 
     def test_smoothed_priors_are_positive_and_sum_to_one(self, smoothing: float) -> None:
         for variant in (LogitShift(smoothing), Reweighting(smoothing)):
@@ -97,7 +115,9 @@ def test_answers_are_integers_in_units() -> None:
         (Reweighting(), "class-counts"),
     ],
 )
-def test_a_question_is_asked_only_when_its_answer_is_used(variant: Variant, question: str | None) -> None:
+def test_a_question_is_asked_only_when_its_answer_is_used(
+    variant: Variant, question: str | None
+) -> None:
     assert variant.question == question
 
 
@@ -118,7 +138,8 @@ def test_uniform_target_is_the_balanced_softmax_up_to_a_constant() -> None:
     client = counting_client((6, 3, 1))
     shift_C = LogitShift(smoothing=0.0, target="uniform").logit_offset(client)
     assert torch.allclose(
-        shift_C - torch.tensor([6.0, 3.0, 1.0], dtype=FLOAT).log(), torch.tensor(0.3, dtype=FLOAT).log()
+        shift_C - torch.tensor([6.0, 3.0, 1.0], dtype=FLOAT).log(),
+        torch.tensor(0.3, dtype=FLOAT).log(),
     )
 
 
@@ -126,7 +147,9 @@ def test_much_smoothing_leaves_no_shift() -> None:
     sizes = []
     for smoothing in (1.0, 2.0**8, 2.0**16, 2.0**30):
         variant = LogitShift(smoothing)
-        sizes.append(max(variant.logit_offset(c).abs().max().item() for c in federation(COUNTS_KC, variant)))
+        sizes.append(
+            max(variant.logit_offset(c).abs().max().item() for c in federation(COUNTS_KC, variant))
+        )
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] < 1e-6
 
@@ -143,11 +166,15 @@ def test_swapped_priors_get_opposite_shifts_and_inference_none() -> None:
     assert torch.allclose(clients[0].model(inputs_B), expected, atol=1e-12)
 
 
-def one_step_on_biases(client: Client, variants: list[Variant], bias_C: Tensor) -> tuple[Tensor, float]:
+def one_step_on_biases(
+    client: Client, variants: list[Variant], bias_C: Tensor
+) -> tuple[Tensor, float]:
     """Return the gradient that a full-batch step takes to the logits' biases (inputs are 0), and the loss."""
     with torch.no_grad():
         client.model.head.bias.copy_(bias_C)
-    settings = TrainingSettings(local_steps=1, batch_size=max(2, len(client.samples)), learning_rate=1.0)
+    settings = TrainingSettings(
+        local_steps=1, batch_size=max(2, len(client.samples)), learning_rate=1.0
+    )
     report = train_round(client, variants, settings)
     return bias_C - report.shared["head.bias"], report.loss
 
@@ -175,12 +202,16 @@ def test_the_prior_of_all_clients_matters_only_up_to_a_factor() -> None:
     assert torch.allclose(LogitShift().logit_offset(shift_by_two), offset_C, atol=1e-12)
     labels = client.labels_N
     logits_BC = torch.randn(len(labels), 4, dtype=FLOAT, generator=torch.Generator().manual_seed(3))
-    losses = [torch.nn.functional.cross_entropy(logits_BC + offset_C + c, labels) for c in (0.0, 5.0)]
+    losses = [
+        torch.nn.functional.cross_entropy(logits_BC + offset_C + c, labels) for c in (0.0, 5.0)
+    ]
     assert torch.allclose(*losses, atol=1e-10)
 
 
 @pytest.mark.parametrize("counts_KC", [[(5, 0, 3, 2), (1, 4, 4, 1)], [(5, 0, 3, 0), (1, 0, 4, 1)]])
-def test_without_smoothing_a_missing_class_gets_no_gradient(counts_KC: list[tuple[int, ...]]) -> None:
+def test_without_smoothing_a_missing_class_gets_no_gradient(
+    counts_KC: list[tuple[int, ...]],
+) -> None:
     variant = LogitShift(smoothing=0.0)
     client = federation(counts_KC, variant)[0]
     shift_C = variant.logit_offset(client)
@@ -193,7 +224,9 @@ def test_without_smoothing_a_missing_class_gets_no_gradient(counts_KC: list[tupl
 
 
 # One table of P(x|y), shared by all clients; the classes' frequencies are the clients' own.
-LIKELIHOOD_XC = torch.softmax(torch.randn(6, 4, dtype=FLOAT, generator=torch.Generator().manual_seed(8)) * 1.5, dim=0)
+LIKELIHOOD_XC = torch.softmax(
+    torch.randn(6, 4, dtype=FLOAT, generator=torch.Generator().manual_seed(8)) * 1.5, dim=0
+)
 
 
 def expected_gradient(client: Client, variants: list[Variant], posterior_XC: Tensor) -> Tensor:
@@ -219,7 +252,9 @@ def test_the_true_posterior_is_stationary_under_every_sampler(k: int, beta: floa
     posterior_XC = joint_XC / joint_XC.sum(1, keepdim=True)
     assert expected_gradient(client, variants + sampler, posterior_XC).abs().max() < 1e-14
     if k < 3 and (beta is None or beta < 0.6):
-        assert expected_gradient(client, sampler, posterior_XC).abs().max() > 0.02, "plain training is not at rest"
+        assert expected_gradient(client, sampler, posterior_XC).abs().max() > 0.02, (
+            "plain training is not at rest"
+        )
 
 
 def test_the_shift_reads_the_distribution_that_is_trained_on() -> None:
@@ -246,7 +281,9 @@ class TestReweighting:
         variant = Reweighting(smoothing)
         local, everywhere = priors(FULL_KC, smoothing)
         for k, client in enumerate(federation(FULL_KC, variant)):
-            weights_C = variant.loss_weights(client, torch.zeros(4, 4, dtype=FLOAT), torch.arange(4)).numpy()
+            weights_C = variant.loss_weights(
+                client, torch.zeros(4, 4, dtype=FLOAT), torch.arange(4)
+            ).numpy()
             assert np.allclose(weights_C, everywhere / local[k], atol=1e-12, rtol=1e-12)
             assert (local[k] * weights_C).sum() == pytest.approx(1, abs=1e-10)
             assert np.allclose(local[k] * weights_C, everywhere, atol=1e-12)
@@ -271,7 +308,10 @@ def test_proximal_is_the_gradient_of_the_penalized_loss(mu: float) -> None:
     generator = torch.Generator().manual_seed(5)
     model = linear_model(3, 2)
     inputs_N, labels_N = torch.randn(6, 3, dtype=FLOAT, generator=generator), torch.arange(6) % 2
-    start = {n: torch.randn(t.shape, dtype=FLOAT, generator=generator) for n, t in model.state_dict().items()}
+    start = {
+        n: torch.randn(t.shape, dtype=FLOAT, generator=generator)
+        for n, t in model.state_dict().items()
+    }
     loss = torch.nn.functional.cross_entropy(model(inputs_N), labels_N)
     penalty = sum(((p - start[n]) ** 2).sum() for n, p in model.named_parameters())
     expected = torch.autograd.grad(loss + mu / 2 * penalty, list(model.parameters()))

@@ -11,7 +11,14 @@ from torch import nn
 
 from client_app.client import Variant
 from client_app.memory import recall, remember
-from client_app.models import MODELS, SMALLEST_SIDE, Classifier, batch_norm_names, build, has_batch_norm
+from client_app.models import (
+    MODELS,
+    SMALLEST_SIDE,
+    Classifier,
+    batch_norm_names,
+    build,
+    has_batch_norm,
+)
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
@@ -20,7 +27,14 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.local_statistics import LocalStatistics
 from data import SettingError
 
-LARGE = {"alexnet-bn", "digit-model", "resnet-18", "resnet-18-imagenet", "resnet-50", "resnet-50-imagenet"}
+LARGE = {
+    "alexnet-bn",
+    "digit-model",
+    "resnet-18",
+    "resnet-18-imagenet",
+    "resnet-50",
+    "resnet-50-imagenet",
+}
 """Millions of weights to draw, three times, by the same lines as the small models of their families."""
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
 
@@ -44,7 +58,13 @@ SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)
     ],
 )
 def test_counts(
-    name: str, shape: tuple[int, ...], classes: int, parameters: int, width: int, tensors: int, sent: int
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    parameters: int,
+    width: int,
+    tensors: int,
+    sent: int,
 ) -> None:
     model = build(name, shape, classes, 0)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -62,7 +82,9 @@ def test_counts(
         assert f"{parameters:,}" in (MODELS[name].__doc__ or "")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in MODELS]
+)
 def test_weights_come_from_the_seed_alone(name: str) -> None:
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
@@ -85,7 +107,9 @@ def test_images_too_small_are_refused(shape: tuple[int, ...]) -> None:
 def test_the_smallest_image_goes_through_and_a_smaller_one_is_refused(name: str) -> None:
     side = SMALLEST_SIDE[name]
     assert build(name, (3, side, side), 4, 0).eval()(torch.zeros(1, 3, side, side)).shape == (1, 4)
-    with pytest.raises(SettingError, match=f"^model = '{name}': needs images of {side}x{side} pixels or more"):
+    with pytest.raises(
+        SettingError, match=f"^model = '{name}': needs images of {side}x{side} pixels or more"
+    ):
         build(name, (3, side - 1, side), 4, 0)
 
 
@@ -93,7 +117,9 @@ def test_the_imagenet_stem_computes_what_torchvision_s_network_does() -> None:
     import torchvision.models
 
     ours = build("resnet-18-imagenet", (3, 64, 64), 10, 0).eval()
-    theirs = torchvision.models.resnet18(num_classes=10).eval().to(memory_format=torch.channels_last)
+    theirs = (
+        torchvision.models.resnet18(num_classes=10).eval().to(memory_format=torch.channels_last)
+    )
     theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
     inputs_B = torch.randn(2, 3, 64, 64)
     assert torch.equal(ours(inputs_B), theirs(inputs_B))
@@ -123,8 +149,14 @@ def test_vgg_9_is_its_layers() -> None:
     model = build("vgg-9", (1, 8, 8), 10, 0).train()
     state = dict(model.named_parameters())
     inputs_B = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    layers = [name.split(".")[1] for name in state if name.startswith("features.") and name.endswith(".weight")]
-    weights = [(state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]) for layer in layers]
+    layers = [
+        name.split(".")[1]
+        for name in state
+        if name.startswith("features.") and name.endswith(".weight")
+    ]
+    weights = [
+        (state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]) for layer in layers
+    ]
 
     def convolutions(x: torch.Tensor, first: int) -> torch.Tensor:
         for weight, bias in weights[first : first + 2]:
@@ -152,7 +184,12 @@ def as_drawn(features: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize(
     ("name", "side"),
-    [("small-cnn", 8), ("mcmahan-cnn", 28), ("vgg-9", 32), pytest.param("alexnet-bn", 64, marks=pytest.mark.slow)],
+    [
+        ("small-cnn", 8),
+        ("mcmahan-cnn", 28),
+        ("vgg-9", 32),
+        pytest.param("alexnet-bn", 64, marks=pytest.mark.slow),
+    ],
 )
 def test_pooling_before_the_activation_changes_no_bit(name: str, side: int) -> None:
     ours = build(name, (3, side, side), 10, 0)
@@ -162,7 +199,9 @@ def test_pooling_before_the_activation_changes_no_bit(name: str, side: int) -> N
     for model in (ours, drawn):
         torch.manual_seed(0)  # dropout
         logits_BC = model(inputs_B)
-        gradients = torch.autograd.grad(F.cross_entropy(logits_BC, labels_B), list(ours.parameters()))
+        gradients = torch.autograd.grad(
+            F.cross_entropy(logits_BC, labels_B), list(ours.parameters())
+        )
         results.append([logits_BC, *gradients])
     assert list(map(type, drawn.features.children())) != list(map(type, ours.features.children()))
     for first, second in zip(*results, strict=True):
@@ -197,7 +236,9 @@ def test_layers_are_found_by_type_not_by_name() -> None:
         "features.linear.num_batches_tracked",
     }
     assert batch_norm_names(nn.BatchNorm1d(2, track_running_stats=False)) == {"weight", "bias"}
-    assert not has_batch_norm(Classifier(nn.Sequential(nn.GroupNorm(1, 2), nn.LayerNorm(2)), nn.Linear(2, 2)))
+    assert not has_batch_norm(
+        Classifier(nn.Sequential(nn.GroupNorm(1, 2), nn.LayerNorm(2)), nn.Linear(2, 2))
+    )
 
 
 def test_names_sent_and_kept_make_up_the_state() -> None:
@@ -209,7 +250,9 @@ def test_names_sent_and_kept_make_up_the_state() -> None:
     assert kept.keys() == batch_norm_names(client.model)
     assert not report.uploads
     plain = train_round(small_client(), [], SETTINGS)
-    assert same(plain.shared, client.model.state_dict()), "one client: FedBN's first round is FedAvg's"
+    assert same(plain.shared, client.model.state_dict()), (
+        "one client: FedBN's first round is FedAvg's"
+    )
     assert not plain.memory
 
 
@@ -226,8 +269,12 @@ def test_what_a_client_keeps_is_what_training_left(tmp_path: Path, variant: Vari
     """To the bit: the model that was trained in place, the file, and what the next round starts from."""
     client = small_client()
     report = train_round(client, [variant], SETTINGS)
-    left = copy({name: client.model.state_dict()[name] for name in variant.private_names(client.model)})
-    assert left and not any(torch.equal(tensor, client.start[name]) for name, tensor in left.items())
+    left = copy(
+        {name: client.model.state_dict()[name] for name in variant.private_names(client.model)}
+    )
+    assert left and not any(
+        torch.equal(tensor, client.start[name]) for name, tensor in left.items()
+    )
     remember(tmp_path, 3, report.memory)
     kept = recall(tmp_path, 3)["private"]
     assert same(kept, left)
@@ -242,7 +289,9 @@ def test_a_first_round_shares_what_fedavg_averages() -> None:
     assert same(shared, {name: plain[name] for name in shared}) and len(shared) < len(plain)
     for report in reports:
         kept = report.memory["private"]
-        assert same(kept, {name: report.trained.state[name] for name in kept})  # to the bit as training left it
+        assert same(
+            kept, {name: report.trained.state[name] for name in kept}
+        )  # to the bit as training left it
 
 
 def test_a_model_without_batch_norm_sends_everything() -> None:

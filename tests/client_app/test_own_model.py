@@ -87,7 +87,10 @@ def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -
         ("own_models:headless", "its head must be a torch.nn.Linear"),
         ("own_models:biasless", "its head must have a bias"),
         ("own_models:three_classes", "its head has 3 outputs, not 10"),
-        ("own_models:narrow", "its features have shape (2, 64) for 2 inputs, not (2, 63) as its head takes"),
+        (
+            "own_models:narrow",
+            "its features have shape (2, 64) for 2 inputs, not (2, 63) as its head takes",
+        ),
         ("own_models:grey", "cannot take inputs of 1x8x8: "),
     ],
 )

@@ -17,7 +17,9 @@ from server_app.evaluation import measured
 def of_scores(score_N: np.ndarray, label_N: np.ndarray) -> Ranked:
     """Return the numbers of a ranking of labels 0 and 1."""
     order_N, starts_G = order_of(score_N)
-    counts = (np.add.reduceat((label_N == label)[order_N].astype(float), starts_G) for label in (1, 0))
+    counts = (
+        np.add.reduceat((label_N == label)[order_N].astype(float), starts_G) for label in (1, 0)
+    )
     return ranked(*counts)
 
 
@@ -25,7 +27,9 @@ def variance_over_pairs(score_N: np.ndarray, label_N: np.ndarray) -> float:
     """Return DeLong's variance of the AUROC from the matrix of all pairs, O(m n)."""
     positive, negative = score_N[label_N == 1], score_N[label_N == 0]
     wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
-    return float(wins.mean(1).var(ddof=1) / len(positive) + wins.mean(0).var(ddof=1) / len(negative))
+    return float(
+        wins.mean(1).var(ddof=1) / len(positive) + wins.mean(0).var(ddof=1) / len(negative)
+    )
 
 
 @pytest.mark.parametrize("levels", [4, 10**6])
@@ -40,7 +44,9 @@ def test_equal_to_scikit_learn_with_and_without_ties(seed: int, levels: int) -> 
     assert numbers.variance == pytest.approx(variance_over_pairs(score_N, label_N), abs=1e-9)
     false_alarms, hits, _ = roc_curve(label_N, score_N, drop_intermediate=False)
     assert numbers.sensitivity == pytest.approx(hits[false_alarms <= 0.1 + 1e-9].max(), abs=1e-9)
-    assert numbers.specificity == pytest.approx(1 - false_alarms[hits >= 0.9 - 1e-9].min(), abs=1e-9)
+    assert numbers.specificity == pytest.approx(
+        1 - false_alarms[hits >= 0.9 - 1e-9].min(), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -85,15 +91,24 @@ def test_without_a_pair_there_is_no_number_and_no_sum() -> None:
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 def test_margins_are_the_logarithm_of_the_odds(scale: float) -> None:
     logits_NC = scale * case(50, 4).logits_NC
-    rest_NC = torch.stack([logits_NC[:, [k for k in range(4) if k != c]].logsumexp(1) for c in range(4)], 1)
-    assert torch.from_numpy(margins(torch.log_softmax(logits_NC, 1))).allclose(logits_NC - rest_NC, atol=1e-9)
+    rest_NC = torch.stack(
+        [logits_NC[:, [k for k in range(4) if k != c]].logsumexp(1) for c in range(4)], 1
+    )
+    assert torch.from_numpy(margins(torch.log_softmax(logits_NC, 1))).allclose(
+        logits_NC - rest_NC, atol=1e-9
+    )
 
 
 def test_sums_of_sets_are_within_them() -> None:
     given = case(60, 3)
     labels_N, logits_NC = torch.arange(60) % 3, given.logits_NC
-    halves = [ranking(torch.log_softmax(logits_NC[part], 1), labels_N[part]) for part in (slice(30), slice(30, 60))]
-    both = Scores.of_batch(logits_NC[:30], labels_N[:30]) + Scores.of_batch(logits_NC[30:], labels_N[30:])
+    halves = [
+        ranking(torch.log_softmax(logits_NC[part], 1), labels_N[part])
+        for part in (slice(30), slice(30, 60))
+    ]
+    both = Scores.of_batch(logits_NC[:30], labels_N[:30]) + Scores.of_batch(
+        logits_NC[30:], labels_N[30:]
+    )
     assert torch.equal(both.ranking, sum(halves)) and both.ranking.shape == (3, len(COLUMNS))
     weighted = [half[0, 1] / half[0, 0] for half in halves]
     assert measured(both).by_class["auroc-by-class"][0] == pytest.approx(float(sum(weighted) / 2))

@@ -34,13 +34,17 @@ def test_weights_are_the_formula(beta: float) -> None:
 
 def test_limits() -> None:
     assert class_balanced_weights(COUNTS_C, 0.0).tolist() == [1.0] * 4
-    assert class_balanced_weights(COUNTS_C, 1.0).tolist() == pytest.approx((1 / COUNTS_C).tolist(), rel=1e-15)
+    assert class_balanced_weights(COUNTS_C, 1.0).tolist() == pytest.approx(
+        (1 / COUNTS_C).tolist(), rel=1e-15
+    )
     nearly = class_balanced_weights(COUNTS_C, 1 - 1e-12)
     assert nearly.tolist() == pytest.approx((1 / COUNTS_C).tolist(), rel=1e-8)
     assert class_balanced_weights(COUNTS_C, 1e-12).tolist() == pytest.approx([1.0] * 4, abs=1e-11)
 
 
-@pytest.mark.parametrize(("beta", "expected"), [(0.0, 30), (0.8, 29.96), (0.9999, 1.044), (1 - 1e-6, 1.0004), (1.0, 1)])
+@pytest.mark.parametrize(
+    ("beta", "expected"), [(0.0, 30), (0.8, 29.96), (0.9999, 1.044), (1 - 1e-6, 1.0004), (1.0, 1)]
+)
 def test_ratio_of_two_classes(beta: float, expected: float) -> None:
     assert ratio(beta) == pytest.approx(expected, abs=5e-3 if beta == 0.8 else 5e-4)
 
@@ -55,23 +59,33 @@ def test_ratio_falls_as_beta_grows() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9999, 1.0])
 def test_a_class_of_one_weighs_one(beta: float) -> None:
-    assert class_balanced_weights(torch.ones(1, dtype=FLOAT), beta).item() == pytest.approx(1, abs=1e-12)
+    assert class_balanced_weights(torch.ones(1, dtype=FLOAT), beta).item() == pytest.approx(
+        1, abs=1e-12
+    )
 
 
 def test_stable_where_the_plain_formula_is_not() -> None:
     beta, count = 1 - 1e-9, 10**6
     # 1 - beta^N = -expm1(N log1p(-1e-9)); the series N x - N (N - 1) x^2 / 2 + ... with x = 1e-9 is good to 1e-10.
     x = 1 - beta
-    expected = 1 / (count - count * (count - 1) * x / 2 + count * (count - 1) * (count - 2) * x**2 / 6)
-    assert class_balanced_weights(torch.tensor([count]), beta).item() == pytest.approx(expected, rel=1e-10)
+    expected = 1 / (
+        count - count * (count - 1) * x / 2 + count * (count - 1) * (count - 2) * x**2 / 6
+    )
+    assert class_balanced_weights(torch.tensor([count]), beta).item() == pytest.approx(
+        expected, rel=1e-10
+    )
 
 
 def test_relabeling_the_classes_relabels_the_weights() -> None:
     order = torch.tensor([2, 0, 3, 1])
-    assert torch.equal(class_balanced_weights(COUNTS_C[order], 0.99), class_balanced_weights(COUNTS_C, 0.99)[order])
+    assert torch.equal(
+        class_balanced_weights(COUNTS_C[order], 0.99), class_balanced_weights(COUNTS_C, 0.99)[order]
+    )
 
 
-@pytest.mark.parametrize(("t", "expected"), [(0, 0.9999), (1, 0.998301), (100, 0.889532), (500, 0.803603)])
+@pytest.mark.parametrize(
+    ("t", "expected"), [(0, 0.9999), (1, 0.998301), (100, 0.889532), (500, 0.803603)]
+)
 def test_schedule(t: int, expected: float) -> None:
     assert Resampling().beta(t + 1) == pytest.approx(expected, abs=5e-7)
     assert Resampling(warm_up_rounds=7).beta(t + 8) == pytest.approx(expected, abs=5e-7)
@@ -82,13 +96,19 @@ def test_schedule_s_ends() -> None:
     assert all(left > right for left, right in pairwise(betas[:2000]))
     assert betas[-1] == pytest.approx(0.8, abs=1e-10)
     assert {Resampling(decay=1.0).beta(round) for round in (1, 2, 500)} == {0.9999}
-    assert [Resampling(decay=0.0).beta(round) for round in (1, 2, 3)] == pytest.approx([0.9999, 0.8, 0.8])
+    assert [Resampling(decay=0.0).beta(round) for round in (1, 2, 3)] == pytest.approx(
+        [0.9999, 0.8, 0.8]
+    )
 
 
 def test_a_warm_up_is_plain_training() -> None:
     client = small_client((6, 0, 3, 1))
     variant = Resampling(warm_up_rounds=2)
-    assert [variant.sample_weights(replace(client, round=r)) is None for r in (1, 2, 3)] == [True, True, False]
+    assert [variant.sample_weights(replace(client, round=r)) is None for r in (1, 2, 3)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
@@ -96,7 +116,9 @@ def test_the_class_distribution_is_that_of_the_weights(beta: float) -> None:
     counts = (90, 0, 9, 1)
     client = with_sampler(counting_client(counts), [fixed(beta)])
     assert client.sampling_weights_N is not None and client.sampling_weights_N.dtype == FLOAT
-    masses = [n * ((1 / n if beta == 1 else (1 - beta) / (1 - beta**n)) if n else 0) for n in counts]
+    masses = [
+        n * ((1 / n if beta == 1 else (1 - beta) / (1 - beta**n)) if n else 0) for n in counts
+    ]
     expected = [mass / sum(masses) for mass in masses]
     distribution_C = client.effective_prior_C
     assert distribution_C.tolist() == pytest.approx(expected, abs=1e-12)
@@ -114,7 +136,11 @@ def test_what_is_drawn_follows_the_weights(beta: float) -> None:
     observed_C = torch.bincount(client.labels_N[drawn], minlength=4).double()
     assert observed_C[1] == 0
     held = expected_C > 0
-    statistic = ((observed_C - len(drawn) * expected_C)[held] ** 2 / (len(drawn) * expected_C)[held]).sum().item()
+    statistic = (
+        ((observed_C - len(drawn) * expected_C)[held] ** 2 / (len(drawn) * expected_C)[held])
+        .sum()
+        .item()
+    )
     assert statistic < 18.4  # chi-squared with two degrees of freedom: exceeded once in 10,000
     within_C = torch.bincount(drawn, minlength=100)[client.labels_N == 3].double()
     assert within_C.min() > 0.5 * within_C.mean(), "within a class all samples are alike"
@@ -128,6 +154,8 @@ def test_draws_repeat_and_depend_on_the_client_s_seed() -> None:
 
 
 def test_the_weight_in_the_average_is_the_client_s_size() -> None:
-    report = train_round(small_client((6, 2, 1, 0)), [Resampling()], TrainingSettings(local_epochs=3, batch_size=4))
+    report = train_round(
+        small_client((6, 2, 1, 0)), [Resampling()], TrainingSettings(local_epochs=3, batch_size=4)
+    )
     assert report.examples == 9
     assert report.trained.steps == 3 * 2 and math.isfinite(report.loss)  # 4 + 5: the last one joins

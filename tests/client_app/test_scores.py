@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 from client_builders import FLOAT, batches_of, measure, samples_of, small_client
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, log_loss
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+)
 from torch import Tensor, nn
 
 from client_app.models import Classifier
@@ -65,10 +71,14 @@ def test_equal_to_scikit_learn(seed: int) -> None:
     f1 = f1_score(labels_N, predicted_N, average="macro", labels=tested, zero_division=0)
     assert numbers["macro-f1"] == pytest.approx(f1, abs=1e-12)
     probabilities = torch.softmax(given.logits_NC, 1).numpy()
-    assert numbers["loss"] == pytest.approx(log_loss(labels_N, probabilities, labels=range(5)), abs=1e-10)
+    assert numbers["loss"] == pytest.approx(
+        log_loss(labels_N, probabilities, labels=range(5)), abs=1e-10
+    )
     recalls = [expected[c, c] / expected[c].sum() for c in tested]
     assert numbers["balanced-accuracy"] == pytest.approx(np.mean(recalls), abs=1e-12)
-    seen = torch.isin(predicted_N, torch.tensor(tested))  # scikit-learn warns of predictions without samples
+    seen = torch.isin(
+        predicted_N, torch.tensor(tested)
+    )  # scikit-learn warns of predictions without samples
     if seen.all():
         balanced = balanced_accuracy_score(labels_N, predicted_N)
         assert numbers["balanced-accuracy"] == pytest.approx(balanced, abs=1e-12)
@@ -93,7 +103,10 @@ def test_calibration_error_equals_a_loop(scale: float) -> None:
     error = 0.0
     for held in bins:
         if held:
-            gap = abs(np.mean([right for _, right in held]) - np.mean([confidence for confidence, _ in held]))
+            gap = abs(
+                np.mean([right for _, right in held])
+                - np.mean([confidence for confidence, _ in held])
+            )
             error += len(held) / len(probabilities) * gap
     scores = given.measured()
     assert calibration_error(scores) == pytest.approx(error, abs=1e-10)
@@ -119,7 +132,11 @@ def test_the_last_batch_counts(batch_size: int) -> None:
 
 def test_scores_add_up_to_those_of_the_union() -> None:
     given = case()
-    total = given.measured(part=slice(0, 50)) + given.measured(part=slice(50, 51)) + given.measured(part=slice(51, 203))
+    total = (
+        given.measured(part=slice(0, 50))
+        + given.measured(part=slice(50, 51))
+        + given.measured(part=slice(51, 203))
+    )
     whole = given.measured()
     assert torch.equal(total.confusion_CC, whole.confusion_CC)
     assert torch.allclose(total.loss, whole.loss, atol=1e-10)
@@ -143,7 +160,10 @@ def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> N
     given = case()
     samples, model = samples_of(given.logits_NC, given.labels_N), echo(5, FLOAT)
     states = {
-        name: {"head.weight": factor * torch.eye(5, dtype=FLOAT).roll(turn, 0), "head.bias": torch.arange(5.0).double()}
+        name: {
+            "head.weight": factor * torch.eye(5, dtype=FLOAT).roll(turn, 0),
+            "head.bias": torch.arange(5.0).double(),
+        }
         for name, factor, turn in (("average", 1.0, 0), ("creff", 2.0, 1), ("tau-norm", 0.5, 0))
     }
     with batches_of(50):
@@ -160,7 +180,9 @@ def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> N
 def test_states_with_other_features_are_measured_with_their_own() -> None:
     client = small_client()
     first = {name: tensor.clone() for name, tensor in client.start.items()}
-    second = {name: tensor + 1 if "running_mean" in name else tensor for name, tensor in first.items()}
+    second = {
+        name: tensor + 1 if "running_mean" in name else tensor for name, tensor in first.items()
+    }
     third = {name: tensor + 1 if name == "head.bias" else tensor for name, tensor in first.items()}
     together = measure_all(client.model, {"b": second, "a": first, "c": third}, client.samples)
     assert list(together) == ["b", "a", "c"]

@@ -41,7 +41,9 @@ WEIGHTS = [3.0, 1.0, 4.0, 1.5, 9.25]
 def test_weighted_mean_is_the_exact_sum_rounded(dtype: torch.dtype) -> None:
     values = [1e8, 1.0, -1e8, 1e-3, 7.0, 1e7, -1e7]
     weights = [1.0, 2.0, 1.0, 5.0, 3.0, 0.1, 0.1]
-    mean = weighted_mean([{"x": torch.full((2,), value, dtype=dtype)} for value in values], weights)["x"]
+    mean = weighted_mean(
+        [{"x": torch.full((2,), value, dtype=dtype)} for value in values], weights
+    )["x"]
     stored = [torch.tensor(value, dtype=dtype).item() for value in values]
     exact = math.fsum(w * v for w, v in zip(weights, stored, strict=True)) / math.fsum(weights)
     assert mean.dtype == dtype
@@ -51,7 +53,9 @@ def test_weighted_mean_is_the_exact_sum_rounded(dtype: torch.dtype) -> None:
 def test_a_sum_by_parts_is_the_sum_to_the_bit() -> None:
     """Also of tensors that lie in memory in another order."""
     length = 2 * CHUNK + 13
-    given = [torch.randn(length, generator=torch.Generator().manual_seed(i)) * 10**i for i in range(3)]
+    given = [
+        torch.randn(length, generator=torch.Generator().manual_seed(i)) * 10**i for i in range(3)
+    ]
     total = torch.zeros(length, dtype=FLOAT)
     for values, weight in zip(given, WEIGHTS, strict=False):
         total.add_(values, alpha=weight)
@@ -67,7 +71,9 @@ def test_weighted_mean_over_a_loop_and_in_any_order(seed: int) -> None:
     mean = weighted_mean(given, WEIGHTS)
     for name in ("weight", "double", "scalar"):
         for index in range(given[0][name].numel()):
-            terms = [w * s[name].reshape(-1)[index].item() for w, s in zip(WEIGHTS, given, strict=True)]
+            terms = [
+                w * s[name].reshape(-1)[index].item() for w, s in zip(WEIGHTS, given, strict=True)
+            ]
             scale = max(map(abs, terms))
             expected = math.fsum(terms) / math.fsum(WEIGHTS)
             tolerance = (1e-7 if mean[name].dtype == torch.float32 else 1e-15) * scale
@@ -94,14 +100,23 @@ def test_integers_stay_whole_and_inputs_stay_as_they_are() -> None:
     mean = weighted_mean(given, WEIGHTS)
     assert mean["counter"].dtype == torch.int64 and mean["counter"].item() == 11
     assert mean["empty"].shape == (0, 2) and mean["scalar"].shape == ()
-    assert {name: t.dtype for name, t in mean.items()} == {name: t.dtype for name, t in given[0].items()}
+    assert {name: t.dtype for name, t in mean.items()} == {
+        name: t.dtype for name, t in given[0].items()
+    }
     mean["weight"].fill_(0)
     assert digest(given) == before
 
 
 @pytest.mark.parametrize(
     ("number", "weights"),
-    [(0, []), (2, [0.0, 0.0]), (2, [1.0, -1.0]), (2, [math.nan, 1.0]), (2, [math.inf, 1.0]), (2, [-1.0, -2.0])],
+    [
+        (0, []),
+        (2, [0.0, 0.0]),
+        (2, [1.0, -1.0]),
+        (2, [math.nan, 1.0]),
+        (2, [math.inf, 1.0]),
+        (2, [-1.0, -2.0]),
+    ],
 )
 def test_a_mean_of_nothing_is_refused(number: int, weights: list[float]) -> None:
     with pytest.raises(ValueError, match="a mean of"):
@@ -156,8 +171,17 @@ def test_digest_is_that_of_the_values_not_of_the_memory() -> None:
     transposed = X.reshape(2, 2).T.contiguous().T
     assert not transposed.is_contiguous()
     assert digest([{"y": X.clone().requires_grad_(True), "x": transposed}]) == expected
-    scalars = [{"a": torch.tensor(1.0), "b": torch.tensor(3), "c": torch.tensor(True), "d": torch.empty(0, 3)}]
-    assert digest(scalars) == digest([{name: tensor.clone() for name, tensor in scalars[0].items()}])
+    scalars = [
+        {
+            "a": torch.tensor(1.0),
+            "b": torch.tensor(3),
+            "c": torch.tensor(True),
+            "d": torch.empty(0, 3),
+        }
+    ]
+    assert digest(scalars) == digest(
+        [{name: tensor.clone() for name, tensor in scalars[0].items()}]
+    )
 
 
 def test_prefixes_come_back() -> None:
@@ -170,7 +194,16 @@ def test_prefixes_come_back() -> None:
 
 
 def test_seeds_depend_on_every_word() -> None:
-    words = [(1, 2, 3), (1, 2, 4), (1, 3, 2), (12, 3), (1, 23), (0, 2, 3), ("1", "2", "3", ""), (1, 2)]
+    words = [
+        (1, 2, 3),
+        (1, 2, 4),
+        (1, 3, 2),
+        (12, 3),
+        (1, 23),
+        (0, 2, 3),
+        ("1", "2", "3", ""),
+        (1, 2),
+    ]
     assert len({seed_of(*word) for word in words}) == len(words)
     assert seed_of(1, "model") == seed_of(1, "model")
     assert all(0 <= seed_of(word) < 2**63 for word in range(100))

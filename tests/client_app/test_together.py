@@ -24,7 +24,12 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.proximal import Proximal
 
 SETTINGS = TrainingSettings(
-    local_epochs=2, batch_size=4, learning_rate=0.1, weight_decay=0.01, clip_norm=1.0, clients_together=3
+    local_epochs=2,
+    batch_size=4,
+    learning_rate=0.1,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    clients_together=3,
 )
 COUNTS = ((5, 3, 2, 1), (1, 2, 4, 0), (0, 0, 5, 0), (2, 1, 1, 0), (0, 1, 0, 0), (2, 2, 2, 1))
 """Batches of 4 4 3, 4 3, 5, 4, 1 and 4 3; one pass holds batches of several sizes."""
@@ -32,12 +37,19 @@ COUNTS = ((5, 3, 2, 1), (1, 2, 4, 0), (0, 0, 5, 0), (2, 1, 1, 0), (0, 1, 0, 0), 
 
 def clients_of(variants: Sequence[Variant], model: str = "small-cnn") -> list[Client]:
     """Return clients of which every second one kept something in an earlier round."""
-    clients = [small_client(c, seed=k + 1, id=k, model=model, round=2) for k, c in enumerate(COUNTS)]
+    clients = [
+        small_client(c, seed=k + 1, id=k, model=model, round=2) for k, c in enumerate(COUNTS)
+    ]
     whole, broadcast = copy(clients[0].model.state_dict()), broadcast_of(variants, clients)
     private = frozenset().union(*(variant.private_names(clients[0].model) for variant in variants))
     draws = torch.Generator().manual_seed(3)
-    other = {n: t + torch.rand(t.shape, generator=draws) if t.is_floating_point() else t for n, t in whole.items()}
-    memory = {"control-variates": {name: other[name].double() / 9 for name in clients[0].model.trained}}
+    other = {
+        n: t + torch.rand(t.shape, generator=draws) if t.is_floating_point() else t
+        for n, t in whole.items()
+    }
+    memory = {
+        "control-variates": {name: other[name].double() / 9 for name in clients[0].model.trained}
+    }
     if private:
         memory["private"] = {name: other[name] for name in private}
     start = {name: tensor for name, tensor in whole.items() if name not in private}
@@ -48,7 +60,11 @@ def clients_of(variants: Sequence[Variant], model: str = "small-cnn") -> list[Cl
 def initial(client: Client) -> State:
     """Return the client's weights as received."""
     name = "mlp-bn" if len(client.model.state_dict()) > 8 else "small-cnn"
-    return {**build(name, SHAPE, CLASSES, 0).state_dict(), **client.start, **client.memory.get("private", {})}
+    return {
+        **build(name, SHAPE, CLASSES, 0).state_dict(),
+        **client.start,
+        **client.memory.get("private", {}),
+    }
 
 
 def alone(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
@@ -56,7 +72,9 @@ def alone(client: Client, variants: Sequence[Variant], settings: TrainingSetting
     return train_round(client, variants, settings)
 
 
-def together(clients: Sequence[Client], variants: Sequence[Variant], settings: TrainingSettings) -> list[Report]:
+def together(
+    clients: Sequence[Client], variants: Sequence[Variant], settings: TrainingSettings
+) -> list[Report]:
     """Return the reports of clients that really trained in one pass, but for what cannot be stacked."""
     trainer = Together(clients[0].model, SHAPE, variants, settings, initial)
     assert not trainer.obstacle
@@ -67,13 +85,17 @@ def together(clients: Sequence[Client], variants: Sequence[Variant], settings: T
 
 def close(left: State, right: State) -> bool:
     """Return whether two states differ by at most 1e-5 of their size."""
-    assert {name: (t.shape, t.dtype) for name, t in left.items()} == {n: (t.shape, t.dtype) for n, t in right.items()}
+    assert {name: (t.shape, t.dtype) for name, t in left.items()} == {
+        n: (t.shape, t.dtype) for n, t in right.items()
+    }
     return norm(difference(left, right)) <= 1e-5 * norm(right)
 
 
 def assert_alike(left: Sequence[Report], right: Sequence[Report]) -> None:
     for stacked, single in zip(left, right, strict=True):
-        assert close(stacked.shared, single.shared) and close(stacked.trained.state, single.trained.state)
+        assert close(stacked.shared, single.shared) and close(
+            stacked.trained.state, single.trained.state
+        )
         for part, others in ((stacked.uploads, single.uploads), (stacked.memory, single.memory)):
             assert part.keys() == others.keys()
             assert all(close(part[name], others[name]) for name in part)
@@ -90,14 +112,18 @@ def test_every_variant_trains_together_as_one_by_one(row: object, which: str) ->
     with mock.patch.object(client_app.together, "train_round") as single:
         single.side_effect = train_round
         reports = together(clients, [variant], SETTINGS)
-    assert single.call_count <= (2 if variant.needs_batch_norm else 1)  # the rest of six by three, and a single example
+    assert single.call_count <= (
+        2 if variant.needs_batch_norm else 1
+    )  # the rest of six by three, and a single example
     assert_alike(reports, [alone(client, [variant], SETTINGS) for client in clients])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
 def test_a_variant_whose_hooks_are_mapped_says_whether_they_can_be(row: object) -> None:
     variant: Variant = row.default  # type: ignore[attr-defined]
-    assert variant.trains_together == (overrides(variant, "loss_weights") or overrides(variant, "gradient_offset"))
+    assert variant.trains_together == (
+        overrides(variant, "loss_weights") or overrides(variant, "gradient_offset")
+    )
 
 
 def test_augmented_images_are_drawn_as_for_one() -> None:
@@ -114,12 +140,16 @@ def test_augmented_images_are_drawn_as_for_one() -> None:
 def test_a_pass_that_fails_is_halved_and_only_the_client_that_cannot_is_lost() -> None:
     clients = clients_of([])
     clients[3] = replace(clients[3], samples=replace(clients[3].samples, mean=torch.zeros(7)))
-    clients = [replace(c, samples=replace(c.samples, augmentation="crop-flip")) for c in clients]  # nothing is joined
+    clients = [
+        replace(c, samples=replace(c.samples, augmentation="crop-flip")) for c in clients
+    ]  # nothing is joined
     trainer = Together(clients[0].model, SHAPE, [], replace(SETTINGS, clients_together=6), initial)
     reports = {client.id: report for client, report, _ in trainer.train(clients)}
     assert [number for number in sorted(reports) if isinstance(reports[number], Exception)] == [3]
     good = [client for client in clients if client.id != 3]
-    assert_alike([reports[client.id] for client in good], [alone(client, [], SETTINGS) for client in good])  # type: ignore[misc]
+    assert_alike(
+        [reports[client.id] for client in good], [alone(client, [], SETTINGS) for client in good]
+    )  # type: ignore[misc]
 
 
 def test_what_cannot_train_together_is_named() -> None:
@@ -155,7 +185,16 @@ def waits(work: Callable[[], object]) -> int:
         return method
 
     with ExitStack() as stack:
-        for name in ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__"):
+        for name in (
+            "item",
+            "tolist",
+            "cpu",
+            "numpy",
+            "nonzero",
+            "__bool__",
+            "__int__",
+            "__float__",
+        ):
             stack.enter_context(mock.patch.object(torch.Tensor, name, counting(name)))
         work()
     return count
@@ -167,7 +206,11 @@ def test_no_step_waits_for_a_number(row: object) -> None:
     clients = clients_of([variant], "mlp-bn" if variant.needs_batch_norm else "small-cnn")
     few, many = (replace(SETTINGS, local_epochs=1, local_steps=steps) for steps in (1, 3))
     single = [waits(partial(alone, clients[0], [variant], settings)) for settings in (few, many)]
-    stacked = [waits(partial(together, clients[:3:2], [variant], settings)) for settings in (few, many)]
-    broadcast = 2 if variant.name == "reweighting" else 0  # two more steps look at the counts that the server sent
+    stacked = [
+        waits(partial(together, clients[:3:2], [variant], settings)) for settings in (few, many)
+    ]
+    broadcast = (
+        2 if variant.name == "reweighting" else 0
+    )  # two more steps look at the counts that the server sent
     assert single[1] - single[0] <= broadcast and stacked[1] - stacked[0] <= broadcast
     assert single[0] > 0

@@ -8,7 +8,16 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from client_builders import FLOAT, SHAPE, all_variants, broadcast_of, client_of, linear_model, same, small_client
+from client_builders import (
+    FLOAT,
+    SHAPE,
+    all_variants,
+    broadcast_of,
+    client_of,
+    linear_model,
+    same,
+    small_client,
+)
 from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Loss, Variant
@@ -35,7 +44,9 @@ class OneWeight(Classifier):
 
 
 def one_weight_client(**fields: int) -> Client:
-    return client_of(OneWeight(), torch.tensor([[2.0]], dtype=FLOAT), torch.tensor([1]), 2, **fields)
+    return client_of(
+        OneWeight(), torch.tensor([[2.0]], dtype=FLOAT), torch.tensor([1]), 2, **fields
+    )
 
 
 SECOND = 2 / (1 + math.e)
@@ -53,28 +64,42 @@ SECOND = 2 / (1 + math.e)
         (0.5, 0.2, 0.4, 0.5 + 0.5 * (SECOND - 0.2 * 0.5 - 0.4 * 0.5 + 0.5)),
     ],
 )
-def test_two_steps_on_paper(momentum: float, weight_decay: float, mu: float, expected: float) -> None:
+def test_two_steps_on_paper(
+    momentum: float, weight_decay: float, mu: float, expected: float
+) -> None:
     client = one_weight_client()
-    settings = TrainingSettings(local_steps=2, learning_rate=0.5, momentum=momentum, weight_decay=weight_decay)
+    settings = TrainingSettings(
+        local_steps=2, learning_rate=0.5, momentum=momentum, weight_decay=weight_decay
+    )
     report = train_round(client, [Proximal(mu)], settings)
     assert report.shared["head.weight"].item() == pytest.approx(expected, abs=1e-12)
     assert report.loss == pytest.approx((math.log(2) + math.log(1 + math.exp(-1))) / 2, abs=1e-12)
     assert (report.trained.steps, report.examples) == (2, 1)
-    assert report.trained.coefficient_sum == pytest.approx(2 + momentum - 0.5 * mu)  # the pull is part of it
+    assert report.trained.coefficient_sum == pytest.approx(
+        2 + momentum - 0.5 * mu
+    )  # the pull is part of it
 
 
 @pytest.mark.parametrize("model", ["mlp-bn", "small-cnn"])
 @pytest.mark.parametrize("counts_C", [(9, 8, 7, 5), (20, 10, 2, 1)])
-@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 1e-2), (0.9, 1e-2)])
+@pytest.mark.parametrize(
+    ("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 1e-2), (0.9, 1e-2)]
+)
 def test_equals_plain_pytorch_to_the_bit(
     model: str, counts_C: tuple[int, ...], momentum: float, weight_decay: float
 ) -> None:
     client = small_client(counts_C, model=model)
     plain = build(model, SHAPE, len(counts_C), 0)
     settings = TrainingSettings(
-        local_epochs=2, batch_size=8, learning_rate=0.1, momentum=momentum, weight_decay=weight_decay
+        local_epochs=2,
+        batch_size=8,
+        learning_rate=0.1,
+        momentum=momentum,
+        weight_decay=weight_decay,
     )
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    optimizer = torch.optim.SGD(
+        plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay
+    )
     generator = torch.Generator().manual_seed(seed_of(client.seed, "batches"))
     plain.train()
     losses = []
@@ -84,7 +109,9 @@ def test_equals_plain_pytorch_to_the_bit(
             parts[-2:] = [torch.cat(parts[-2:])]
         for part in parts:
             optimizer.zero_grad()
-            loss = F.cross_entropy(plain(client.samples.inputs_N[part]), client.labels_N[part], reduction="none").mean()
+            loss = F.cross_entropy(
+                plain(client.samples.inputs_N[part]), client.labels_N[part], reduction="none"
+            ).mean()
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -112,14 +139,20 @@ def test_bfloat16_is_in_the_model_alone(model: str) -> None:
     logits, moved = {}, {}
     for precision in ("float32", "bfloat16"):
         client, spy = small_client((9, 8, 7, 5), model=model), SeenLogits()
-        report = train_round(client, [spy], TrainingSettings(local_steps=1, batch_size=8, precision=precision))
+        report = train_round(
+            client, [spy], TrainingSettings(local_steps=1, batch_size=8, precision=precision)
+        )
         assert {tensor.dtype for tensor in report.shared.values()} <= {torch.float32, torch.int64}
         weights = [name for name, _ in client.model.named_parameters()]
-        moved[precision] = torch.cat([(report.shared[name] - client.start[name]).flatten() for name in weights])
+        moved[precision] = torch.cat(
+            [(report.shared[name] - client.start[name]).flatten() for name in weights]
+        )
         logits[precision] = spy.seen[0]
         assert {tensor.dtype for tensor in spy.seen} == {torch.float32}
     rounded, exact = logits["bfloat16"], logits["float32"]
-    assert torch.equal(rounded, rounded.bfloat16().float()) and not torch.equal(exact, exact.bfloat16().float())
+    assert torch.equal(rounded, rounded.bfloat16().float()) and not torch.equal(
+        exact, exact.bfloat16().float()
+    )
     torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
     assert 0 < (moved["bfloat16"] - moved["float32"]).norm() < 0.25 * moved["float32"].norm()
 
@@ -127,7 +160,10 @@ def test_bfloat16_is_in_the_model_alone(model: str) -> None:
 @pytest.mark.parametrize("largest", [0.1, 1.0, 100.0])
 def test_clipping_is_torchs(largest: float) -> None:
     parameters = [nn.Parameter(torch.zeros(4, 3)), nn.Parameter(torch.zeros(5))]
-    gradients = [torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) for weight in parameters]
+    gradients = [
+        torch.randn(weight.shape, generator=torch.Generator().manual_seed(3))
+        for weight in parameters
+    ]
     for weight, gradient in zip(parameters, gradients, strict=True):
         weight.grad = gradient.clone()
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest)
@@ -138,18 +174,28 @@ def test_clipping_is_torchs(largest: float) -> None:
 
 
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 1e-2)])
-def test_gradients_are_clipped_after_the_pull_and_before_the_optimizer(momentum: float, weight_decay: float) -> None:
+def test_gradients_are_clipped_after_the_pull_and_before_the_optimizer(
+    momentum: float, weight_decay: float
+) -> None:
     client, largest, mu = small_client((9, 8, 7, 5), model="small-cnn"), 0.5, 5.0
     settings = TrainingSettings(
-        batch_size=8, learning_rate=0.1, momentum=momentum, weight_decay=weight_decay, clip_norm=largest
+        batch_size=8,
+        learning_rate=0.1,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        clip_norm=largest,
     )
     plain = build("small-cnn", SHAPE, 4, 0)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    optimizer = torch.optim.SGD(
+        plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay
+    )
     norms = []
     for part in batches(client, settings):
         optimizer.zero_grad()
         loss = F.cross_entropy(plain(client.samples.inputs_N[part]), client.labels_N[part])
-        pull = sum(((weight - client.start[name]) ** 2).sum() for name, weight in plain.named_parameters())
+        pull = sum(
+            ((weight - client.start[name]) ** 2).sum() for name, weight in plain.named_parameters()
+        )
         (loss + mu / 2 * pull).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), largest).item())
         optimizer.step()
@@ -160,7 +206,9 @@ def test_gradients_are_clipped_after_the_pull_and_before_the_optimizer(momentum:
 
 
 def test_rate_follows_the_round() -> None:
-    settings = TrainingSettings(learning_rate=0.01, learning_rate_decay=0.95, learning_rate_decay_every=10)
+    settings = TrainingSettings(
+        learning_rate=0.01, learning_rate_decay=0.95, learning_rate_decay_every=10
+    )
     rates = [settings.rate(t + 1) for t in range(100)]
     assert rates[:10] == [0.01] * 10
     assert rates[10] == pytest.approx(0.0095, abs=1e-15)
@@ -173,7 +221,15 @@ def test_rate_follows_the_round() -> None:
 
 @pytest.mark.parametrize(
     ("size", "batch_size", "sizes"),
-    [(10, 4, [4, 4, 2]), (9, 4, [4, 5]), (3, 8, [3]), (1, 8, [1]), (8, 4, [4, 4]), (5, 4, [5]), (2, 1, [2])],
+    [
+        (10, 4, [4, 4, 2]),
+        (9, 4, [4, 5]),
+        (3, 8, [3]),
+        (1, 8, [1]),
+        (8, 4, [4, 4]),
+        (5, 4, [5]),
+        (2, 1, [2]),
+    ],
 )
 def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: list[int]) -> None:
     client = small_client((size,))
@@ -190,10 +246,16 @@ def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: li
 def test_a_batch_limit_ends_every_epoch_early(limit: int, steps: int) -> None:
     client = small_client((9, 8, 5))
     settings = TrainingSettings(local_epochs=2, batch_size=8)
-    every, some = (list(batches(client, replace(settings, batch_limit=most))) for most in (0, limit))
+    every, some = (
+        list(batches(client, replace(settings, batch_limit=most))) for most in (0, limit)
+    )
     assert len(some) == steps
-    assert [part.tolist() for part in some[: steps // 2]] == [part.tolist() for part in every[: steps // 2]]
-    assert [part.tolist() for part in some[steps // 2 :]] == [part.tolist() for part in every[3 : 3 + steps // 2]]
+    assert [part.tolist() for part in some[: steps // 2]] == [
+        part.tolist() for part in every[: steps // 2]
+    ]
+    assert [part.tolist() for part in some[steps // 2 :]] == [
+        part.tolist() for part in every[3 : 3 + steps // 2]
+    ]
 
 
 def test_a_batch_limit_beside_local_steps_is_refused() -> None:
@@ -204,7 +266,9 @@ def test_a_batch_limit_beside_local_steps_is_refused() -> None:
 @pytest.mark.parametrize("local_steps", [1, 2, 3, 7])
 def test_local_steps_replace_epochs(local_steps: int) -> None:
     client = small_client((10,))
-    drawn = list(batches(client, TrainingSettings(local_steps=local_steps, local_epochs=50, batch_size=4)))
+    drawn = list(
+        batches(client, TrainingSettings(local_steps=local_steps, local_epochs=50, batch_size=4))
+    )
     assert len(drawn) == local_steps
     whole = torch.cat(drawn[: 3 * (local_steps // 3)]) if local_steps >= 3 else torch.empty(0)
     assert torch.bincount(whole.long(), minlength=10).tolist() == [local_steps // 3] * 10
@@ -238,7 +302,9 @@ def test_a_client_smaller_than_a_batch_trains_on_what_it_has() -> None:
 def train_with_everything(variants: list[Variant], **fields: int) -> tuple[str, float]:
     client = small_client(**fields)
     client = replace(client, broadcast=broadcast_of(variants, [client, small_client((1, 2, 3, 4))]))
-    report = train_round(client, variants, TrainingSettings(local_epochs=2, batch_size=4, momentum=0.9))
+    report = train_round(
+        client, variants, TrainingSettings(local_epochs=2, batch_size=4, momentum=0.9)
+    )
     return digest([report.shared, *report.uploads.values(), *report.memory.values()]), report.loss
 
 
@@ -274,23 +340,33 @@ def test_dropout_is_seeded(seed: int) -> None:
         return dict(train_round(client, [], TrainingSettings(local_steps=1, batch_size=8)).shared)
 
     assert same(train(seed, 5), train(seed, 6))
-    assert not torch.allclose(train(seed, 5)["head.weight"], train(seed + 10, 5)["head.weight"], atol=1e-6)
+    assert not torch.allclose(
+        train(seed, 5)["head.weight"], train(seed + 10, 5)["head.weight"], atol=1e-6
+    )
 
 
 def test_nothing_the_client_was_given_is_mutated() -> None:
     client = small_client()
-    memory = {"private": {name: t for name, t in copy(client.model.state_dict()).items() if "running" in name}}
+    memory = {
+        "private": {
+            name: t for name, t in copy(client.model.state_dict()).items() if "running" in name
+        }
+    }
     client = replace(client, broadcast=broadcast_of(all_variants(), [client]), memory=memory)
     given = [client.start, *client.broadcast.values(), *memory.values()]
     given += [{"inputs": client.samples.inputs_N, "labels": client.labels_N}]
     before = digest(given)
-    report = train_round(client, all_variants(), TrainingSettings(local_epochs=2, momentum=0.9, weight_decay=0.1))
+    report = train_round(
+        client, all_variants(), TrainingSettings(local_epochs=2, momentum=0.9, weight_decay=0.1)
+    )
     assert digest(given) == before
     reported = digest([report.shared, *report.memory.values()])
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter.add_(1)
-    assert digest([report.shared, *report.memory.values()]) == reported, "the report shares memory with the model"
+    assert digest([report.shared, *report.memory.values()]) == reported, (
+        "the report shares memory with the model"
+    )
 
 
 @dataclass(frozen=True)
@@ -342,7 +418,9 @@ def test_before_sees_the_model_as_received_whatever_its_mode_was(training: bool)
     client.model.train(training)
     report = train_round(client, [probe], TrainingSettings())
     reference = build("mlp-bn", SHAPE, 4, 0).eval()
-    expected = F.cross_entropy(reference(client.samples.inputs_N), client.labels_N, reduction="none")
+    expected = F.cross_entropy(
+        reference(client.samples.inputs_N), client.labels_N, reduction="none"
+    )
     assert torch.allclose(report.uploads["probe"]["losses"], expected, atol=1e-6)
     assert probe.seen == [False]
     assert same(report.shared, train_round(small_client(), [], TrainingSettings()).shared)
@@ -355,7 +433,10 @@ def test_two_gradients_that_share_memory_are_corrected_once(mu: float) -> None:
     class TwoBiases(Classifier):
         def __init__(self) -> None:
             super().__init__(nn.Flatten(), nn.Linear(2, 2, bias=False))
-            self.first, self.second = nn.Parameter(torch.zeros(4, 2)), nn.Parameter(torch.ones(4, 2))
+            self.first, self.second = (
+                nn.Parameter(torch.zeros(4, 2)),
+                nn.Parameter(torch.ones(4, 2)),
+            )
 
         def forward(self, inputs_B: Tensor) -> Tensor:
             return super().forward(inputs_B) + (self.first + self.second)
@@ -374,9 +455,18 @@ def test_two_gradients_that_share_memory_are_corrected_once(mu: float) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "momentum", "expected"),
-    [(5, 0.9, 13.1441), (20, 0.5, 38.0000019), (1, 0.9, 1.0), (7, 0.0, 7.0), (100, 0.99, None), (3, 0.5, None)],
+    [
+        (5, 0.9, 13.1441),
+        (20, 0.5, 38.0000019),
+        (1, 0.9, 1.0),
+        (7, 0.0, 7.0),
+        (100, 0.99, None),
+        (3, 0.5, None),
+    ],
 )
-def test_coefficient_sum_is_that_of_fednova(steps: int, momentum: float, expected: float | None) -> None:
+def test_coefficient_sum_is_that_of_fednova(
+    steps: int, momentum: float, expected: float | None
+) -> None:
     """||a||_1 = [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho) (Wang et al. 2020)."""
     closed = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     assert coefficient_sum(steps, momentum) == pytest.approx(closed, rel=1e-12)
@@ -391,9 +481,13 @@ def test_coefficient_sum_of_the_report_ignores_weight_decay() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 16, 17, 33])
-@pytest.mark.parametrize("changes", [{}, {"batch_limit": 2}, {"local_steps": 5}, {"local_epochs": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"batch_limit": 2}, {"local_steps": 5}, {"local_epochs": 3}]
+)
 def test_steps_of_are_those_taken(samples: int, changes: dict[str, int]) -> None:
     settings = TrainingSettings(**{"local_epochs": 2, "batch_size": 8, **changes})  # type: ignore[arg-type]
-    drawn = Samples(torch.randn(samples, 4), torch.zeros(samples).long(), torch.zeros(1), torch.ones(1))
+    drawn = Samples(
+        torch.randn(samples, 4), torch.zeros(samples).long(), torch.zeros(1), torch.ones(1)
+    )
     client = Client(id=0, model=None, samples=drawn, num_classes=2)  # type: ignore[arg-type]
     assert len(list(batches(client, settings))) == steps_of(samples, settings)

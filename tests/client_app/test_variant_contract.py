@@ -101,9 +101,21 @@ ROWS = [
         LogitShift(smoothing=0.5, scale=0.5, target="uniform"),
         LogitShift(scale=0.0),
         SKEWED,
-        wrong=({"smoothing": -1.0}, {"smoothing": 0.1}, {"scale": -0.5}, {"scale": float("inf")}, {"target": "local"}),
+        wrong=(
+            {"smoothing": -1.0},
+            {"smoothing": 0.1},
+            {"scale": -0.5},
+            {"scale": float("inf")},
+            {"target": "local"},
+        ),
     ),
-    Row(Proximal(), Proximal(mu=0.5), Proximal(mu=0.0), SKEWED, wrong=({"mu": -1.0}, {"mu": float("inf")})),
+    Row(
+        Proximal(),
+        Proximal(mu=0.5),
+        Proximal(mu=0.0),
+        SKEWED,
+        wrong=({"mu": -1.0}, {"mu": float("inf")}),
+    ),
     Row(
         Resampling(),
         Resampling(beta_start=0.3, beta_end=0.0, decay=0.1, warm_up_rounds=1),
@@ -147,7 +159,9 @@ def test_the_default_has_an_effect(row: Row) -> None:
         assert same(shared, plain) and row.default.answer(small_client(), row.default.name)
     else:
         assert same(shared, plain)
-        assert [report.uploads.keys() for report in reports] != [report.uploads.keys() for report in plain_reports]
+        assert [report.uploads.keys() for report in reports] != [
+            report.uploads.keys() for report in plain_reports
+        ]
 
 
 @every_variant
@@ -159,7 +173,9 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
     def results(variant: Variant) -> str:
         shared, reports = play([variant], counts, SETTINGS, rounds=3)
         answer = variant.answer(small_client(counts[0]), variant.name)
-        return digest([shared, answer, *(report.uploads.get(variant.name, {}) for report in reports)])
+        return digest(
+            [shared, answer, *(report.uploads.get(variant.name, {}) for report in reports)]
+        )
 
     default, other = results(row.default), results(row.other)
     for key, value in asdict(row.other).items():
@@ -169,9 +185,13 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
 
 
 @every_variant
-@pytest.mark.parametrize("counts", [(6, 0, 3, 1), (0, 0, 5, 0), (0, 1, 0, 0)], ids=["missing", "one class", "one"])
+@pytest.mark.parametrize(
+    "counts", [(6, 0, 3, 1), (0, 0, 5, 0), (0, 1, 0, 0)], ids=["missing", "one class", "one"]
+)
 @pytest.mark.parametrize("which", ["default", "other"])
-def test_missing_classes_and_a_single_example(row: Row, counts: tuple[int, ...], which: str) -> None:
+def test_missing_classes_and_a_single_example(
+    row: Row, counts: tuple[int, ...], which: str
+) -> None:
     if which == "other" and row.other == row.default:
         pytest.skip("no fields")
     shared, reports = play([getattr(row, which)], [counts, (3, 2, 2, 0)], SETTINGS)
@@ -179,14 +199,20 @@ def test_missing_classes_and_a_single_example(row: Row, counts: tuple[int, ...],
     assert all(0 <= report.loss < float("inf") for report in reports)
     assert [report.examples for report in reports] == [sum(counts), 7]
     for report in reports:
-        assert all(torch.isfinite(t).all() for upload in report.uploads.values() for t in upload.values())
+        assert all(
+            torch.isfinite(t).all() for upload in report.uploads.values() for t in upload.values()
+        )
 
 
 @every_variant
 def test_nothing_is_mutated(row: Row) -> None:
     client = small_client()
     client = replace(client, broadcast=broadcast_of([row.default], [client]))
-    given = [client.start, *client.broadcast.values(), {"x": client.samples.inputs_N, "y": client.labels_N}]
+    given = [
+        client.start,
+        *client.broadcast.values(),
+        {"x": client.samples.inputs_N, "y": client.labels_N},
+    ]
     before = digest(given)
     train_round(client, [row.default], SETTINGS)
     assert digest(given) == before

@@ -42,7 +42,9 @@ def write_site(file: Path, subjects=10, regions=5, shortest=40, seed=0) -> dict[
     return arrays
 
 
-CSV_HEADER = ",Unnamed: 0,SUB_ID,X,subject,SITE_ID,FILE_ID,DX_GROUP,DSM_IV_TR,AGE_AT_SCAN,FIQ_TEST_TYPE\n"
+CSV_HEADER = (
+    ",Unnamed: 0,SUB_ID,X,subject,SITE_ID,FILE_ID,DX_GROUP,DSM_IV_TR,AGE_AT_SCAN,FIQ_TEST_TYPE\n"
+)
 
 
 def write_pcp(
@@ -59,7 +61,9 @@ def write_pcp(
     for number in range(first, first + subjects):
         file_id = f"{site}_{number:07d}"
         group = 1 if number % 2 == 0 else 2
-        lines += f'1,1,{number},1,{number},{site},no_filename,{group},0,20.5,"WASI, full"\n' * (group == 1)
+        lines += f'1,1,{number},1,{number},{site},no_filename,{group},0,20.5,"WASI, full"\n' * (
+            group == 1
+        )
         lines += f'1,1,{number},1,{number},{site},{file_id},{group},0,20.5,"WASI, full"\n'
         series.append(draws.normal(size=(40 + number % 3, 5)).astype(np.float32))
         header = "\t".join(f"#{region}" for region in (10, 11, 12, 4801, 4802))

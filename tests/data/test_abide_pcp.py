@@ -22,9 +22,12 @@ def test_series_and_diagnoses(tmp_path):
     series = write_pcp(tmp_path)
     write_pcp(tmp_path, "UM_1", 4, 50272)
     site = read_pcp(tmp_path, "NYU")
-    assert site.name == "NYU" and site.labels.tolist() == [1, 0] * 5  # DX_GROUP 1 is autism, 2 control
+    assert (
+        site.name == "NYU" and site.labels.tolist() == [1, 0] * 5
+    )  # DX_GROUP 1 is autism, 2 control
     assert len(site.series) == 10 and all(
-        np.allclose(read, written, atol=1e-6) for read, written in zip(site.series, series, strict=True)
+        np.allclose(read, written, atol=1e-6)
+        for read, written in zip(site.series, series, strict=True)
     )
     assert len(read_pcp(tmp_path, "UM_1").series) == 4
 
@@ -39,7 +42,9 @@ def test_equal_to_the_npz_file_of_the_same_subjects(tmp_path):
     raw = windows_of(read_site(tmp_path / "abide" / "NYU.npz", DataSettings()), 32, 1, 0)
     data = load(settings(other))
     assert np.allclose(data.train_inputs, raw.train.images, atol=1e-4)
-    assert np.array_equal(data.test_labels, raw.test.labels) and np.array_equal(data.test_groups, raw.test.groups)
+    assert np.array_equal(data.test_labels, raw.test.labels) and np.array_equal(
+        data.test_groups, raw.test.groups
+    )
     assert data.content != from_npz.content and len(arrays["label"]) == 10
 
 
@@ -60,7 +65,9 @@ def changed(tmp_path: Path, change: str) -> None:
     if change == "two pipelines":
         write_pcp(folder, subjects=2, kind="ccs/nofilt_global")
     elif change == "not in the csv":
-        csv.write_text("\n".join(line for line in csv.read_text().splitlines() if "0050953" not in line))
+        csv.write_text(
+            "\n".join(line for line in csv.read_text().splitlines() if "0050953" not in line)
+        )
     elif change == "diagnosis":
         csv.write_text(csv.read_text().replace("NYU_0050953,2", "NYU_0050953,-9999"))
     elif change == "damaged":
@@ -68,7 +75,9 @@ def changed(tmp_path: Path, change: str) -> None:
     elif change == "emptied":
         file.write_text("")
     elif change == "other regions":
-        file.write_text("\n".join(line.rsplit("\t", 1)[0] for line in file.read_text().splitlines()))
+        file.write_text(
+            "\n".join(line.rsplit("\t", 1)[0] for line in file.read_text().splitlines())
+        )
     elif change == "nobody":
         for scan in folder.glob("cpac/*/*.1D"):
             np.savetxt(scan, np.ones((40, 5)))
@@ -79,7 +88,10 @@ def changed(tmp_path: Path, change: str) -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ("two pipelines", "NYU is there as ccs/nofilt_global ho and as cpac/filt_noglobal ho: keep one of them"),
+        (
+            "two pipelines",
+            "NYU is there as ccs/nofilt_global ho and as cpac/filt_noglobal ho: keep one of them",
+        ),
         ("not in the csv", "DX_GROUP of NYU_0050953 is nothing: must be 1 or 2"),
         ("diagnosis", "DX_GROUP of NYU_0050953 is -9999: must be 1 or 2"),
         ("damaged", "NYU_0050953_rois_ho.1D: "),
@@ -96,7 +108,9 @@ def test_files_that_do_not_fit_are_one_sentence(tmp_path, change, rule):
 
 
 def test_what_is_missing_can_be_downloaded(tmp_path):
-    with pytest.raises(DataError, match=r"abide/NYU.npz or ABIDE_pcp/.*; set download = true to get it"):
+    with pytest.raises(
+        DataError, match=r"abide/NYU.npz or ABIDE_pcp/.*; set download = true to get it"
+    ):
         load(settings(tmp_path))
 
 
@@ -126,7 +140,11 @@ def test_a_download_asks_nilearn_once_for_the_federated_study_s_files(tmp_path, 
     wanted = {"pipeline": "cpac", "band_pass_filtering": True, "global_signal_regression": False,
               "derivatives": ["rois_ho"], "quality_checked": False, "SITE_ID": ["NYU"]}  # fmt: skip
     assert len(calls) == 1 and wanted.items() <= calls[0].items()
-    assert load(settings(tmp_path, download=True)).content == load(settings(tmp_path)).content == data.content
+    assert (
+        load(settings(tmp_path, download=True)).content
+        == load(settings(tmp_path)).content
+        == data.content
+    )
     assert len(calls) == 1
 
 

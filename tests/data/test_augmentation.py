@@ -31,7 +31,12 @@ def test_a_crop_is_a_shift_by_up_to_four_pixels():
     shifts = set()
     for before, after in zip(IMAGES, cropped, strict=True):
         padded = torch.nn.functional.pad(before, (4, 4, 4, 4))
-        matching = [(y, x) for y in range(9) for x in range(9) if torch.equal(padded[:, y : y + 32, x : x + 28], after)]
+        matching = [
+            (y, x)
+            for y in range(9)
+            for x in range(9)
+            if torch.equal(padded[:, y : y + 32, x : x + 28], after)
+        ]
         assert len(matching) == 1
         shifts |= set(matching)
     assert {0, 8} <= {y for y, _ in shifts} and {0, 8} <= {x for _, x in shifts}
@@ -39,7 +44,9 @@ def test_a_crop_is_a_shift_by_up_to_four_pixels():
 
 def test_a_flip_is_the_mirror_image_for_about_half():
     flipped = flip(IMAGES, draws())
-    mirrored = [torch.equal(after, before.flip(-1)) for before, after in zip(IMAGES, flipped, strict=True)]
+    mirrored = [
+        torch.equal(after, before.flip(-1)) for before, after in zip(IMAGES, flipped, strict=True)
+    ]
     assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, flipped, IMAGES, strict=True))
     assert 16 < sum(mirrored) < 48
 
@@ -66,9 +73,12 @@ def test_a_rotation_turns_about_the_center_by_up_to_30_degrees():
         away = image[0].clone()
         away[18:23, 13:18] = 0
         y, x = (
-            float((away * places).sum() / away.sum()) for places in (torch.arange(41.0)[:, None], torch.arange(31.0))
+            float((away * places).sum() / away.sum())
+            for places in (torch.arange(41.0)[:, None], torch.arange(31.0))
         )
-        assert abs(math.hypot(y - 20, x - 15) - 12) < 0.5, "the distance stays, though the image is not square"
+        assert abs(math.hypot(y - 20, x - 15) - 12) < 0.5, (
+            "the distance stays, though the image is not square"
+        )
         angles.append(math.degrees(math.atan2(y - 20, x - 15)))
     assert max(angles) <= 31 and min(angles) >= -31
     assert max(angles) > 24 and min(angles) < -24
@@ -82,7 +92,12 @@ def test_a_resized_crop_is_a_box_of_the_image():
     area = high * wide / (32 * 28)
     assert (boxes >= 0).all() and boxes[:, 0].max() <= 31 and boxes[:, 1].max() <= 27
     assert area.min() < 0.15 and area.max() > 0.85 and 0.45 < area.median() < 0.65
-    inside = (boxes[:, 0, 0, 0] > 1) & (boxes[:, 0, -1, 0] < 30) & (boxes[:, 1, 0, 0] > 1) & (boxes[:, 1, 0, -1] < 26)
+    inside = (
+        (boxes[:, 0, 0, 0] > 1)
+        & (boxes[:, 0, -1, 0] < 30)
+        & (boxes[:, 1, 0, 0] > 1)
+        & (boxes[:, 1, 0, -1] < 26)
+    )
     ratio = (wide / high)[inside]
     assert ratio.min() > 0.65 and ratio.max() < 1.5  # whole pixels widen 3/4 and 4/3 a little
 
@@ -92,8 +107,12 @@ def test_color_jitter_is_torchvision_s_for_the_same_factors():
 
     jittered = color_jitter(IMAGES, draws())
     factors = 1 + (torch.rand(64, 3, generator=draws()) * 2 - 1) * 0.4
-    for before, after, (brightness, contrast, saturation) in zip(IMAGES, jittered, factors.tolist(), strict=True):
-        expected = functional.adjust_contrast(functional.adjust_brightness(before, brightness), contrast)
+    for before, after, (brightness, contrast, saturation) in zip(
+        IMAGES, jittered, factors.tolist(), strict=True
+    ):
+        expected = functional.adjust_contrast(
+            functional.adjust_brightness(before, brightness), contrast
+        )
         # torchvision's luma has .2989 for red and .114 for blue, so its weights do not quite sum to 1.
         assert torch.allclose(after, functional.adjust_saturation(expected, saturation), atol=1e-3)
 
@@ -110,13 +129,17 @@ def test_only_a_training_step_sees_augmented_images(name):
     indices = torch.arange(20)
     assert augmented.hash == plain.hash
     assert torch.equal(augmented.train(0).batch(indices), plain.train(0).batch(indices))
-    assert torch.equal(augmented.test().batch(indices, draws()), plain.test().batch(indices)), "never a test image"
+    assert torch.equal(augmented.test().batch(indices, draws()), plain.test().batch(indices)), (
+        "never a test image"
+    )
     changed = augmented.train(0).batch(indices, draws())
     assert torch.equal(changed, plain.train(0).batch(indices)) == (name == "none")
 
 
 def test_cutout_comes_after_normalization():
     federation = federate(DataSettings(augmentation="crop-flip-cutout"), 0)
-    samples = replace(federation.train(0), inputs_N=torch.full((20, 1, 32, 32), 255, dtype=torch.uint8))
+    samples = replace(
+        federation.train(0), inputs_N=torch.full((20, 1, 32, 32), 255, dtype=torch.uint8)
+    )
     values = samples.batch(torch.arange(20), draws()).unique().tolist()
     assert values == [-1.0, 0.0, 1.0]  # black padding, the hole, white

@@ -43,7 +43,9 @@ def write_idx(folder, name="MNIST"):
         labels = (np.arange(number) % 10).astype(np.uint8)
         header = struct.pack(">IIII", 0x803, number, 28, 28)
         (raw / f"{prefix}-images-idx3-ubyte").write_bytes(header + images.tobytes())
-        (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, number) + labels.tobytes())
+        (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(
+            struct.pack(">II", 0x801, number) + labels.tobytes()
+        )
         arrays[key] = images, labels
     return arrays
 
@@ -57,7 +59,13 @@ def test_digits():
     from sklearn.datasets import load_digits
 
     data = load(DataSettings())
-    assert (data.name, data.num_classes, data.shape, data.mean, data.std) == ("digits", 10, (1, 8, 8), (0.5,), (0.5,))
+    assert (data.name, data.num_classes, data.shape, data.mean, data.std) == (
+        "digits",
+        10,
+        (1, 8, 8),
+        (0.5,),
+        (0.5,),
+    )
     assert data.train_inputs.shape == (1437, 1, 8, 8)
     assert np.bincount(data.test_labels).tolist() == [36] * 10
     assert data.train_inputs.dtype == np.uint8
@@ -80,15 +88,25 @@ def test_four_scanners_share_the_digits_out():
         (data.test_labels, data.test_domains, 9),
     ):
         assert np.bincount(10 * domains + labels).tolist() == [count] * 40
-    for shown, original in ((data.train_inputs, digits.train_inputs), (data.test_inputs, digits.test_inputs)):
+    for shown, original in (
+        (data.train_inputs, digits.train_inputs),
+        (data.test_inputs, digits.test_inputs),
+    ):
         plain, faint, blurred, noisy = shown.reshape(4, -1, 64).astype(float)
         # 17 grey values tell which digit it was: a training digit stays one, and is at one scanner alone.
         first, second, everything = (
             set(map(bytes, np.rint(images * 16 / 255).astype(np.uint8)))
             for images in (plain, 4 * faint, original.reshape(-1, 64).astype(float))
         )
-        assert first | second <= everything and len(first) == len(second) == len(plain) and not first & second
-        change = [np.abs(np.diff(images.reshape(-1, 8, 8), axis=2)).mean() for images in (plain, blurred, noisy)]
+        assert (
+            first | second <= everything
+            and len(first) == len(second) == len(plain)
+            and not first & second
+        )
+        change = [
+            np.abs(np.diff(images.reshape(-1, 8, 8), axis=2)).mean()
+            for images in (plain, blurred, noisy)
+        ]
         assert change[1] < 0.6 * change[0] < change[0] < change[2], "from pixel to pixel"
 
 
@@ -99,7 +117,9 @@ def test_memory_mapped_and_read_only():
         data.train_inputs[0] = 0
 
 
-@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
+@pytest.mark.parametrize(
+    ("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")]
+)
 def test_torchvision_idx_layout(tmp_path, name, folder):
     written = write_idx(tmp_path, folder)
     data = load(DataSettings(name, str(tmp_path)))
@@ -192,7 +212,10 @@ def test_domains(tmp_path):
             "domains:NAME,NAME, sites:FILE; did you mean 'fashion-mnist'?",
         ),
         (DataSettings("npz:"), "dataset = 'npz:': 'npz:' must go on with a path"),
-        (DataSettings("domains:mnist,mnist"), "dataset = 'domains:mnist,mnist': must name each domain once"),
+        (
+            DataSettings("domains:mnist,mnist"),
+            "dataset = 'domains:mnist,mnist': must name each domain once",
+        ),
         (
             DataSettings("domains:mnist,cifar10"),
             "dataset = 'domains:mnist,cifar10': the classes of mnist and of cifar10 differ, so they cannot be domains "
@@ -227,7 +250,10 @@ def test_domains(tmp_path):
         (DataSettings(classes="9"), "classes = '9': must be 10 classes for digits"),
         (DataSettings(classes="a,,b"), "classes = 'a,,b': must not hold an empty name"),
         (DataSettings(classes="a,b,a"), "classes = 'a,b,a': must name each class once"),
-        (DataSettings(classes="0"), "classes = '0': must be at least two names, or a number of at least 2"),
+        (
+            DataSettings(classes="0"),
+            "classes = '0': must be at least two names, or a number of at least 2",
+        ),
         (DataSettings(classes=","), "classes = ',': must not hold an empty name"),
         (
             DataSettings(input_shape="28x28"),
@@ -255,18 +281,29 @@ def test_settings_that_cannot_be(settings, message):
 
 def test_resolve_fills_in_everything_and_only_once():
     resolved = resolve(DataSettings())
-    assert (resolved.partition, resolved.clients, resolved.classes) == ("lda", 10, "0,1,2,3,4,5,6,7,8,9")
+    assert (resolved.partition, resolved.clients, resolved.classes) == (
+        "lda",
+        10,
+        "0,1,2,3,4,5,6,7,8,9",
+    )
     assert (resolved.input_shape, resolved.mean, resolved.std) == ("1x8x8", "0.5", "0.5")
     assert resolve(resolved) == resolved
     domains = resolve(DataSettings("domains:mnist,usps,mnist-m"))
     assert (domains.partition, domains.clients, domains.input_shape) == ("domains", 3, "3x28x28")
     assert resolve(domains) == domains
     assert resolve(DataSettings("cifar10", mean="0.5")).mean == "0.5,0.5,0.5"
-    assert resolve(DataSettings("mnist", classes="10")).classes == resolve(DataSettings("mnist")).classes
+    assert (
+        resolve(DataSettings("mnist", classes="10")).classes
+        == resolve(DataSettings("mnist")).classes
+    )
 
 
 def test_missing_data(tmp_path):
-    fails(DataError, "data-root = '': mnist needs the folder that holds its files", DataSettings("mnist"))
+    fails(
+        DataError,
+        "data-root = '': mnist needs the folder that holds its files",
+        DataSettings("mnist"),
+    )
     files = ", ".join(KNOWN["mnist"].files)
     message = f"{tmp_path}: mnist is not there; looked for mnist.npz or {files}; set download = true to get it"
     fails(DataError, message, DataSettings("mnist", str(tmp_path)))
@@ -305,7 +342,9 @@ print(*[name for name in ("sklearn", "torchvision", "PIL") if name in sys.module
 @pytest.mark.slow
 def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision():
     load(DataSettings())
-    output = subprocess.run([sys.executable, "-c", WARM], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    output = subprocess.run(
+        [sys.executable, "-c", WARM], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
     assert output.stdout.split() == []
 
 
@@ -358,7 +397,9 @@ def change_a_pixel(folder: Path) -> None:
     stat, content = file.stat(), bytearray(file.read_bytes())
     content[5000] ^= 64
     file.write_bytes(content)
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # even where nothing but the contents tells
+    os.utime(
+        file, ns=(stat.st_atime_ns, stat.st_mtime_ns)
+    )  # even where nothing but the contents tells
 
 
 def change_the_hash(folder: Path) -> None:
@@ -376,11 +417,23 @@ def change_the_hash(folder: Path) -> None:
         lambda folder: (folder / "dataset.json").write_text("{"),
         lambda folder: (folder / "dataset.json").write_text("[1]"),
         lambda folder: (folder / "dataset.json").unlink(),
-        lambda folder: np.save(folder / "train_labels.npy", np.load(folder / "train_labels.npy")[::-1]),
+        lambda folder: np.save(
+            folder / "train_labels.npy", np.load(folder / "train_labels.npy")[::-1]
+        ),
         change_a_pixel,
         change_the_hash,
     ],
-    ids=["emptied", "broken", "missing", "half a text", "other text", "no text", "labels", "a pixel", "hash"],
+    ids=[
+        "emptied",
+        "broken",
+        "missing",
+        "half a text",
+        "other text",
+        "no text",
+        "labels",
+        "a pixel",
+        "hash",
+    ],
 )
 def test_a_damaged_cache_is_made_anew(own_cache, monkeypatch, caplog, harm):
     monkeypatch.setattr(cache, "_verified", {})
@@ -408,7 +461,9 @@ def test_a_copy_is_compared_with_its_hash_once_a_process(own_cache, monkeypatch)
     cache._verified.clear()
     monkeypatch.setattr(cache, "VERIFIED", 1)
     load(DataSettings())
-    assert len(hashed) == 1, "a large copy is trusted while sizes and times of change are those that were written down"
+    assert len(hashed) == 1, (
+        "a large copy is trusted while sizes and times of change are those that were written down"
+    )
     (folder,) = own_cache.iterdir()
     os.utime(folder / "train_inputs.npy")
     load(DataSettings())
@@ -419,7 +474,9 @@ def test_copies_of_earlier_versions_are_read(own_cache, monkeypatch, caplog):
     content = load(DataSettings()).content
     (folder,) = own_cache.iterdir()
     described = json.loads((folder / "dataset.json").read_text())
-    (folder / "dataset.json").write_text(json.dumps({key: described[key] for key in ("content", "arrays")}))
+    (folder / "dataset.json").write_text(
+        json.dumps({key: described[key] for key in ("content", "arrays")})
+    )
     monkeypatch.setattr(cache, "_verified", {})
     assert load(DataSettings()).content == content and caplog.text == ""
     change_a_pixel(folder)

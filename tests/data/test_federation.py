@@ -47,7 +47,9 @@ def test_invariants(settings):
     federation = federate(settings, 3)
     held = np.concatenate(federation.train_indices)
     assert len(np.unique(held)) == len(held) == federation.counts_KC.sum()
-    assert [len(part) for part in federation.train_indices] == federation.counts_KC.sum(axis=1).tolist()
+    assert [len(part) for part in federation.train_indices] == federation.counts_KC.sum(
+        axis=1
+    ).tolist()
     assert federation.counts_KC.shape == (federation.clients, 10)
     assert all((np.diff(part) > 0).all() for part in federation.train_indices)
     assert federation.test_indices is None
@@ -76,7 +78,9 @@ def test_the_hash_does_not_depend_on_paths_but_on_contents(tmp_path, domains):
 
 def test_draws_for_two_purposes_do_not_depend_on_each_other():
     few, many = (federate(DataSettings(test_images=number), 0) for number in (50, 100))
-    assert all(np.array_equal(a, b) for a, b in zip(few.train_indices, many.train_indices, strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(few.train_indices, many.train_indices, strict=True)
+    )
     assert generator(0, "a").integers(2**60) != generator(0, "b").integers(2**60)
     assert generator(0, "a").integers(2**60) == generator(0, "a").integers(2**60)
 
@@ -93,7 +97,9 @@ def test_subsets_that_cannot_be_drawn():
     message = "train-images = 1400: needs 140 images of class 8, which has 138"
     with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
         federate(DataSettings(train_images=1400), 0)
-    with pytest.raises(SettingError, match=r"^test-images = 370: needs 37 images of class 0, which has 36$"):
+    with pytest.raises(
+        SettingError, match=r"^test-images = 370: needs 37 images of class 0, which has 36$"
+    ):
         federate(DataSettings(test_images=370), 0)
 
 
@@ -106,8 +112,15 @@ def test_long_tail_before_the_partition():
 
 
 def test_a_client_without_an_image_is_refused():
-    with pytest.raises(SettingError, match=r"^clients = 100: client \d+ would hold no image under partition llt$"):
-        federate(DataSettings(partition="llt", alpha=1.0, clients=100, largest_class=100, imbalance_factor=20), 0)
+    with pytest.raises(
+        SettingError, match=r"^clients = 100: client \d+ would hold no image under partition llt$"
+    ):
+        federate(
+            DataSettings(
+                partition="llt", alpha=1.0, clients=100, largest_class=100, imbalance_factor=20
+            ),
+            0,
+        )
 
 
 def test_domains_are_clients(domains):
@@ -154,12 +167,21 @@ def test_percent_of_each_domain(domains):
 
 
 def test_pooled_is_one_client_with_everything(domains):
-    for settings, total in ((DataSettings(partition="pooled"), 1437), (replace(domains, partition="pooled"), 163)):
+    for settings, total in (
+        (DataSettings(partition="pooled"), 1437),
+        (replace(domains, partition="pooled"), 163),
+    ):
         federation = federate(settings, 0)
-        assert federation.clients == 1 and federation.domains is None and federation.test_indices is None
+        assert (
+            federation.clients == 1
+            and federation.domains is None
+            and federation.test_indices is None
+        )
         assert np.array_equal(federation.train_indices[0], np.arange(total))
         assert federation.test(0) is federation.test()
-    with pytest.raises(SettingError, match=r"^clients = 2: must be 0 or 1: partition pooled is one client$"):
+    with pytest.raises(
+        SettingError, match=r"^clients = 2: must be 0 or 1: partition pooled is one client$"
+    ):
         federate(DataSettings(partition="pooled", clients=2), 0)
 
 
@@ -190,9 +212,19 @@ def test_channels_are_normalized_each_by_its_own(domains):
 def test_vectors_are_normalized_unscaled(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     labels = np.arange(40) % 2
-    np.savez(tmp_path / "v.npz", train_images=vectors, train_labels=labels, test_images=vectors, test_labels=labels)
-    settings = DataSettings(f"npz:{tmp_path}/v.npz", classes="2", input_shape="3", clients=2, partition="iid")
-    assert torch.equal(federate(settings, 0).test().batch(torch.arange(40)), torch.from_numpy(vectors))
+    np.savez(
+        tmp_path / "v.npz",
+        train_images=vectors,
+        train_labels=labels,
+        test_images=vectors,
+        test_labels=labels,
+    )
+    settings = DataSettings(
+        f"npz:{tmp_path}/v.npz", classes="2", input_shape="3", clients=2, partition="iid"
+    )
+    assert torch.equal(
+        federate(settings, 0).test().batch(torch.arange(40)), torch.from_numpy(vectors)
+    )
     federation = federate(replace(settings, mean="1,2,3", std="2"), 0)
     expected = (vectors - np.array([1, 2, 3])) / 2
     assert np.allclose(federation.test().batch(torch.arange(40)), expected, atol=1e-6)
@@ -233,17 +265,28 @@ def test_of_the_clients_samples_those_of_the_last_are_kept_as_bytes_allow(monkey
 )
 def test_holdout_is_balanced_and_at_no_client(settings):
     federation = federate(replace(settings, holdout_per_class=7), 3)
-    assert np.bincount(federation.dataset.train_labels[federation.holdout_indices]).tolist() == [7] * 10
+    assert (
+        np.bincount(federation.dataset.train_labels[federation.holdout_indices]).tolist()
+        == [7] * 10
+    )
     held = np.concatenate(federation.train_indices)
-    assert not np.intersect1d(held, federation.holdout_indices).size and len(np.unique(held)) == len(held)
+    assert not np.intersect1d(held, federation.holdout_indices).size and len(
+        np.unique(held)
+    ) == len(held)
     samples = federation.holdout()
     assert samples is not None and len(samples) == 70
-    assert np.array_equal(samples.inputs_N.numpy(), federation.dataset.train_inputs[federation.holdout_indices])
+    assert np.array_equal(
+        samples.inputs_N.numpy(), federation.dataset.train_inputs[federation.holdout_indices]
+    )
     of_one_class = samples.only((samples.labels_N == 4).nonzero().flatten())
     assert of_one_class.labels_N.tolist() == [4] * 7
-    assert torch.equal(of_one_class.batch(torch.arange(7)), samples.batch(torch.arange(70))[samples.labels_N == 4])
+    assert torch.equal(
+        of_one_class.batch(torch.arange(7)), samples.batch(torch.arange(70))[samples.labels_N == 4]
+    )
     # the hold-out does not depend on what is drawn after it
-    assert np.array_equal(federate(DataSettings(holdout_per_class=7), 3).holdout_indices, federation.holdout_indices)
+    assert np.array_equal(
+        federate(DataSettings(holdout_per_class=7), 3).holdout_indices, federation.holdout_indices
+    )
     assert not np.array_equal(
         federate(DataSettings(holdout_per_class=7), 4).holdout_indices, federation.holdout_indices
     )
@@ -251,7 +294,10 @@ def test_holdout_is_balanced_and_at_no_client(settings):
 
 def test_the_long_tail_is_cut_after_the_holdout():
     """The largest class is as large as the smallest one was, less what the server keeps."""
-    sizes = [federate(DataSettings(imbalance_factor=4, holdout_per_class=n), 0).counts_KC.sum(0) for n in (0, 20)]
+    sizes = [
+        federate(DataSettings(imbalance_factor=4, holdout_per_class=n), 0).counts_KC.sum(0)
+        for n in (0, 20)
+    ]
     assert sizes[0][0] - sizes[1][0] == 20
 
 
@@ -264,15 +310,20 @@ def test_no_holdout_changes_nothing():
 def test_holdout_of_domains(domains):
     federation = federate(replace(domains, holdout_per_class=2), 0)
     labels, of_domain = (
-        getattr(federation.dataset, f"train_{kind}")[federation.holdout_indices] for kind in ("labels", "domains")
+        getattr(federation.dataset, f"train_{kind}")[federation.holdout_indices]
+        for kind in ("labels", "domains")
     )
     assert np.bincount(10 * of_domain + labels).tolist() == [2] * 20
-    with pytest.raises(SettingError, match=r"holdout-per-class = 8: domain mnist-m: needs 8 images of class 2"):
+    with pytest.raises(
+        SettingError, match=r"holdout-per-class = 8: domain mnist-m: needs 8 images of class 2"
+    ):
         federate(replace(domains, holdout_per_class=8), 0)
 
 
 def test_a_holdout_that_is_too_large():
-    with pytest.raises(SettingError, match=r"holdout-per-class = 10000: needs 10000 images of class 0"):
+    with pytest.raises(
+        SettingError, match=r"holdout-per-class = 10000: needs 10000 images of class 0"
+    ):
         federate(DataSettings(holdout_per_class=10000), 0)
     with pytest.raises(SettingError, match=r"holdout-per-class = -1: must be 0 or more"):
         DataSettings(holdout_per_class=-1)
@@ -281,7 +332,11 @@ def test_a_holdout_that_is_too_large():
 def test_noise_grows_from_client_to_client_and_none_is_none():
     """Li et al. (NIID-Bench, 2022): client i of K has variance sigma i / K; the test set is as it is."""
     plain = DataSettings(partition="iid", clients=4)
-    without, noisy, again = federate(plain, 0), federate(replace(plain, noise=0.04), 0), federate(plain, 0)
+    without, noisy, again = (
+        federate(plain, 0),
+        federate(replace(plain, noise=0.04), 0),
+        federate(plain, 0),
+    )
     assert without.hash == again.hash != noisy.hash
     for client in range(4):
         clean, changed = without.train(client).inputs_N / 255, noisy.train(client).inputs_N

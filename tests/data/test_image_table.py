@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
 
 def table(folder, *lines, name="rows.csv", **stated):
     (folder / name).write_text("\n".join(lines or (HEAD, *ROWS)) + "\n")
-    return DataSettings(f"csv:{folder / name}", **{"classes": "a,b", "input_shape": "1x2x2", **stated})
+    return DataSettings(
+        f"csv:{folder / name}", **{"classes": "a,b", "input_shape": "1x2x2", **stated}
+    )
 
 
 def numbers(inputs):
@@ -40,7 +42,10 @@ def test_sites_are_clients_and_no_patient_is_on_two_sides(folder):
     data = federation.dataset
     assert data.domain_names == ("X", "Y", "Z") and federation.client_names == ["0 X", "1 Y", "2 Z"]
     for client in range(3):
-        held, tested = numbers(federation.train(client).inputs_N), numbers(federation.test(client).inputs_N)
+        held, tested = (
+            numbers(federation.train(client).inputs_N),
+            numbers(federation.test(client).inputs_N),
+        )
         assert {k % 3 for k in held | tested} == {client} and held and tested
     train, test = numbers(data.train_inputs), numbers(data.test_inputs)
     assert train | test == set(range(60)) and not train & test
@@ -55,14 +60,21 @@ def test_the_split_is_by_class_and_by_its_seed(folder):
               for seed, fold in ((0, 0), (1, 0), *((0, fold) for fold in range(1, 5)))]  # fmt: skip
     assert splits[0] != splits[1]
     folds = [splits[0], *splits[2:]]
-    assert sorted(k for fold in folds for k in fold) == list(range(60)), "each is tested once over the folds"
+    assert sorted(k for fold in folds for k in fold) == list(range(60)), (
+        "each is tested once over the folds"
+    )
     assert all(sorted(k // 2 % 2 for k in fold) == [0] * 6 + [1] * 6 for fold in folds)
 
 
 def test_sides_that_columns_say_and_names_of_ones_own(folder):
     sides = ["train", "Test", "valid"]
     rows = [f"images/{k}.png,{'ab'[k // 3 % 2]},{sides[k % 3]},H{k % 2}" for k in range(60)]
-    settings = table(folder, "file,diagnosis,use,hospital", *rows, columns="path=file,label=diagnosis,split=use,site=")
+    settings = table(
+        folder,
+        "file,diagnosis,use,hospital",
+        *rows,
+        columns="path=file,label=diagnosis,split=use,site=",
+    )
     data = load(settings)
     for inputs, side in ((data.train_inputs, 0), (data.test_inputs, 1), (data.val_inputs, 2)):
         assert numbers(inputs) == {k for k in range(60) if k % 3 == side}
@@ -73,7 +85,9 @@ def test_sides_that_columns_say_and_names_of_ones_own(folder):
     rows = [f"images/{k}.png,{'ab'[k // 3 % 2]},{k % 3 + 1}" for k in range(60)]
     settings = table(folder, "path,label,fold", *rows, test_fold=3)
     assert numbers(load(settings).test_inputs) == {k for k in range(60) if k % 3 == 2}
-    with pytest.raises(DataError, match="column fold: '1, 2, 3': none is test-fold = 0: --set test-fold=1"):
+    with pytest.raises(
+        DataError, match="column fold: '1, 2, 3': none is test-fold = 0: --set test-fold=1"
+    ):
         load(replace(settings, test_fold=0))
 
 
@@ -82,19 +96,25 @@ def test_a_partition_of_sites_goes_on_in_a_file(folder, tmp_path):
 
     federation = federate(table(folder), 0)
     save_partition(federation, tmp_path / "dealt.json")
-    assert federate(replace(table(folder), partition_file=str(tmp_path / "dealt.json")), 5).hash == federation.hash
+    assert (
+        federate(replace(table(folder), partition_file=str(tmp_path / "dealt.json")), 5).hash
+        == federation.hash
+    )
 
 
 def test_numbers_with_sites_and_patients(tmp_path):
     rows = [f"{k},{'ab'[k // 2 % 2]},{'XY'[k % 2]},p{k // 4}" for k in range(80)]
     (tmp_path / "cells.csv").write_text("\n".join(["size,label,site,patient", *rows]))
     settings = DataSettings(f"csv:{tmp_path / 'cells.csv'}", classes="a,b", input_shape="1")
-    with pytest.raises(DataError, match=r"column site: 'X': must be a finite number; .* --set 'columns=site=site'"):
+    with pytest.raises(
+        DataError, match=r"column site: 'X': must be a finite number; .* --set 'columns=site=site'"
+    ):
         load(settings)
     federation = federate(replace(settings, columns="site=site,patient=patient"), 0)
     assert federation.dataset.domain_names == ("X", "Y")
     train, test = (
-        set(inputs[:, 0] // 4) for inputs in (federation.dataset.train_inputs, federation.dataset.test_inputs)
+        set(inputs[:, 0] // 4)
+        for inputs in (federation.dataset.train_inputs, federation.dataset.test_inputs)
     )
     assert not train & test
 
@@ -116,17 +136,26 @@ CASES = {
         ],
         "column site: 'Q': has 1 samples and none to test",
     ),
-    "unknown label": ([HEAD, *ROWS[:9], "images/9.png,c,X,q"], "column label: 'c': must be one of classes = a, b"),
+    "unknown label": (
+        [HEAD, *ROWS[:9], "images/9.png,c,X,q"],
+        "column label: 'c': must be one of classes = a, b",
+    ),
     "two labels": (
         ["path,label,diagnosis", "images/0.png,a,b"],
         "columns label and diagnosis both look like the label: --set 'columns=label=label' or --set "
         "'columns=label=diagnosis'",
     ),
-    "missing file": ([HEAD, "images/none.png,a,X,p"], "row 2: 'images/none.png': there is no such file below "),
+    "missing file": (
+        [HEAD, "images/none.png,a,X,p"],
+        "row 2: 'images/none.png': there is no such file below ",
+    ),
     "a folder": ([HEAD, "images,a,X,p"], "row 2: 'images': there is no such file below "),
     "twice": ([HEAD, ROWS[0], ROWS[1], ROWS[0]], "row 4: images/0.png is the file of row 2 too"),
     "empty cell": ([HEAD, "images/0.png,a,,p"], "row 2, column site: is empty"),
-    "split": (["path,label,split", "images/0.png,a,x", "images/1.png,b,x"], "column split: 'x': must be one of train"),
+    "split": (
+        ["path,label,split", "images/0.png,a,x", "images/1.png,b,x"],
+        "column split: 'x': must be one of train",
+    ),
     "split and fold": (
         ["path,label,split,fold", "images/0.png,a,train,1", "images/1.png,b,test,2"],
         "columns split and fold both say who tests: --set 'columns=fold=' or",
@@ -153,7 +182,9 @@ def test_paths_that_lead_out_of_the_folder(folder, tmp_path):
     link.symlink_to(outside)
     for path in (outside, os.path.relpath(outside, folder), "images/link.png"):
         settings = table(folder, HEAD, *ROWS[:20], f"{path},a,X,q", name="out.csv")
-        with pytest.raises(DataError, match=re.escape("leads out of the table's folder: --set outside-folder=true")):
+        with pytest.raises(
+            DataError, match=re.escape("leads out of the table's folder: --set outside-folder=true")
+        ):
             load(settings)
         data = load(replace(settings, outside_folder=True))
         assert len(data.train_labels) + len(data.test_labels) == 21
@@ -164,5 +195,7 @@ def test_settings_of_columns():
     for columns in ("label", "colour=x", "label=a,label=b"):
         with pytest.raises(SettingError, match=f"columns = '{columns}': must be ROLE=NAME"):
             DataSettings(columns=columns)
-    with pytest.raises(SettingError, match="pixel-range = '0,1': has no effect with dataset = 'digits'"):
+    with pytest.raises(
+        SettingError, match="pixel-range = '0,1': has no effect with dataset = 'digits'"
+    ):
         resolve(DataSettings(pixel_range="0,1"))

@@ -15,7 +15,10 @@ from data.sources.layouts import read_layout
 
 
 def test_svhn_and_synthdigits(tmp_path):
-    for folder, prefix, name, first in (("SVHN", "", "svhn", 1), ("SynthDigits", "synth_", "synthdigits", 0)):
+    for folder, prefix, name, first in (
+        ("SVHN", "", "svhn", 1),
+        ("SynthDigits", "synth_", "synthdigits", 0),
+    ):
         images, labels = write_mat(tmp_path / folder / f"{prefix}train_32x32.mat", 23, first, 1)
         _, test_labels = write_mat(tmp_path / folder / f"{prefix}test_32x32.mat", 11, first, 2)
         data = load(DataSettings(name, str(tmp_path)))
@@ -32,7 +35,11 @@ def test_svhn_is_downloaded_by_torchvision(tmp_path, monkeypatch):
         write_mat(root / f"{split}_32x32.mat", 11, 1, 1)
 
     monkeypatch.setattr(torchvision.datasets, "SVHN", fetched)
-    assert load(DataSettings("svhn", str(tmp_path), download=True)).train_labels.tolist() == [*range(1, 10), 0, 1]
+    assert load(DataSettings("svhn", str(tmp_path), download=True)).train_labels.tolist() == [
+        *range(1, 10),
+        0,
+        1,
+    ]
 
 
 def test_a_damaged_mat_file(tmp_path):
@@ -50,15 +57,23 @@ def test_cifar10(tmp_path, monkeypatch):
     folder, draws, written = tmp_path / "cifar-10-batches-py", np.random.default_rng(0), {}
     folder.mkdir()
     for key, number in (("data_batch_1", 4), ("data_batch_2", 3), ("test_batch", 3)):
-        rows, labels = draws.integers(0, 256, (number, 3072), np.uint8), [(7 * index) % 10 for index in range(number)]
+        rows, labels = (
+            draws.integers(0, 256, (number, 3072), np.uint8),
+            [(7 * index) % 10 for index in range(number)],
+        )
         (folder / key).write_bytes(pickle.dumps({"data": rows, "labels": labels}))
         written[key] = rows.reshape(-1, 3, 32, 32), labels
     names = {"label_names": list(KNOWN["cifar10"].class_names)}
     (folder / "batches.meta").write_bytes(pickle.dumps(names))
-    official, batches = torchvision.datasets.CIFAR10, [["data_batch_1", None], ["data_batch_2", None]]
+    official, batches = (
+        torchvision.datasets.CIFAR10,
+        [["data_batch_1", None], ["data_batch_2", None]],
+    )
     monkeypatch.setattr(official, "train_list", batches)
     monkeypatch.setattr(official, "test_list", [["test_batch", None]])
-    monkeypatch.setattr(official, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None})
+    monkeypatch.setattr(
+        official, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None}
+    )
     data = load(DataSettings("cifar10", str(tmp_path)))
     first, second = written["data_batch_1"], written["data_batch_2"]
     assert np.array_equal(data.train_inputs, np.concatenate([first[0], second[0]]))
@@ -93,18 +108,28 @@ def test_cifar100(tmp_path, monkeypatch):
     for key, number in (("train", 6), ("test", 3)):
         rows = pixels.integers(0, 256, (number, 3072), np.uint8)
         fine = [(37 * index) % 100 for index in range(number)]
-        batch = {"data": rows, "fine_labels": fine, "coarse_labels": [0] * number, "filenames": [""] * number}
+        batch = {
+            "data": rows,
+            "fine_labels": fine,
+            "coarse_labels": [0] * number,
+            "filenames": [""] * number,
+        }
         (folder / key).write_bytes(pickle.dumps(batch))
         written[key] = rows.reshape(-1, 3, 32, 32), fine
     names = list(KNOWN["cifar100"].class_names)
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names, "coarse_label_names": []}))
+    (folder / "meta").write_bytes(
+        pickle.dumps({"fine_label_names": names, "coarse_label_names": []})
+    )
     monkeypatch.setattr(torchvision.datasets.CIFAR100, "train_list", [["train", None]])
     monkeypatch.setattr(torchvision.datasets.CIFAR100, "test_list", [["test", None]])
     meta = {"filename": "meta", "key": "fine_label_names", "md5": None}
     monkeypatch.setattr(torchvision.datasets.CIFAR100, "meta", meta)
     data = load(DataSettings("cifar100", str(tmp_path)))
     assert np.array_equal(data.train_inputs, written["train"][0])
-    assert (data.train_labels.tolist(), data.test_labels.tolist()) == (written["train"][1], written["test"][1])
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == (
+        written["train"][1],
+        written["test"][1],
+    )
 
 
 def test_cinic10(tmp_path):
@@ -157,7 +182,9 @@ def test_office_caltech10_and_its_recipe(tmp_path):
     assert (data.mean, data.std) == ((0.0,) * 3, (1.0,) * 3)
     assert np.bincount(data.train_domains).tolist() == [160, 160, 120, 160]
     assert np.bincount(data.test_labels[data.test_domains == 2]).tolist() == [3] * 10
-    fedbn = load(DataSettings("office-caltech10", str(tmp_path), input_shape="3x8x8", recipe="fedbn"))
+    fedbn = load(
+        DataSettings("office-caltech10", str(tmp_path), input_shape="3x8x8", recipe="fedbn")
+    )
     assert np.bincount(fedbn.train_domains).tolist() == [60] * 4  # int(.5 x 120)
     assert np.bincount(fedbn.val_domains).tolist() == [48] * 4  # int(.4 x 120)
     assert np.array_equal(fedbn.test_inputs, data.test_inputs)
@@ -175,7 +202,8 @@ DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_
 
 
 @pytest.mark.parametrize(
-    ("alias", "classes", "domain"), [("office-caltech10", OFFICE, "dslr"), ("domainnet", DOMAINNET, "sketch")]
+    ("alias", "classes", "domain"),
+    [("office-caltech10", OFFICE, "dslr"), ("domainnet", DOMAINNET, "sketch")],
 )
 def test_class_maps(tmp_path, alias, classes, domain):
     """FedBN's: ten classes, numbered by their names' order in every domain, whatever number a list file gives."""
@@ -195,10 +223,14 @@ def test_class_maps(tmp_path, alias, classes, domain):
 def write_domainnet(root, lists=True):
     for position, domain in enumerate(("clipart", "sketch")):
         lines = {"train": [], "test": []}
-        for label, name in enumerate(("aircraft_carrier", *KNOWN["domainnet-real"].class_names, "zigzag")):
+        for label, name in enumerate(
+            ("aircraft_carrier", *KNOWN["domainnet-real"].class_names, "zigzag")
+        ):
             for index in range(40):
                 file = f"{domain}/{name}/{domain}_{label:03d}_{index:06d}.jpg"
-                write_image(root / "DomainNet" / file, (6, 6), seed=10_000 * position + 100 * label + index)
+                write_image(
+                    root / "DomainNet" / file, (6, 6), seed=10_000 * position + 100 * label + index
+                )
                 lines["train" if index < 30 else "test"].append(f"{file} {label}\n")
         for key in lines if lists else ():
             (root / "DomainNet" / f"{domain}_{key}.txt").write_text("".join(lines[key]))
@@ -206,18 +238,32 @@ def write_domainnet(root, lists=True):
 
 def test_domainnet_of_ten_classes(tmp_path):
     write_domainnet(tmp_path)
-    settings = DataSettings("domains:domainnet-clipart,domainnet-sketch", str(tmp_path), input_shape="3x8x8")
+    settings = DataSettings(
+        "domains:domainnet-clipart,domainnet-sketch", str(tmp_path), input_shape="3x8x8"
+    )
     data = load(settings)
-    assert np.bincount(data.train_labels).tolist() == [60] * 10 and np.bincount(data.test_labels).tolist() == [20] * 10
+    assert (
+        np.bincount(data.train_labels).tolist() == [60] * 10
+        and np.bincount(data.test_labels).tolist() == [20] * 10
+    )
     fedbn = load(DataSettings(settings.dataset, str(tmp_path), input_shape="3x8x8", recipe="fedbn"))
-    assert np.bincount(fedbn.train_domains).tolist() == np.bincount(fedbn.val_domains).tolist() == [15] * 2
-    assert len(np.unique(fedbn.train_labels)) > 5, "the lists are sorted by class, what is taken is not"
+    assert (
+        np.bincount(fedbn.train_domains).tolist()
+        == np.bincount(fedbn.val_domains).tolist()
+        == [15] * 2
+    )
+    assert len(np.unique(fedbn.train_labels)) > 5, (
+        "the lists are sorted by class, what is taken is not"
+    )
 
 
 def test_domainnet_without_its_lists_is_split_80_to_20(tmp_path):
     write_domainnet(tmp_path, lists=False)
     data = load(DataSettings("domainnet-sketch", str(tmp_path), input_shape="3x8x8"))
-    assert np.bincount(data.train_labels).tolist() == [32] * 10 and np.bincount(data.test_labels).tolist() == [8] * 10
+    assert (
+        np.bincount(data.train_labels).tolist() == [32] * 10
+        and np.bincount(data.test_labels).tolist() == [8] * 10
+    )
 
 
 def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
@@ -229,7 +275,9 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
             write_image(folder / file, (30 + number, 40), seed=number)
             listed[key].append(f"{file} {label}\n")
         (folder / f"ImageNet_LT_{key}.txt").write_text("".join(listed[key]))
-    settings = DataSettings("imagenet-lt", str(tmp_path), partition="iid", clients=3, input_shape="3x28x28")
+    settings = DataSettings(
+        "imagenet-lt", str(tmp_path), partition="iid", clients=3, input_shape="3x28x28"
+    )
     federation = federate(settings, 0)
     data = federation.dataset
     assert isinstance(data.train_inputs, ImageFiles) and data.num_classes == 1000
@@ -237,7 +285,9 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
     samples = federation.train(1)
     (folder / "train/n00000000/n00000000_0.JPEG").unlink()
     for client in range(3):
-        there = [place for place, index in enumerate(federation.train_indices[client]) if index != 0]
+        there = [
+            place for place, index in enumerate(federation.train_indices[client]) if index != 0
+        ]
         batch = federation.train(client).batch(torch.tensor(there[::-1]))
         assert batch.shape == (len(there), 3, 28, 28) and batch.dtype == torch.float32
         if 0 in federation.train_indices[client]:
@@ -245,7 +295,9 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
                 federation.train(client).batch(torch.tensor([0]))
     (folder / "train" / "n00000001").rename(folder / "elsewhere")
     (folder / "ImageNet_LT_train.txt").write_text("".join(listed["train"][1:]))
-    with pytest.raises(DataError, match=r"n00000001_1.JPEG: is not there, and ImageNet_LT_train.txt names it$"):
+    with pytest.raises(
+        DataError, match=r"n00000001_1.JPEG: is not there, and ImageNet_LT_train.txt names it$"
+    ):
         load(settings)
     (folder / "elsewhere").rename(folder / "train" / "n00000001")
     index = torch.tensor([1])

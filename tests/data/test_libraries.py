@@ -15,7 +15,9 @@ from data.sources.own import look
 def test_medmnist_is_read_from_data_root_or_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = DataSettings("medmnist:toymnist", str(tmp_path), classes="2", input_shape="1x6x5")
-    with pytest.raises(DataError, match=r"toymnist\.npz: is not there, nor in ~/\.medmnist: --set download=true"):
+    with pytest.raises(
+        DataError, match=r"toymnist\.npz: is not there, nor in ~/\.medmnist: --set download=true"
+    ):
         load(settings)
     (tmp_path / ".medmnist").mkdir()
     npz(every("labels", lambda labels: labels[:, None]), "toymnist.npz")(tmp_path / ".medmnist")
@@ -35,10 +37,20 @@ def test_medmnist_is_downloaded_by_its_package(tmp_path, monkeypatch):
     info = {"toymnist": {"python_class": "ToyMNIST", "label": {"1": "disease", "0": "normal"}}}
     monkeypatch.setitem(sys.modules, "medmnist", SimpleNamespace(INFO=info, ToyMNIST=kind))
     settings = DataSettings("medmnist:toymnist_64", str(tmp_path), download=True)
-    assert look(settings.dataset, settings).settings == {"classes": "normal,disease", "input-shape": "1x6x5"}
+    assert look(settings.dataset, settings).settings == {
+        "classes": "normal,disease",
+        "input-shape": "1x6x5",
+    }
     monkeypatch.setitem(sys.modules, "medmnist", None)
-    with pytest.raises(DataError, match=r"medmnist reads it and is not installed: pip install 'fedskew\[medmnist\]'"):
-        load(DataSettings("medmnist:other", str(tmp_path), classes="2", input_shape="1x6x5", download=True))
+    with pytest.raises(
+        DataError,
+        match=r"medmnist reads it and is not installed: pip install 'fedskew\[medmnist\]'",
+    ):
+        load(
+            DataSettings(
+                "medmnist:other", str(tmp_path), classes="2", input_shape="1x6x5", download=True
+            )
+        )
 
 
 def test_a_folder_of_the_datasets_library(tmp_path):
@@ -46,7 +58,10 @@ def test_a_folder_of_the_datasets_library(tmp_path):
     saved = hugging_face("image", "label", "hospital")(tmp_path)
     settings = DataSettings(f"hf:{saved}", classes="cat,dog", input_shape="1x6x5")
     data = load(settings)
-    assert len(data.train_labels) + len(data.test_labels) == 24 and data.class_names == ("cat", "dog")
+    assert len(data.train_labels) + len(data.test_labels) == 24 and data.class_names == (
+        "cat",
+        "dog",
+    )
     assert data.train_inputs.dtype == np.uint8 and resolve(settings).partition == "lda"
     sites = replace(settings, columns="site=hospital")
     assert federate(sites, 0).dataset.domain_names == ("N", "S")
@@ -66,5 +81,7 @@ def test_no_network_is_asked(tmp_path):
 
 def test_the_datasets_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"datasets reads it and is not installed: pip install 'fedskew\[hf\]'"):
+    with pytest.raises(
+        DataError, match=r"datasets reads it and is not installed: pip install 'fedskew\[hf\]'"
+    ):
         load(DataSettings(f"hf:{tmp_path}", classes="2", input_shape="1x6x5"))

@@ -76,7 +76,11 @@ def test_the_seed_decides_which_samples():
     ("factor", "largest", "message"),
     [
         (2.0, 61, "largest-class = 61: needs 61 images of class 0, which has 60"),
-        (100.0, 50, "imbalance-factor = 100.0: would leave class 3 without an image, as class 0 has 50"),
+        (
+            100.0,
+            50,
+            "imbalance-factor = 100.0: would leave class 3 without an image, as class 0 has 50",
+        ),
     ],
 )
 def test_errors(factor, largest, message):
@@ -85,5 +89,7 @@ def test_errors(factor, largest, message):
 
 
 def test_a_class_without_samples_cannot_have_a_tail():
-    with pytest.raises(SettingError, match="would leave class 0 without an image, as class 0 has 0"):
+    with pytest.raises(
+        SettingError, match="would leave class 0 without an image, as class 0 has 0"
+    ):
         long_tail(np.zeros(10, np.int64), 2, 10.0, 0, np.random.default_rng(0))

@@ -43,7 +43,9 @@ def test_npz_of_grey_images(tmp_path):
 
 
 def test_npz_with_validation_data(tmp_path):
-    data = load(npz(tmp_path, val_images=np.ones((3, 6, 5), np.uint8), val_labels=np.array([0, 1, 1])))
+    data = load(
+        npz(tmp_path, val_images=np.ones((3, 6, 5), np.uint8), val_labels=np.array([0, 1, 1]))
+    )
     assert data.val_inputs.shape == (3, 1, 6, 5)
     assert data.val_labels.tolist() == [0, 1, 1]
 
@@ -77,8 +79,14 @@ NAN[4, 2, 1] = np.nan
 @pytest.mark.parametrize(
     ("changed", "rest"),
     [
-        ({"train_labels": np.arange(10)}, ": train_labels: label 2 of 2 classes at index 2: labels must be 0..1"),
-        ({"test_labels": np.arange(5) - 1}, ": test_labels: label -1 of 2 classes at index 0: labels must be 0..1"),
+        (
+            {"train_labels": np.arange(10)},
+            ": train_labels: label 2 of 2 classes at index 2: labels must be 0..1",
+        ),
+        (
+            {"test_labels": np.arange(5) - 1},
+            ": test_labels: label -1 of 2 classes at index 0: labels must be 0..1",
+        ),
         (
             {"train_labels": np.arange(10) / 2},
             ": train_labels: dtype float64, such as 0.5: labels must be whole numbers",
@@ -164,10 +172,14 @@ def test_npz_files_that_are_none(tmp_path):
     path.unlink()
     fails(DataError, f"{path}: there is no such file", settings)
     path.write_bytes(b"not an archive")
-    with pytest.raises(DataError, match=f"^{re.escape(str(path))}: cannot be read as an npz file of plain arrays: "):
+    with pytest.raises(
+        DataError, match=f"^{re.escape(str(path))}: cannot be read as an npz file of plain arrays: "
+    ):
         load(settings)
     np.savez(path, **arrays(train_labels=np.array([{}] * 10, object)))
-    with pytest.raises(DataError, match="cannot be read as an npz file of plain arrays: Object arrays"):
+    with pytest.raises(
+        DataError, match="cannot be read as an npz file of plain arrays: Object arrays"
+    ):
         load(settings)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
@@ -176,7 +188,11 @@ def test_npz_files_that_are_none(tmp_path):
     path.write_text("label,x\na,1\nb,2\n")
     rule = f"cannot be read as an npz file of plain arrays: is text, a table by its commas: --set dataset=csv:{path}"
     fails(DataError, f"{path}: {rule}", settings)
-    for head, kind in ((b"\x80\x04", "is a Python pickle"), (b"\x89HDF", "is an HDF5 file"), (b"", "is empty")):
+    for head, kind in (
+        (b"\x80\x04", "is a Python pickle"),
+        (b"\x89HDF", "is an HDF5 file"),
+        (b"", "is empty"),
+    ):
         path.write_bytes(head)
         with pytest.raises(DataError, match=f"plain arrays: {kind}"):
             load(settings)
@@ -194,7 +210,9 @@ def test_what_can_mean_one_thing_alone_is_converted(tmp_path):
     plain = arrays()
     labels = {key: plain[key] for key in ("train_labels", "test_labels")}
     images = {key: plain[key] for key in ("train_images", "test_images")}
-    same(tmp_path, {}, **{key: part[:, None] for key, part in labels.items()})  # as MedMNIST has them
+    same(
+        tmp_path, {}, **{key: part[:, None] for key, part in labels.items()}
+    )  # as MedMNIST has them
     same(tmp_path, {}, **{key: part.astype(np.float64) for key, part in labels.items()})
     same(tmp_path, {}, **{key: np.eye(2)[part] for key, part in labels.items()})
     same(tmp_path, {}, **{key: part.astype(bool) for key, part in labels.items()})
@@ -230,7 +248,10 @@ def test_classes_and_shape_are_settings_and_the_error_says_what_would_fit(tmp_pa
     assert str(caught.value) == f"classes = '': {rule}; what is there now would fit classes = \"2\""
     with pytest.raises(SettingError) as caught:
         resolve(npz(tmp_path, shape=""))
-    assert str(caught.value) == f"input-shape = '': {rule}; what is there now would fit input-shape = \"1x6x5\""
+    assert (
+        str(caught.value)
+        == f"input-shape = '': {rule}; what is there now would fit input-shape = \"1x6x5\""
+    )
     (tmp_path / "own.npz").unlink()
     with pytest.raises(SettingError) as caught:
         resolve(settings)
@@ -271,7 +292,10 @@ def test_the_order_of_classes_is_the_settings(tmp_path):
 
 def test_a_class_that_a_folder_lacks_counts_zero(tmp_path):
     federation = federate(
-        DataSettings(**{**vars(folder(tmp_path, "bird,cat,dog")), "partition": "iid", "clients": 1}), 0
+        DataSettings(
+            **{**vars(folder(tmp_path, "bird,cat,dog")), "partition": "iid", "clients": 1}
+        ),
+        0,
     )
     assert federation.counts_KC.tolist() == [[0, 2, 1]]
 
@@ -284,10 +308,16 @@ def test_folders_that_cannot_be_used(tmp_path):
     settings = folder(tmp_path)
     Image.fromarray(np.full((4, 4), 40000, np.uint16)).save(root / "train/dog/deep.png")
     data = load(settings)
-    assert data.train_inputs.dtype == data.test_inputs.dtype == np.float32, "one file of 16 bits makes all numbers"
-    assert np.allclose(data.train_inputs[3], 40000 / 65535) and np.allclose(data.train_inputs[1], 77 / 255)
+    assert data.train_inputs.dtype == data.test_inputs.dtype == np.float32, (
+        "one file of 16 bits makes all numbers"
+    )
+    assert np.allclose(data.train_inputs[3], 40000 / 65535) and np.allclose(
+        data.train_inputs[1], 77 / 255
+    )
     (root / "train/dog/deep.png").write_text("no image")
-    with pytest.raises(DataError, match=f"^{re.escape(str(root))}/train/dog/deep.png: cannot be read as an image: "):
+    with pytest.raises(
+        DataError, match=f"^{re.escape(str(root))}/train/dog/deep.png: cannot be read as an image: "
+    ):
         load(settings)
     (root / "train/dog/deep.png").unlink()
     (root / "test/dog/1.webp").unlink()
@@ -315,7 +345,9 @@ def test_own_data_as_domains(tmp_path):
     site = folder(tmp_path)
     path = tmp_path / "own.npz"
     np.savez(path, **arrays())
-    settings = DataSettings(f"domains:{site.dataset},npz:{path}", classes="cat,dog", input_shape="3x4x4")
+    settings = DataSettings(
+        f"domains:{site.dataset},npz:{path}", classes="cat,dog", input_shape="3x4x4"
+    )
     data = load(settings)
     assert data.domain_names == ("pets", "own")
     assert data.train_domains.tolist() == [0] * 3 + [1] * 10
@@ -333,6 +365,8 @@ def test_resizing_is_pils(size):
 
 def test_luma_is_pils():
     colors = np.random.default_rng(0).integers(0, 256, (1, 9, 9, 3), np.uint8)
-    assert np.array_equal(bring_to(colors, (1, 9, 9))[0, 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
+    assert np.array_equal(
+        bring_to(colors, (1, 9, 9))[0, 0], np.asarray(Image.fromarray(colors[0]).convert("L"))
+    )
     floats = colors.astype(np.float32) / 255
     assert np.abs(bring_to(floats, (1, 9, 9)) * 255 - bring_to(colors, (1, 9, 9))).max() < 0.6

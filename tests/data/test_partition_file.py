@@ -11,7 +11,9 @@ from data import DataError, DataSettings, SettingError, federate, resolve
 from data.partition_table import save_partition
 from server_app.settings import parse
 
-LONG_TAILED = DataSettings(imbalance_factor=10, largest_class=100, min_samples=5, clients=4, test_images=50)
+LONG_TAILED = DataSettings(
+    imbalance_factor=10, largest_class=100, min_samples=5, clients=4, test_images=50
+)
 
 
 def test_what_is_loaded_is_what_was_saved(tmp_path):
@@ -25,14 +27,18 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
 
 
 def test_the_hold_out_stays_at_the_server(tmp_path):
-    federation, file = federate(replace(LONG_TAILED, holdout_per_class=5), 3), tmp_path / "dealt.json"
+    federation, file = (
+        federate(replace(LONG_TAILED, holdout_per_class=5), 3),
+        tmp_path / "dealt.json",
+    )
     save_partition(federation, file)
     loaded = federate(DataSettings(partition_file=str(file), holdout_per_class=5), 0)
     assert loaded.hash == federation.hash and len(loaded.holdout()) == 50
     assert np.array_equal(loaded.holdout_indices, federation.holdout_indices)
     for other in (0, 4):
         with pytest.raises(
-            SettingError, match=rf"^holdout-per-class = {other}: must be the partition file's: .* 5, 5 "
+            SettingError,
+            match=rf"^holdout-per-class = {other}: must be the partition file's: .* 5, 5 ",
         ):
             federate(DataSettings(partition_file=str(file), holdout_per_class=other), 0)
     output = json.loads(file.read_text())
@@ -44,18 +50,37 @@ def test_the_hold_out_stays_at_the_server(tmp_path):
 
 def test_domains_stay_with_their_clients(tmp_path):
     for name in ("mnist", "usps"):
-        pixels, labels = np.random.default_rng(len(name)).integers(0, 256, (60, 16, 16), np.uint8), np.arange(60) % 10
-        arrays = {"train_images": pixels, "train_labels": labels, "test_images": pixels, "test_labels": labels}
+        pixels, labels = (
+            np.random.default_rng(len(name)).integers(0, 256, (60, 16, 16), np.uint8),
+            np.arange(60) % 10,
+        )
+        arrays = {
+            "train_images": pixels,
+            "train_labels": labels,
+            "test_images": pixels,
+            "test_labels": labels,
+        }
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    settings = DataSettings("domains:mnist,usps", str(tmp_path), parts_per_domain=3, holdout_per_class=1)
+    settings = DataSettings(
+        "domains:mnist,usps", str(tmp_path), parts_per_domain=3, holdout_per_class=1
+    )
     federation = federate(settings, 0)
     assert len(federation.holdout()) == 2 * 10, "of every domain"
     save_partition(federation, tmp_path / "dealt.json")
-    loaded = federate(replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0)
+    loaded = federate(
+        replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0
+    )
     assert (loaded.hash, loaded.domains) == (federation.hash, (0, 1) * 3)
-    assert all(np.array_equal(a, b) for a, b in zip(loaded.test_indices, federation.test_indices, strict=True))
-    with pytest.raises(SettingError, match=r"^unseen-domain = 'usps': cannot be told by a partition file$"):
-        save_partition(federate(replace(settings, unseen_domain="usps"), 0), tmp_path / "other.json")
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(loaded.test_indices, federation.test_indices, strict=True)
+    )
+    with pytest.raises(
+        SettingError, match=r"^unseen-domain = 'usps': cannot be told by a partition file$"
+    ):
+        save_partition(
+            federate(replace(settings, unseen_domain="usps"), 0), tmp_path / "other.json"
+        )
 
 
 def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):
@@ -76,9 +101,13 @@ def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):
 def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
     file = tmp_path / "dealt.json"
     save_partition(federate(LONG_TAILED, 3), file)
-    with pytest.raises(DataError, match=f"^{re.escape(str(file))}: is a partition of other data: their hash is "):
+    with pytest.raises(
+        DataError, match=f"^{re.escape(str(file))}: is a partition of other data: their hash is "
+    ):
         federate(DataSettings(partition_file=str(file), input_shape="1x9x9"), 0)
-    with pytest.raises(SettingError, match=r"^clients = 5: must be 0 or 4, the clients of partition-file$"):
+    with pytest.raises(
+        SettingError, match=r"^clients = 5: must be 0 or 4, the clients of partition-file$"
+    ):
         resolve(DataSettings(partition_file=str(file), clients=5))
     with pytest.raises(SettingError, match=r"^FILE = .*: cannot be written: "):
         save_partition(federate(LONG_TAILED, 3), tmp_path / "nowhere" / "dealt.json")
@@ -88,19 +117,40 @@ def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
     ("change", "rule"),
     [
         (lambda content: {**content, "train": [[0, 1], [1, 2]]}, "no sample be at two clients"),
-        (lambda content: {**content, "train": [[0, 1], []]}, "every client must hold at least one sample"),
-        (lambda content: {**content, "train": [[0, 5000]]}, "its samples must be 0..1436, at least one"),
+        (
+            lambda content: {**content, "train": [[0, 1], []]},
+            "every client must hold at least one sample",
+        ),
+        (
+            lambda content: {**content, "train": [[0, 5000]]},
+            "its samples must be 0..1436, at least one",
+        ),
         (lambda content: {**content, "test": [-1]}, "its samples must be 0..359, at least one"),
-        (lambda content: {**content, "fedskew-partition": 9}, "version 9 of partition files is not known"),
-        (lambda content: {key: content[key] for key in content if key != "test"}, "is no partition file as `fedskew"),
+        (
+            lambda content: {**content, "fedskew-partition": 9},
+            "version 9 of partition files is not known",
+        ),
+        (
+            lambda content: {key: content[key] for key in content if key != "test"},
+            "is no partition file as `fedskew",
+        ),
         (lambda content: {**content, "test": [0, 5, 5]}, "no sample may be in the test set twice"),
-        (lambda content: {**content, "train": [[0.7, 1.2], [2]]}, "is no partition file as `fedskew"),
+        (
+            lambda content: {**content, "train": [[0.7, 1.2], [2]]},
+            "is no partition file as `fedskew",
+        ),
         (lambda content: {**content, "train": [[True], [2]]}, "is no partition file as `fedskew"),
         (lambda content: {**content, "train": [[[1]], [2]]}, "is no partition file as `fedskew"),
         (lambda content: {**content, "test": [1.0]}, "is no partition file as `fedskew"),
-        (lambda content: {**content, "domains": [0.5, 0, 0, 0]}, "is no partition file as `fedskew"),
+        (
+            lambda content: {**content, "domains": [0.5, 0, 0, 0]},
+            "is no partition file as `fedskew",
+        ),
         (lambda content: {**content, "domains": [0, 9, 0, 0]}, "the data have no domains"),
-        (lambda content: {"train": []}, "is no partition file as `fedskew data save-partition` writes it"),
+        (
+            lambda content: {"train": []},
+            "is no partition file as `fedskew data save-partition` writes it",
+        ),
         (lambda content: [1], "is no partition file as `fedskew data save-partition` writes it"),
     ],
 )

@@ -7,10 +7,22 @@ import pytest
 
 from data import SettingError, partitions
 from data.long_tail import long_tail_counts
-from data.partitions import by_domain, classes_per_client, domain_parts, domain_shares, feddf, iid, lda, llt, quantity
+from data.partitions import (
+    by_domain,
+    classes_per_client,
+    domain_parts,
+    domain_shares,
+    feddf,
+    iid,
+    lda,
+    llt,
+    quantity,
+)
 
 BALANCED = np.repeat(np.arange(10), 100)
-TAILED = np.random.default_rng(5).permutation(np.repeat(np.arange(10), long_tail_counts(1200, 100, 10)))
+TAILED = np.random.default_rng(5).permutation(
+    np.repeat(np.arange(10), long_tail_counts(1200, 100, 10))
+)
 
 
 def draws(seed=0):
@@ -26,10 +38,14 @@ MAKERS = {
     "lda 0.1": lambda labels, clients, seed: lda(labels, clients, 0.1, draws(seed)),
     "lda 100": lambda labels, clients, seed: lda(labels, clients, 100.0, draws(seed)),
     "llt 0.9": lambda labels, clients, seed: llt(labels, clients, 10, 0.9, draws(seed)),
-    "llt 0.9 literal": lambda labels, clients, seed: llt(labels, clients, 10, 0.9, draws(seed), literal=True),
+    "llt 0.9 literal": lambda labels, clients, seed: llt(
+        labels, clients, 10, 0.9, draws(seed), literal=True
+    ),
     "feddf 0.1": lambda labels, clients, seed: feddf(labels, clients, 0.1, draws(seed)),
     "quantity 0.5": lambda labels, clients, seed: quantity(len(labels), clients, 0.5, draws(seed)),
-    "three classes each": lambda labels, clients, seed: classes_per_client(labels, clients, 10, 3, draws(seed)),
+    "three classes each": lambda labels, clients, seed: classes_per_client(
+        labels, clients, 10, 3, draws(seed)
+    ),
     "llt 0.1": lambda labels, clients, seed: llt(labels, clients, 10, 0.1, draws(seed)),
 }
 
@@ -74,7 +90,9 @@ def test_lda_nears_one_client_a_class_for_small_alpha():
 
 def test_lda_balancing_closes_a_client_that_holds_its_part():
     # A client below N / clients takes at most one class more; plain Dirichlet shares give one client more than that.
-    held = np.array([[len(part) for part in lda(BALANCED, 5, 0.3, draws(seed), 1)] for seed in range(20)])
+    held = np.array(
+        [[len(part) for part in lda(BALANCED, 5, 0.3, draws(seed), 1)] for seed in range(20)]
+    )
     free = np.array([draws(seed).dirichlet(np.full(5, 0.3), 10).sum(0) for seed in range(20)])
     most = 200 + 100 + 10  # rounding leaves the last client a sample a class
     assert held.max() < most < 100 * free.max()
@@ -116,7 +134,10 @@ def test_lda_gives_up_and_says_what_could_not_be_met(monkeypatch):
 
 def test_lda_gives_up_early_where_there_is_no_hope():
     labels = np.repeat(np.arange(10), 600)
-    with pytest.raises(SettingError, match=r"^alpha = 0\.1: in 20 draws .* at least \d\d of clients = 1000 held fewer"):
+    with pytest.raises(
+        SettingError,
+        match=r"^alpha = 0\.1: in 20 draws .* at least \d\d of clients = 1000 held fewer",
+    ):
         lda(labels, 1000, 0.1, draws(), min_samples=1)
 
 
@@ -157,7 +178,9 @@ def test_llt_literally_gives_the_main_clients_less(alpha, share):
     for label in range(10):
         assert abs(held[label::10, label].sum() / 5000 - share) < 0.003
     ten = [llt(labels, 10, 10, alpha, draws(), literal=form) for form in (False, True)]
-    assert all(np.array_equal(a, b) for a, b in zip(*ten, strict=True)), "for ten clients there is one form"
+    assert all(np.array_equal(a, b) for a, b in zip(*ten, strict=True)), (
+        "for ten clients there is one form"
+    )
 
 
 @pytest.mark.parametrize("clients", [10, 20, 25, 33])
@@ -180,19 +203,29 @@ def test_feddf_is_two_partitions_of_ten_for_twenty_clients():
 
 
 def test_feddf_says_what_it_cannot_do(monkeypatch):
-    with pytest.raises(SettingError, match="clients = 9: must be at least 10, the size of a group of partition feddf"):
+    with pytest.raises(
+        SettingError,
+        match="clients = 9: must be at least 10, the size of a group of partition feddf",
+    ):
         feddf(BALANCED, 9, 0.5, draws())
     monkeypatch.setattr(partitions, "DRAWS", 3)
-    with pytest.raises(SettingError, match=r"alpha = 0.001: in 3 draws of partition feddf some client held less than"):
+    with pytest.raises(
+        SettingError,
+        match=r"alpha = 0.001: in 3 draws of partition feddf some client held less than",
+    ):
         feddf(BALANCED[:500], 10, 0.001, draws())
 
 
 def test_llt_with_alpha_one_leaves_the_others_nothing():
-    assert np.array_equal(counts(BALANCED, llt(BALANCED, 10, 10, 1.0, draws())), np.eye(10, dtype=int) * 100)
+    assert np.array_equal(
+        counts(BALANCED, llt(BALANCED, 10, 10, 1.0, draws())), np.eye(10, dtype=int) * 100
+    )
 
 
 def test_llt_wants_a_multiple_of_the_classes():
-    with pytest.raises(SettingError, match="clients = 15: must be a multiple of the number of classes, 10, under"):
+    with pytest.raises(
+        SettingError, match="clients = 15: must be a multiple of the number of classes, 10, under"
+    ):
         llt(BALANCED, 15, 10, 0.9, draws())
 
 
@@ -211,7 +244,10 @@ def test_ten_parts_of_a_domain():
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(DOMAINS)))
     assert all(np.array_equal(part, np.sort(part)) for part in parts)
     cuts = [int(743.8 * part) for part in range(11)]
-    assert [len(part) for part in parts[::3]] == np.diff(cuts).tolist() and set(np.diff(cuts)) == {743, 744}
+    assert [len(part) for part in parts[::3]] == np.diff(cuts).tolist() and set(np.diff(cuts)) == {
+        743,
+        744,
+    }
     for client, part in enumerate(parts):
         domain = client % 3 == DOMAINS
         assert domain[part].all()
@@ -225,7 +261,9 @@ def test_more_parts_are_more_clients_and_the_first_ones_stay():
     assert all(np.array_equal(a, b) for a, b in zip(few, many[:6], strict=True))
 
 
-@pytest.mark.parametrize(("percent", "sizes"), [(100, 7438), (30, 743 + 744 + 744), (10, 743), (5, 371), (1, 74)])
+@pytest.mark.parametrize(
+    ("percent", "sizes"), [(100, 7438), (30, 743 + 744 + 744), (10, 743), (5, 371), (1, 74)]
+)
 def test_percent_of_a_domain(percent, sizes):
     parts = domain_shares(IN_DOMAINS, DOMAINS, 3, percent, draws())
     assert [len(part) for part in parts[:2]] == [sizes, sizes]
@@ -261,7 +299,8 @@ def test_a_client_holds_so_many_classes_and_shares_them_equally(clients, held):
 
 
 @pytest.mark.parametrize(
-    ("clients", "held", "rule"), [(10, 11, "at most the number of classes, 10"), (3, 2, "cannot hold all")]
+    ("clients", "held", "rule"),
+    [(10, 11, "at most the number of classes, 10"), (3, 2, "cannot hold all")],
 )
 def test_classes_that_cannot_be_dealt_are_refused(clients, held, rule):
     with pytest.raises(SettingError, match=rule):

@@ -39,7 +39,12 @@ def read(file, **stated):
 def test_a_dicom_window_is_the_standards(tmp_path):
     """Linear, PS3.3 C.11.2.1.2.1, as pydicom applies it to values of 0 to 1."""
     pydicom, pixels = pytest.importorskip("pydicom"), pytest.importorskip("pydicom.pixels")
-    tags = {"RescaleSlope": 2, "RescaleIntercept": -1024, "WindowCenter": [40, 300], "WindowWidth": [400, 1500]}
+    tags = {
+        "RescaleSlope": 2,
+        "RescaleIntercept": -1024,
+        "WindowCenter": [40, 300],
+        "WindowWidth": [400, 1500],
+    }
     file = dicom(tmp_path / "a.dcm", **tags)
     data = pydicom.dcmread(file)
     values = pixels.apply_modality_lut(data.pixel_array, data)
@@ -52,18 +57,24 @@ def test_a_dicom_window_is_the_standards(tmp_path):
     assert np.allclose(exact, np.clip((values - 40) / 400 + 0.5, 0, 1), atol=1e-6)
     sigmoid = read(dicom(tmp_path / "d.dcm", **tags, VOILUTFunction="SIGMOID"))
     assert np.allclose(sigmoid, 1 / (1 + np.exp(-4 * (values - 40) / 400)), atol=1e-6)
-    assert np.allclose(read(file, pixel_range="-1000,0"), np.clip((values + 1000) / 1000, 0, 1), atol=1e-6)
+    assert np.allclose(
+        read(file, pixel_range="-1000,0"), np.clip((values + 1000) / 1000, 0, 1), atol=1e-6
+    )
 
 
 def test_dicom_without_a_window_has_its_bits_and_a_signed_one_is_asked_about(tmp_path):
     pytest.importorskip("pydicom")
     assert np.allclose(read(dicom(tmp_path / "a.dcm")), STORED / 4095, atol=1e-6)
     signed = dicom(tmp_path / "b.dcm", STORED.astype(np.int16) - 2000)
-    with pytest.raises(DataError, match=r"without a window of -2000\.\.1750: .* --set pixel-range=-2000,1750 takes"):
+    with pytest.raises(
+        DataError, match=r"without a window of -2000\.\.1750: .* --set pixel-range=-2000,1750 takes"
+    ):
         read(signed)
     assert read(signed, pixel_range="-2000,1750").max() == 1
     frames = dicom(tmp_path / "c.dcm", np.stack([STORED, STORED + 5, STORED + 9]), NumberOfFrames=3)
-    with pytest.raises(DataError, match="holds 3 images: --set frame=middle, or --set frame=NUMBER"):
+    with pytest.raises(
+        DataError, match="holds 3 images: --set frame=middle, or --set frame=NUMBER"
+    ):
         read(frames)
     assert np.allclose(read(frames, frame="middle"), (STORED + 5) / 4095, atol=1e-6)
     with pytest.raises(DataError, match=r"holds images 0\.\.2, and frame = 3"):
@@ -78,7 +89,9 @@ def test_color_dicom_is_none_where_grey_is_set():
     from pathlib import Path
 
     assert open_image(Path(file), 0).shape == (100, 100, 3)
-    with pytest.raises(DataError, match=r"is a color DICOM image \(RGB\), and grey is set: --set input-shape=3x"):
+    with pytest.raises(
+        DataError, match=r"is a color DICOM image \(RGB\), and grey is set: --set input-shape=3x"
+    ):
         open_image(Path(file), 1)
 
 
@@ -86,7 +99,9 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     pytest.importorskip("pydicom")
     file = dicom(tmp_path / "a.dcm")
     monkeypatch.setitem(__import__("sys").modules, "pydicom", None)
-    with pytest.raises(DataError, match=r"pydicom reads it and is not installed: pip install 'fedskew\[medical\]'"):
+    with pytest.raises(
+        DataError, match=r"pydicom reads it and is not installed: pip install 'fedskew\[medical\]'"
+    ):
         read(file)
 
 
@@ -110,7 +125,11 @@ def test_sixteen_bits_are_resized_as_numbers_and_pages_are_chosen(tmp_path):
     file = tmp_path / "a.png"
     Image.fromarray(np.repeat(STORED, 2, axis=1)).save(file)
     small = open_image(file, 3, (4, 4))
-    assert small.shape == (4, 4, 3) and small.dtype == np.float32 and (small[..., 0] == small[..., 2]).all()
+    assert (
+        small.shape == (4, 4, 3)
+        and small.dtype == np.float32
+        and (small[..., 0] == small[..., 2]).all()
+    )
     assert abs(small.mean() - STORED.mean() / 65535) < 1e-4
     pages = [Image.new("L", (2, 2), k) for k in (3, 5)]
     pages[0].save(tmp_path / "b.tif", save_all=True, append_images=pages[1:])

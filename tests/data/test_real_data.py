@@ -18,7 +18,10 @@ def test_digits_by_fedbn_s_recipe():
     federation = federate(settings, 0)
     assert np.bincount(federation.dataset.train_domains).tolist() == [7438, 7438]
     assert np.bincount(federation.dataset.test_domains).tolist() == [14000, 1860]
-    assert set(federation.counts_KC.sum(axis=1).tolist()) == {743, 744} and federation.counts_KC.sum() == 2 * 7438
+    assert (
+        set(federation.counts_KC.sum(axis=1).tolist()) == {743, 744}
+        and federation.counts_KC.sum() == 2 * 7438
+    )
     parts = federation.counts_KC[0::2]  # of MNIST
     assert (parts.max(axis=0) - parts.min(axis=0)).max() <= 2
 
@@ -32,7 +35,8 @@ def test_mnist_m_by_fedbn_s_recipe():
 def test_fashion_mnist_is_balanced():
     data = load(DataSettings("fashion-mnist", ROOT))
     assert (
-        np.bincount(data.train_labels).tolist() == [6000] * 10 and np.bincount(data.test_labels).tolist() == [1000] * 10
+        np.bincount(data.train_labels).tolist() == [6000] * 10
+        and np.bincount(data.test_labels).tolist() == [1000] * 10
     )
 
 

@@ -14,7 +14,10 @@ def digits(tmp_path):
         pixels = np.random.default_rng(train)
         arrays = {f"{key}_images": pixels.integers(0, 256, (number, *shape), np.uint8)
                   for key, number in (("train", train), ("test", test))}  # fmt: skip
-        arrays |= {f"{key}_labels": np.arange(number) % 10 for key, number in (("train", train), ("test", test))}
+        arrays |= {
+            f"{key}_labels": np.arange(number) % 10
+            for key, number in (("train", train), ("test", test))
+        }
         np.savez(tmp_path / f"{name}.npz", **arrays)
     return DataSettings("domains:mnist,usps", str(tmp_path))
 
@@ -43,7 +46,9 @@ def test_the_split_is_that_of_fedbn_s_code(digits):
         (plain.train_inputs, plain.train_domains, plain.test_inputs, plain.test_domains),
         (plain.train_labels, plain.train_domains, plain.test_labels, plain.test_domains),
     )]  # fmt: skip
-    train, _ = next(StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0).split(*of_usps))
+    train, _ = next(
+        StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0).split(*of_usps)
+    )
     assert np.array_equal(fedbn.train_inputs[fedbn.train_domains == 1], of_usps[0][train])
 
 
@@ -67,9 +72,15 @@ def test_sizes_of_office_and_domainnet(tmp_path, names, smallest, train, val):
         written[name] = {key: draws.integers(0, 256, (count, 4, 4, 3), np.uint8)
                          for key, count in (("train", number), ("test", 20))}  # fmt: skip
         arrays = {f"{key}_images": pixels for key, pixels in written[name].items()}
-        arrays |= {f"{key}_labels": np.arange(len(pixels)) % 10 for key, pixels in written[name].items()}
+        arrays |= {
+            f"{key}_labels": np.arange(len(pixels)) % 10 for key, pixels in written[name].items()
+        }
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    fedbn = load(DataSettings(f"domains:{','.join(names)}", str(tmp_path), input_shape="3x4x4", recipe="fedbn"))
+    fedbn = load(
+        DataSettings(
+            f"domains:{','.join(names)}", str(tmp_path), input_shape="3x4x4", recipe="fedbn"
+        )
+    )
     assert train + val <= smallest, "no image is for both"
     for domain, arrays in enumerate(written.values()):
         for inputs, domains, expected in (

@@ -26,7 +26,9 @@ class Example(Settings):
     even: Annotated[int, Ge(2), Rule(lambda value: value % 2 == 0, "must be even")] = 2
 
     def agree(self) -> None:
-        self.require(self.count == 0 or self.is_default("width"), "width", "has no effect beside count")
+        self.require(
+            self.count == 0 or self.is_default("width"), "width", "has no effect beside count"
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ def test_rules(field: str, good: list[object], bad: list[object], rule: str) -> 
         for kind, stated in ((Example, f"example.{key}"), (Longer, key)):
             with pytest.raises(SettingError) as caught:
                 kind(**{field: value})  # type: ignore[arg-type]
-            assert str(caught.value) == f"{stated} = {value!r}: {rule}" and caught.value.key == stated
+            assert (
+                str(caught.value) == f"{stated} = {value!r}: {rule}" and caught.value.key == stated
+            )
 
 
 def test_what_an_heir_adds_is_held_as_well() -> None:

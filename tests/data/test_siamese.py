@@ -45,8 +45,12 @@ def test_color_in_closed_form():
     assert torch.allclose(color(IMAGES, 0, 2, 1) - grey, 2 * (IMAGES - grey), atol=1e-5)
     flat = color(IMAGES, 0.3, 1, 0)
     assert torch.allclose(flat, brighter.mean((1, 2, 3), keepdim=True).expand_as(flat), atol=1e-5)
-    assert torch.allclose(color(IMAGES, 0, 1, 0.5).std((1, 2, 3)), IMAGES.std((1, 2, 3)) / 2, atol=1e-5)
-    assert torch.allclose(color(IMAGES[:, :1], 0, 2, 1), IMAGES[:, :1], atol=1e-6), "grey images have no saturation"
+    assert torch.allclose(
+        color(IMAGES, 0, 1, 0.5).std((1, 2, 3)), IMAGES.std((1, 2, 3)) / 2, atol=1e-5
+    )
+    assert torch.allclose(color(IMAGES[:, :1], 0, 2, 1), IMAGES[:, :1], atol=1e-6), (
+        "grey images have no saturation"
+    )
 
 
 @pytest.mark.parametrize(("down", "right"), [(3, 0), (0, -4), (-2, 1), (4, 3)])
@@ -79,23 +83,33 @@ def test_scale_and_rotation_lead_where_their_maps_say():
     assert inside.float().mean() > 0.7
     assert torch.allclose(scaled[0][:, inside], wanted[0][:, inside], atol=1e-5)
     assert scaled[0, 1, 0, 14].abs() < 0.5, "outside is zero"
-    pixels = image * torch.tensor([29.0, 33.0])[:, None, None] / 2  # a rotation keeps distances in pixels
+    pixels = (
+        image * torch.tensor([29.0, 33.0])[:, None, None] / 2
+    )  # a rotation keeps distances in pixels
     angle = math.radians(10)
     turned = torch.einsum(
-        "ij,bjhw->bihw", torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]), pixels
+        "ij,bjhw->bihw",
+        torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]),
+        pixels,
     )
     inside = (turned.abs() < torch.tensor([13.5, 15.5])[:, None, None]).all(1)[0]
     assert inside.float().mean() > 0.7
     assert torch.allclose(rotate(pixels, angle)[0][:, inside], turned[0][:, inside], atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(5, 3, 32, 32), (5, 1, 28, 28), (5, 1, 8, 8), (5, 3, 7, 9), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(5, 3, 32, 32), (5, 1, 28, 28), (5, 1, 8, 8), (5, 3, 7, 9), (1, 1, 1, 1)]
+)
 def test_one_draw_for_the_whole_batch(shape):
     images, state = torch.randn(shape, generator=draws(0)), torch.random.get_rng_state()
     results = []
     for seed in range(30):
         changed = siamese(images, draws(seed))
-        assert changed.shape == images.shape and changed.dtype == images.dtype and torch.isfinite(changed).all()
+        assert (
+            changed.shape == images.shape
+            and changed.dtype == images.dtype
+            and torch.isfinite(changed).all()
+        )
         assert torch.equal(changed, siamese(images, draws(seed)))
         for image, alone in zip(changed, images.split(1), strict=True):
             assert torch.allclose(image, siamese(alone, draws(seed))[0], atol=1e-6)
@@ -110,7 +124,9 @@ def test_every_operation_over_its_whole_range(monkeypatch):
     for name in OPERATIONS:
         if name != "flip":
             monkeypatch.setattr(
-                data.siamese, name, lambda images, *strengths, name=name: seen[name].append(strengths) or images
+                data.siamese,
+                name,
+                lambda images, *strengths, name=name: seen[name].append(strengths) or images,
             )
     generator = draws()
     for _ in range(6000):
@@ -121,10 +137,15 @@ def test_every_operation_over_its_whole_range(monkeypatch):
             assert mirrored or torch.equal(changed, IMAGES[:1])
             seen["flip"].append((mirrored,))
     counts = Counter({name: len(strengths) for name, strengths in seen.items()})
-    assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < 20.5  # chi squared of 5, 0.1 %
+    assert (
+        sum((count - 1000) ** 2 / 1000 for count in counts.values()) < 20.5
+    )  # chi squared of 5, 0.1 %
     assert 400 < sum(mirrored for (mirrored,) in seen["flip"]) < 600
     ranges = {name: list(zip(*strengths, strict=True)) for name, strengths in seen.items()}
-    assert [set(values) for values in ranges["crop"]] == [set(range(-4, 5)), set(range(-4, 5))]  # 28 / 8 is 3.5
+    assert [set(values) for values in ranges["crop"]] == [
+        set(range(-4, 5)),
+        set(range(-4, 5)),
+    ]  # 28 / 8 is 3.5
     assert [set(values) for values in ranges["cutout"]] == [set(range(33)), set(range(29))]
     for name, limits in (
         ("color", [(-0.5, 0.5), (0, 2), (0.5, 1.5)]),
@@ -132,4 +153,7 @@ def test_every_operation_over_its_whole_range(monkeypatch):
         ("rotate", [(-math.radians(15), math.radians(15))]),
     ):
         for values, (low, high) in zip(ranges[name], limits, strict=True):
-            assert low <= min(values) < low + 0.02 * (high - low) and high - 0.02 * (high - low) < max(values) <= high
+            assert (
+                low <= min(values) < low + 0.02 * (high - low)
+                and high - 0.02 * (high - low) < max(values) <= high
+            )

@@ -11,14 +11,19 @@ HEAD = "size,weight,label"
 
 def table(tmp_path, *lines, text=None, classes="a,b", features="2", ending="\n"):
     path = tmp_path / "cells.csv"
-    path.write_bytes((ending.join(lines or (HEAD, *ROWS)) + ending).encode() if text is None else text)
+    path.write_bytes(
+        (ending.join(lines or (HEAD, *ROWS)) + ending).encode() if text is None else text
+    )
     return DataSettings(f"csv:{path}", classes=classes, input_shape=features)
 
 
 def samples(data):
     """Every split's rows with their label."""
     return {
-        key: sorted((*getattr(data, f"{key}_inputs")[i].tolist(), int(label)) for i, label in enumerate(labels))
+        key: sorted(
+            (*getattr(data, f"{key}_inputs")[i].tolist(), int(label))
+            for i, label in enumerate(labels)
+        )
         for key, labels in (("train", data.train_labels), ("test", data.test_labels))
     }
 
@@ -26,7 +31,9 @@ def samples(data):
 def test_rows_are_vectors_split_by_class(tmp_path):
     data = load(table(tmp_path))
     assert (data.shape, data.class_names, data.test_groups) == ((2,), ("a", "b"), None)
-    assert np.bincount(data.train_labels).tolist() == [8, 8] and np.bincount(data.test_labels).tolist() == [2, 2]
+    assert np.bincount(data.train_labels).tolist() == [8, 8] and np.bincount(
+        data.test_labels
+    ).tolist() == [2, 2]
     split = samples(data)
     assert sorted(split["train"] + split["test"]) == [(k, k / 4, k % 2) for k in range(20)]
 
@@ -47,7 +54,10 @@ def test_no_subject_is_on_two_sides(tmp_path):
     data = load(table(tmp_path, f"{HEAD},subject", *rows))
     train, test = (np.unique(data.train_inputs[:, 0] // 4), np.unique(data.test_inputs[:, 0] // 4))
     assert not set(train) & set(test) and (len(train), len(test)) == (8, 2)
-    assert len(np.unique(data.test_groups)) == 2 and np.bincount(data.test_labels).tolist() == [4, 4]
+    assert len(np.unique(data.test_groups)) == 2 and np.bincount(data.test_labels).tolist() == [
+        4,
+        4,
+    ]
 
 
 REFUSED = {
@@ -56,7 +66,10 @@ REFUSED = {
         ["size,class", "1,a"],
         "there is no column 'label', only size, class; if that is it: --set 'columns=label=class'",
     ),
-    "twice": (["size,size,label", "1,2,a"], "column 'size': every column must have a name of its own"),
+    "twice": (
+        ["size,size,label", "1,2,a"],
+        "column 'size': every column must have a name of its own",
+    ),
     "no name": (["size,,label", "1,2,a"], "column '': every column must have a name of its own"),
     "no numbers": (["label,subject", "a,1"], "there is no column of numbers beside label"),
     "ragged": ([HEAD, ROWS[0], "1,a"], "row 3: has 2 cells, and there are 3 columns"),
@@ -70,7 +83,10 @@ REFUSED = {
     "one class": ([HEAD, "1,1,a", "1,2,a"], "column label: 2 rows of 1 classes: at least 2"),
     "no row": ([HEAD], "column label: 0 rows of 0 classes: at least 2"),
     "another class": ([HEAD, "1,1,a", "1,2,c"], "column label: 'c': must be one of classes = a, b"),
-    "torn subject": ([f"{HEAD},subject", "1,1,a,s", "1,2,b,s"], "column subject: 's': has rows of several classes"),
+    "torn subject": (
+        [f"{HEAD},subject", "1,1,a,s", "1,2,b,s"],
+        "column subject: 's': has rows of several classes",
+    ),
     "a class of one": ([HEAD, *ROWS[:5:2], ROWS[1]], "cannot be split 80 to 20 by class"),
     "quotes": ([HEAD, '1,"2"x,a'], "cannot be read as a CSV file in UTF-8"),
 }
@@ -91,7 +107,9 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "cells.csv").unlink()
     with pytest.raises(DataError, match="there is no such file"):
         load(settings)
-    with pytest.raises(DataError, match=r"each example has shape \(2,\) where input-shape asks for \(1, 2, 2\)"):
+    with pytest.raises(
+        DataError, match=r"each example has shape \(2,\) where input-shape asks for \(1, 2, 2\)"
+    ):
         load(table(tmp_path, features="1x2x2"))
     with pytest.raises(DataError, match=r"each example has shape \(2,\)"):
         load(table(tmp_path, features="3"))

@@ -21,12 +21,17 @@ def test_a_text_from_elsewhere_is_one_line_bounded_and_harmless() -> None:
         (Diverged(2, "no luck"), "diverged in round 2: no luck (a lower learning-rate may help)"),
         (MemoryLost("it is gone"), "it is gone"),
         (RuntimeError("no luck"), "no luck"),
-        (FileNotFoundError(2, "No such file or directory", "x"), "[Errno 2] No such file or directory: 'x'"),
+        (
+            FileNotFoundError(2, "No such file or directory", "x"),
+            "[Errno 2] No such file or directory: 'x'",
+        ),
         (RuntimeError(), "RuntimeError: "),
         (KeyError("x"), "KeyError: 'x'"),
         (pytest.UsageError("x"), "UsageError: x"),
     ],
     ids=repr,
 )
-def test_an_error_s_class_is_named_where_its_words_are_no_sentence(error: Exception, words: str) -> None:
+def test_an_error_s_class_is_named_where_its_words_are_no_sentence(
+    error: Exception, words: str
+) -> None:
     assert sentence(error) == words

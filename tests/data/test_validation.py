@@ -20,12 +20,16 @@ def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on() -> None:
         trained = cut.train_indices[client]
         assert np.array_equal(np.sort(np.concatenate([trained, kept])), whole.train_indices[client])
         labels = whole.dataset.train_labels
-        counts, held = (np.bincount(labels[part], minlength=10) for part in (kept, whole.train_indices[client]))
+        counts, held = (
+            np.bincount(labels[part], minlength=10) for part in (kept, whole.train_indices[client])
+        )
         assert (np.abs(counts - 0.25 * held) < 1).all()
     pooled = cut.validation()
     assert pooled is not None and len(pooled) == sum(map(len, cut.validation_indices))
     assert pooled.augmentation == "none" and cut.hash != whole.hash
-    assert cut.tested_C("validation", 0).sum() == len(pooled), "each client is measured on all, as on the test set"
+    assert cut.tested_C("validation", 0).sum() == len(pooled), (
+        "each client is measured on all, as on the test set"
+    )
 
 
 def test_a_run_is_measured_on_it(tmp_path: Path) -> None:
@@ -36,7 +40,9 @@ def test_a_run_is_measured_on_it(tmp_path: Path) -> None:
 
 def test_clients_with_too_few_samples_are_named() -> None:
     few = DataSettings(clients=10, partition="iid", train_images=10, validation_fraction=0.5)
-    with pytest.raises(SettingError, match=r"^validation-fraction = 0.5: cuts nothing off.*client 0 has 1"):
+    with pytest.raises(
+        SettingError, match=r"^validation-fraction = 0.5: cuts nothing off.*client 0 has 1"
+    ):
         federate(few, 0)
 
 
@@ -45,8 +51,12 @@ def test_validation_samples_take_the_test_sets_place() -> None:
     cut, raced = federate(stated, 3), federate(replace(stated, tested_on="validation"), 3)
     kept = cut.validation()
     assert kept is not None and not raced.validated and raced.validation() is None
-    assert torch.equal(raced.test().inputs_N, kept.inputs_N) and torch.equal(raced.test().labels_N, kept.labels_N)
-    assert all(map(np.array_equal, raced.train_indices, cut.train_indices)) and raced.hash != cut.hash
+    assert torch.equal(raced.test().inputs_N, kept.inputs_N) and torch.equal(
+        raced.test().labels_N, kept.labels_N
+    )
+    assert (
+        all(map(np.array_equal, raced.train_indices, cut.train_indices)) and raced.hash != cut.hash
+    )
     domains = DataSettings(dataset="digits-scanners", validation_fraction=0.25)
     cut, raced = federate(domains, 0), federate(replace(domains, tested_on="validation"), 0)
     for client in range(4):

@@ -33,12 +33,16 @@ def trained(settings: dict[str, Any], results: Path) -> tuple[RunSettings, RunFo
     return config, RunFolder(config.folder)
 
 
-def trained_on_digits(results: Path, method: str = "creff", **more: Any) -> tuple[RunSettings, RunFolder]:
+def trained_on_digits(
+    results: Path, method: str = "creff", **more: Any
+) -> tuple[RunSettings, RunFolder]:
     """Run a method on 200 digits and test it on all."""
     return trained({**DIGITS, **SERVER_SMALL.get(method, {}), "method": method, **more}, results)
 
 
-def trained_on_domains(root: Path, method: str = "fedbn", **more: Any) -> tuple[RunSettings, RunFolder]:
+def trained_on_domains(
+    root: Path, method: str = "fedbn", **more: Any
+) -> tuple[RunSettings, RunFolder]:
     """Run a method on the domains `bright` and `dark`: four classes that differ in brightness, 40 images each."""
     for seed, (name, contrast) in enumerate({"bright": 1.0, "dark": 0.3}.items()):
         draw, labels = np.random.default_rng(seed), np.arange(80) % 4
@@ -50,7 +54,13 @@ def trained_on_domains(root: Path, method: str = "fedbn", **more: Any) -> tuple[
             **{f"{key}_labels": labels[part] for key, part in parts.items()},
         )
     names = ",".join(f"npz:{root / name}.npz" for name in ("bright", "dark"))
-    domains = {"dataset": f"domains:{names}", "classes": "4", "input-shape": "1x8x8", "model": "mlp-bn", "rounds": 2}
+    domains = {
+        "dataset": f"domains:{names}",
+        "classes": "4",
+        "input-shape": "1x8x8",
+        "model": "mlp-bn",
+        "rounds": 2,
+    }
     return trained({**domains, "method": method, "device": "cpu", **more}, root / "results")
 
 

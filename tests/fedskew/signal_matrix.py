@@ -81,7 +81,9 @@ class Command:
         (folder / "sitecustomize.py").write_text(SITE)
         (folder / "halting.py").write_text(MODEL)
         self.folder, self.mark = folder, folder / "mark"
-        self.temporary = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short, as for the sockets of Ray it has to be
+        self.temporary = Path(
+            tempfile.mkdtemp(prefix="s", dir="/tmp")
+        )  # short, as for the sockets of Ray it has to be
         self.environment = {
             "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
             "HALT_AT": MOMENTS[moment],
@@ -92,7 +94,12 @@ class Command:
         }
         self.shared: set[str] = set()
         """Its semaphores and shared memory at the moment."""
-        settings = {"results": folder / "results", "model": "halting:build", "rounds": 1, "device": "cpu"}
+        settings = {
+            "results": folder / "results",
+            "model": "halting:build",
+            "rounds": 1,
+            "device": "cpu",
+        }
         changes = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fedskew", "run", *words, *changes],
@@ -107,12 +114,16 @@ class Command:
         """Return once one of its processes has come to the moment."""
         deadline = time.monotonic() + WAIT
         while not self.mark.exists():
-            assert self.process.poll() is None, f"it ended before: {self.process.communicate()[1][-200:]!r}"
+            assert self.process.poll() is None, (
+                f"it ended before: {self.process.communicate()[1][-200:]!r}"
+            )
             assert time.monotonic() < deadline, "the moment never came"
             time.sleep(0.02)
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                self.shared |= {part.path for part in process.memory_maps() if part.path.startswith("/dev/shm/")}
+                self.shared |= {
+                    part.path for part in process.memory_maps() if part.path.startswith("/dev/shm/")
+                }
 
     def signal(self, number: signal.Signals, whom: str) -> None:
         """Send a signal to the command, or to all of its process group, once or again and again."""
@@ -131,7 +142,10 @@ class Command:
         left = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("HALT_MARK") == str(self.mark) and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get("HALT_MARK") == str(self.mark)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     left.append(process)
         return left
 
@@ -177,8 +191,18 @@ class Cell:
         left = command.left(max(1.0, within - seconds))
         good = status == 130 and errors == SENTENCE.decode() and seconds <= within and not left
         said = "" if errors == SENTENCE.decode() else f"; said {errors[-300:]!r}"
-        cells = (self.engine, self.moment, self.number.name, self.whom, f"{seconds:.1f}", f"{status}{said}")
-        return f"| {' | '.join(cells)} | {', '.join(left) or 'nothing'} | {'' if good else 'MISS'} |", good
+        cells = (
+            self.engine,
+            self.moment,
+            self.number.name,
+            self.whom,
+            f"{seconds:.1f}",
+            f"{status}{said}",
+        )
+        return (
+            f"| {' | '.join(cells)} | {', '.join(left) or 'nothing'} | {'' if good else 'MISS'} |",
+            good,
+        )
 
 
 def cells(engine: str) -> list[Cell]:
@@ -195,16 +219,35 @@ def cells(engine: str) -> list[Cell]:
 def main() -> int:
     """Print the table; the exit status is 1 when anything is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engines", nargs="*", default=[*ENGINES], choices=[*ENGINES, []], metavar="ENGINE")
+    parser.add_argument(
+        "engines", nargs="*", default=[*ENGINES], choices=[*ENGINES, []], metavar="ENGINE"
+    )
     parser.add_argument("--moment", choices=MOMENTS, help="only that moment")
-    parser.add_argument("--pair", type=int, choices=range(len(PAIRS)), help="only that signal and whom it is sent to")
-    parser.add_argument("--within", type=float, default=5.0, help="seconds; more on a machine with other work")
-    parser.add_argument("--at-once", type=int, default=2, help="commands that start together, and are ended in turn")
+    parser.add_argument(
+        "--pair",
+        type=int,
+        choices=range(len(PAIRS)),
+        help="only that signal and whom it is sent to",
+    )
+    parser.add_argument(
+        "--within", type=float, default=5.0, help="seconds; more on a machine with other work"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=2, help="commands that start together, and are ended in turn"
+    )
     asked = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGHUP):  # a shell has what it starts in the background ignore them
+    for number in (
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # a shell has what it starts in the background ignore them
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *given: sys.exit(1))  # so that what was started is ended
-    chosen = [cell for engine in asked.engines for cell in cells(engine) if asked.moment in (None, cell.moment)]
+    chosen = [
+        cell
+        for engine in asked.engines
+        for cell in cells(engine)
+        if asked.moment in (None, cell.moment)
+    ]
     if asked.pair is not None:
         chosen = [cell for cell in chosen if (cell.number, cell.whom) == PAIRS[asked.pair]]
     heads = ("engine", "moment", "signal", "to", "seconds", "exit", "left over", "")
@@ -225,7 +268,9 @@ def main() -> int:
                     lost[cell] = str(error)
             for cell, command in commands:
                 row, good = (
-                    (f"| {cell} | {lost[cell]} | MISS |", False) if cell in lost else cell.row(command, asked.within)
+                    (f"| {cell} | {lost[cell]} | MISS |", False)
+                    if cell in lost
+                    else cell.row(command, asked.within)
                 )
                 print(row, flush=True)
                 missed += not good

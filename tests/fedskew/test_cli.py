@@ -25,7 +25,9 @@ def test_what_computes_nothing_loads_neither_torch_nor_flwr() -> None:
         "for words in (['--help'], ['list', 'methods']): application(words, standalone_mode=False)\n"
         "print(sorted({'torch', 'flwr', 'numpy'} & set(sys.modules)))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "Usage" in printed and "creff-code" in printed and printed.endswith("[]\n")
 
 
@@ -95,8 +97,20 @@ def own_data(tmp_path: Path) -> Path:
     """Three npz files: 40 images, a label that does not exist, and no labels at all."""
     draw = np.random.default_rng(0)
     images, labels = draw.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 10
-    np.savez(tmp_path / "forty.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    np.savez(tmp_path / "ten.npz", train_images=images, train_labels=labels + 1, test_images=images, test_labels=labels)
+    np.savez(
+        tmp_path / "forty.npz",
+        train_images=images,
+        train_labels=labels,
+        test_images=images,
+        test_labels=labels,
+    )
+    np.savez(
+        tmp_path / "ten.npz",
+        train_images=images,
+        train_labels=labels + 1,
+        test_images=images,
+        test_labels=labels,
+    )
     np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
     return tmp_path
 
@@ -154,28 +168,49 @@ def test_bad_input_is_one_sentence_and_exit_status_2(
     [
         (["--results", "a", "--results", "b"], "--results is given 2 times and counts once"),
         (["--seed", "0,1", "--seed", "1"], "fedskew: --seed = '0,1,1': must state each once"),
-        (["--seed", "0,x"], "fedskew: --seed = 'x': must be an integer, or several separated by commas"),
+        (
+            ["--seed", "0,x"],
+            "fedskew: --seed = 'x': must be an integer, or several separated by commas",
+        ),
         (["--seed", "0", "--set", "seed=1"], "fedskew: --seed = '0': --set states it as well"),
-        (["--method", "fedavg,,iwds"], "fedskew: --method = 'fedavg,,iwds': must be values separated by commas"),
-        (["demo", "--method", "fedavg"], "does not go with experiments, which name their methods themselves"),
-        (["fails", "--set", "rounds=0"], "fedskew: fails-fedshift-one-class: rounds = 0: must be 1 to 1000000"),
+        (
+            ["--method", "fedavg,,iwds"],
+            "fedskew: --method = 'fedavg,,iwds': must be values separated by commas",
+        ),
+        (
+            ["demo", "--method", "fedavg"],
+            "does not go with experiments, which name their methods themselves",
+        ),
+        (
+            ["fails", "--set", "rounds=0"],
+            "fedskew: fails-fedshift-one-class: rounds = 0: must be 1 to 1000000",
+        ),
     ],
 )
-def test_an_option_that_would_be_dropped_is_refused(fedskew: FedSkew, words: list[str], sentence: str) -> None:
+def test_an_option_that_would_be_dropped_is_refused(
+    fedskew: FedSkew, words: list[str], sentence: str
+) -> None:
     status, _, errors = fedskew("run", *words, "--dry-run")
     assert status == 2 and sentence in errors
 
 
 def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
     settings = ["resampling.decay=0.5", "rounds=1"]
-    choice = choose([], None, settings, ["fedavg,tau-norm", "iwds"], ["0,2"], {"results": "somewhere"})
+    choice = choose(
+        [], None, settings, ["fedavg,tau-norm", "iwds"], ["0,2"], {"results": "somewhere"}
+    )
     cells = choice.cells()
     assert [(cell.row, cell.seed) for cell in cells] == [
         (method, seed) for seed in (0, 2) for method in ("fedavg", "tau-norm", "iwds")
     ]
     assert len(runs(cells)) == 4 and {cell.run.general.rounds for cell in cells} == {1}
-    assert choose([], None, ["method=iwds"], [], ["0", "1"], {}).experiments[0].rows[0].method == "iwds"
-    assert choose([], None, [], ["iwds"], ["1"], {"fresh": None}) == Choice([], {"method": "iwds", "seed": 1}, ())
+    assert (
+        choose([], None, ["method=iwds"], [], ["0", "1"], {}).experiments[0].rows[0].method
+        == "iwds"
+    )
+    assert choose([], None, [], ["iwds"], ["1"], {"fresh": None}) == Choice(
+        [], {"method": "iwds", "seed": 1}, ()
+    )
 
 
 def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSkew) -> None:
@@ -198,7 +233,12 @@ def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSk
     ],
 )
 def test_options_out_of_range_are_refused(
-    fedskew: FedSkew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: list[str], sentence: str
+    fedskew: FedSkew,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    words: list[str],
+    sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where --results "" would be
     status, _, errors = fedskew("run", *names, *words)
@@ -213,7 +253,10 @@ def test_a_run_that_fails_says_why_and_exits_with_1(tmp_path: Path, fedskew: Fed
 
 @pytest.mark.parametrize("topic", ["methods", "settings", "models", "experiments"])
 def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
-    (as_json, output, _), (as_table, table, _) = fedskew("list", topic, "--json"), fedskew("list", topic)
+    (as_json, output, _), (as_table, table, _) = (
+        fedskew("list", topic, "--json"),
+        fedskew("list", topic),
+    )
     rows = json.loads(output)
     assert as_json == as_table == 0 and rows
     for row in rows:
@@ -225,7 +268,14 @@ def test_lists_are_whole_in_both_forms(fedskew: FedSkew, topic: str) -> None:
 def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(
     tmp_path: Path, fedskew: FedSkew, engine: str
 ) -> None:
-    small = {"rounds": 100, "clients": 2, "train-images": 40, "test-images": 20, "local-steps": 1, "evaluate-every": 0}
+    small = {
+        "rounds": 100,
+        "clients": 2,
+        "train-images": 40,
+        "test-images": 20,
+        "local-steps": 1,
+        "evaluate-every": 0,
+    }
     words = ["run", "--engine", engine, "--results", str(tmp_path), "--json"]
     words += [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "fedskew", *words]

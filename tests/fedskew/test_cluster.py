@@ -33,7 +33,11 @@ def node(alive: bool = True, **resources: float) -> dict[str, Any]:
 
 
 def test_machines_hold_as_many_runs_as_every_resource_allows() -> None:
-    nodes = [node(CPU=4, memory=8 * GIB), node(CPU=16, GPU=2, memory=3 * GIB), node(False, CPU=64, memory=99 * GIB)]
+    nodes = [
+        node(CPU=4, memory=8 * GIB),
+        node(CPU=16, GPU=2, memory=3 * GIB),
+        node(False, CPU=64, memory=99 * GIB),
+    ]
     assert Demand(1, 0, 2 * GIB).fits(nodes) == 4 + 1
     assert Demand(3, 0, GIB).fits(nodes) == 1 + 3
     assert Demand(1, 1 / 3, 0).fits(nodes) == 6
@@ -47,13 +51,17 @@ def test_a_run_asks_for_no_more_than_the_largest_machine_has(tmp_path: Path) -> 
     assert demand_of(jobs, 8, nodes, []) == Demand(4, 0, 8 * GIB)
     anywhere = [Job(replace(config, general=replace(config.general, device="auto")), "a run", GIB)]
     machines = [Machine("a", gpu_memory=(40 * GIB, 3 * (GIB + CUDA_CONTEXT)))]
-    assert demand_of(anywhere, 1, [node(CPU=4, GPU=2, memory=8 * GIB)], machines) == Demand(1, 1 / 3, GIB)
+    assert demand_of(anywhere, 1, [node(CPU=4, GPU=2, memory=8 * GIB)], machines) == Demand(
+        1, 1 / 3, GIB
+    )
     demanding = [Job(replace(config, general=replace(config.general, device="cuda")), "a run", GIB)]
     with pytest.raises(SettingError, match="device = 'cuda': no machine of the cluster has a GPU"):
         demand_of(demanding, 1, nodes, [])
 
 
-def test_a_machine_says_why_it_can_take_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_says_why_it_can_take_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fedskew.sweep.machine.code_version", lambda *packages: "this")
     monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.1)
     monkeypatch.chdir(tmp_path)
@@ -66,28 +74,55 @@ def test_a_machine_says_why_it_can_take_no_run(tmp_path: Path, monkeypatch: pyte
     assert "takes a lock" in problem(place) and "flock" in problem(place)
 
 
-def test_a_lock_s_holder_on_another_machine_is_named_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_s_holder_on_another_machine_is_named_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.1)
     with locked(tmp_path):
         monkeypatch.setattr("server_app.lock.gethostname", lambda: "here")
-        with pytest.raises(FolderBusy, match=f"process {os.getpid()} of machine {socket.gethostname()} is working"):
+        with pytest.raises(
+            FolderBusy, match=f"process {os.getpid()} of machine {socket.gethostname()} is working"
+        ):
             locked(tmp_path).__enter__()
 
 
 def test_a_wrong_address_is_one_sentence(tmp_path: Path, fedskew: FedSkew) -> None:
-    words = ("run", "--method", "fedavg,fedprox", "--set", "train-images=200", "--results", tmp_path / "results")
+    words = (
+        "run",
+        "--method",
+        "fedavg,fedprox",
+        "--set",
+        "train-images=200",
+        "--results",
+        tmp_path / "results",
+    )
     address = f"127.0.0.1:{free_port()}"
     for wrong, rule in ((address, "nobody answers there"), ("auto", "must be HOST:PORT")):
         status, _, errors = fedskew(*words, "--cluster", wrong)
-        assert status == 2 and f"--cluster = '{wrong}': {rule}" in errors and len(errors.strip().splitlines()) == 1
-    assert fedskew("run", "--cluster", address)[::2] == (2, f"fedskew: --cluster = '{address}': is for several runs\n")
+        assert (
+            status == 2
+            and f"--cluster = '{wrong}': {rule}" in errors
+            and len(errors.strip().splitlines()) == 1
+        )
+    assert fedskew("run", "--cluster", address)[::2] == (
+        2,
+        f"fedskew: --cluster = '{address}': is for several runs\n",
+    )
 
 
 @contextmanager
 def raylet(environment: dict[str, str], *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """Hold a raylet, with all that it starts; whatever is left of it at the end is killed by process id."""
-    command = [Path(sys.executable).parent / "ray", "start", "--block", "--node-ip-address", "127.0.0.1"]
-    process = subprocess.Popen([*command, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    command = [
+        Path(sys.executable).parent / "ray",
+        "start",
+        "--block",
+        "--node-ip-address",
+        "127.0.0.1",
+    ]
+    process = subprocess.Popen(
+        [*command, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
     try:
         yield process
     finally:
@@ -97,7 +132,9 @@ def raylet(environment: dict[str, str], *words: str) -> Iterator[subprocess.Pope
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and all below it, by their process ids."""
     with_children = [psutil.Process(process.pid)] if process.poll() is None else []
-    for member in [child for parent in with_children for child in parent.children(recursive=True)] + with_children:
+    for member in [
+        child for parent in with_children for child in parent.children(recursive=True)
+    ] + with_children:
         with suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
@@ -131,9 +168,22 @@ def test_runs_go_on_elsewhere_when_a_machine_is_killed(tmp_path: Path) -> None:
         stack.enter_context(raylet(environment, *head, *common))
         until(lambda: answers(port))
         second = stack.enter_context(raylet(environment, "--address", f"127.0.0.1:{port}", *common))
-        until(lambda: any("raylet" in child.name() for child in psutil.Process(second.pid).children(recursive=True)))
+        until(
+            lambda: any(
+                "raylet" in child.name()
+                for child in psutil.Process(second.pid).children(recursive=True)
+            )
+        )
         time.sleep(5)  # until the head knows it
-        command = [sys.executable, "-m", "fedskew", "run", "--cluster", f"127.0.0.1:{port}", "--method"]
+        command = [
+            sys.executable,
+            "-m",
+            "fedskew",
+            "run",
+            "--cluster",
+            f"127.0.0.1:{port}",
+            "--method",
+        ]
         sweep = subprocess.Popen(
             [*command, ",".join(methods), "--results", str(results), *words],
             env=environment,
@@ -149,7 +199,9 @@ def test_runs_go_on_elsewhere_when_a_machine_is_killed(tmp_path: Path) -> None:
             """Return who works on a run, of those that the second raylet has started."""
             below.update(child.pid for child in psutil.Process(second.pid).children(recursive=True))
             records = [RunFolder(path).rounds() for path in results.glob("digits-*")]
-            workers = [recorded[-1].workers[0] for recorded in records if 0 < len(recorded) < rounds]
+            workers = [
+                recorded[-1].workers[0] for recorded in records if 0 < len(recorded) < rounds
+            ]
             return [worker for worker in workers if int(worker["process"]) in below]
 
         until(conducting)

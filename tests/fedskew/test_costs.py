@@ -67,21 +67,33 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
             if upload:
                 heard.setdefault(upload, {})[client] = size(unpack(record))
 
-    changes = {"method": method, "rounds": 2, "local_epochs": 1, "train_images": 120, "test_images": 20}
+    changes = {
+        "method": method,
+        "rounds": 2,
+        "local_epochs": 1,
+        "train_images": 120,
+        "test_images": 20,
+    }
     settings = small(tmp_path, **changes)
     sample, cost = known(settings), cost_of(small(tmp_path, **changes), known(settings), PACE)
     real = experiment(tmp_path, grid := TamperingGrid(hear), **changes)
     variants = {variant.name: variant for variant in settings.variants}
     model = build("mlp-bn", (1, 8, 8), 10, 0)
     expected = {
-        name: {str(client): variant.upload_bytes(model, held) for client, held in enumerate(sample.held)}
+        name: {
+            str(client): variant.upload_bytes(model, held)
+            for client, held in enumerate(sample.held)
+        }
         for name, variant in variants.items()
     }
     assert heard == {name: uploads for name, uploads in expected.items() if any(uploads.values())}
     answers = {variant.name for variant in settings.variants if variant.asked_once}
     once = sum(sum(uploads.values()) for name, uploads in heard.items() if name in answers)
     trained = [message for message in grid.asked if message.metadata.message_type == "train"]
-    sent = [sum(size(unpack(record)) for record in asked.content.array_records.values()) for asked in trained]
+    sent = [
+        sum(size(unpack(record)) for record in asked.content.array_records.values())
+        for asked in trained
+    ]
     assert sent == [down_of(settings)] * 2, "an in-process node plays all clients by one message"
     answers_on_record = sum(record.bytes_up for record in real.folder.rounds()) - (cost.up - once)
     assert answers_on_record in (0, once)
@@ -89,7 +101,9 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     tested = sample.test if real.folder.predictions_file.exists() else 0
     assert disk_of(settings, tested) == cost.disk
     assert 0.5 < disk_of(settings, tested) / written < 2
-    assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, "it is finished now"
+    assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, (
+        "it is finished now"
+    )
 
 
 @pytest.mark.parametrize("variant", [LocalBatchNorm, LocalStatistics])
@@ -143,7 +157,11 @@ def test_sizes_of_missing_data_are_about_those_of_the_data(
     guessed = sizes_of(data, 0)
     assert real is not None and guessed is not None
     assert sum(guessed.train) == pytest.approx(sum(real.train), rel=0.05)
-    assert (guessed.test, guessed.holdout, len(guessed.train)) == (real.test, real.holdout, len(real.train))
+    assert (guessed.test, guessed.holdout, len(guessed.train)) == (
+        real.test,
+        real.holdout,
+        len(real.train),
+    )
     assert all(most >= held for most, held in zip(guessed.held, real.held, strict=True))
 
 
@@ -154,7 +172,9 @@ def test_sizes_of_missing_domains_follow_the_recipe(tmp_path: Path) -> None:
     assert guessed.train == (7438,) * 5 and guessed.own_tests
     parts = sizes_of(replace(digits, parts_per_domain=2, clients=10), 0)
     assert parts is not None and parts.train == (743,) * 10
-    assert sizes_of(resolve(DataSettings("domainnet", str(tmp_path))), 0) is None, "depends on files that are not there"
+    assert sizes_of(resolve(DataSettings("domainnet", str(tmp_path))), 0) is None, (
+        "depends on files that are not there"
+    )
 
 
 def test_a_dry_run_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +187,10 @@ def test_a_dry_run_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def run_of(**changes: Any) -> RunSettings:
-    return small(Path("nowhere"), **{"clients": 4, "rounds": 10, "batch_size": 32, "local_epochs": 2, **changes})
+    return small(
+        Path("nowhere"),
+        **{"clients": 4, "rounds": 10, "batch_size": 32, "local_epochs": 2, **changes},
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,23 +201,37 @@ def run_of(**changes: Any) -> RunSettings:
         ({"local_steps": 7}, {64: 7.0, 8: 7.0}),
     ],
 )
-def test_steps_are_counted_in_whole_batches(changes: Mapping[str, Any], expected: Mapping[int, float]) -> None:
-    assert {samples: run_of(**changes).training.steps(samples) for samples in expected} == pytest.approx(expected)
+def test_steps_are_counted_in_whole_batches(
+    changes: Mapping[str, Any], expected: Mapping[int, float]
+) -> None:
+    assert {
+        samples: run_of(**changes).training.steps(samples) for samples in expected
+    } == pytest.approx(expected)
 
 
 def test_seconds_are_those_of_rounds_and_evaluations() -> None:
     settings = run_of(evaluate_every=4, participation=0.5)
-    assert evaluations(settings, 10) == 3 and evaluations(settings, 2) == 2 - 1 and evaluations(settings, 3) == 2
+    assert (
+        evaluations(settings, 10) == 3
+        and evaluations(settings, 2) == 2 - 1
+        and evaluations(settings, 3) == 2
+    )
     assert cost_of(settings, SIZES, PACE).seconds == 10 * (6 + 5) + 3 * 0.5 + 7
-    assert cost_of(settings, SIZES, PACE, workers=8).seconds == 10 * (6 / 2 + 5) + 3 * 0.5 + 7, "two clients a round"
+    assert cost_of(settings, SIZES, PACE, workers=8).seconds == 10 * (6 / 2 + 5) + 3 * 0.5 + 7, (
+        "two clients a round"
+    )
     private = run_of(method="fedbn")
-    assert cost_of(private, SIZES, PACE, workers=4).seconds == 10 * (6 / 4 + 5) + 10 * 0.5 / 4 + 7, "clients evaluate"
+    assert (
+        cost_of(private, SIZES, PACE, workers=4).seconds == 10 * (6 / 4 + 5) + 10 * 0.5 / 4 + 7
+    ), "clients evaluate"
 
 
 @pytest.fixture
 def unclocked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model takes the same, so that nothing is measured."""
-    monkeypatch.setattr(paces, "rates_of", lambda *words: Rates(step=32.0, tested=0.1, feature=0.01))
+    monkeypatch.setattr(
+        paces, "rates_of", lambda *words: Rates(step=32.0, tested=0.1, feature=0.01)
+    )
 
 
 SAMPLES = sum(SIZES.train) / 4
@@ -222,7 +259,9 @@ def test_every_method_s_own_work_counts(
     """A sample takes a second, a feature a hundredth; `clients` is what one does beside training."""
     settings, sample = run_of(method=method, **changes), replace(SIZES, holdout=30)
     pace = timed(settings, sample)
-    assert pace.clients == pytest.approx(4 * (mean_steps(settings.training, sample) * 32 + clients), rel=0.02)
+    assert pace.clients == pytest.approx(
+        4 * (mean_steps(settings.training, sample) * 32 + clients), rel=0.02
+    )
     assert pace.server == pytest.approx(server)
     assert pace.once == pytest.approx(once, rel=0.02)
     assert pace.evaluation == pytest.approx(5.0)
@@ -236,7 +275,9 @@ def test_clients_that_measure_themselves_each_take_the_whole_test_set() -> None:
 
 
 @pytest.mark.parametrize(("sample", "most"), [(0.1, 4), (0.001, 64), (1.0, 2)])
-def test_a_long_step_is_timed_on_a_few_samples(monkeypatch: pytest.MonkeyPatch, sample: float, most: int) -> None:
+def test_a_long_step_is_timed_on_a_few_samples(
+    monkeypatch: pytest.MonkeyPatch, sample: float, most: int
+) -> None:
     """On a clock that a sample moves by so many seconds."""
     now, counts = [0.0], list[int]()
 
@@ -266,7 +307,12 @@ def test_finished_rounds_of_the_same_kind_are_the_pace(tmp_path: Path) -> None:
     whole = sum(part.round for part in seconds)
     parts = sum(part.clients + part.evaluation for part in seconds)
     assert pace.server == pytest.approx((whole - parts) / 2)
-    for changes in ({"batch_size": 8}, {"model": "small-cnn"}, {"method": "fedavg"}, {"train_images": 150}):
+    for changes in (
+        {"batch_size": 8},
+        {"model": "small-cnn"},
+        {"method": "fedavg"},
+        {"train_images": 150},
+    ):
         assert records.pace(small(tmp_path, **{"method": "ccvr", **changes})) is None
     assert Records(tmp_path / "nothing").pace(same) is None
 
@@ -294,9 +340,13 @@ def test_memory_counts_data_models_replies_and_the_server_s_work() -> None:
     assert memory_of(few, more) - memory_of(few, SIZES) == 9 * sum(SIZES.train) * 64
     ratio, plain = run_of(method="ratio-loss"), run_of(holdout_per_class=3)
     assert memory_of(ratio, SIZES) - memory_of(plain, SIZES) == 25 * 10 * model.head.weight.numel()
-    asked = memory_of(run_of(method="ccvr", participation=0.25), SIZES) - memory_of(run_of(participation=0.25), SIZES)
+    asked = memory_of(run_of(method="ccvr", participation=0.25), SIZES) - memory_of(
+        run_of(participation=0.25), SIZES
+    )
     answer = run_of(method="ccvr").variants[0].upload_bytes(model, 4)
-    assert asked == 2 * (4 * answer - size(model.state_dict())), "all clients answer, four times as many as train"
+    assert asked == 2 * (4 * answer - size(model.state_dict())), (
+        "all clients answer, four times as many as train"
+    )
 
 
 def test_layers_outputs_are_counted_without_computing() -> None:
@@ -305,14 +355,27 @@ def test_layers_outputs_are_counted_without_computing() -> None:
     model, outputs = build("small-cnn", (1, 8, 8), 10, 0).eval(), list[int]()
     for module in model.modules():
         if not list(module.children()):
-            module.register_forward_hook(lambda module, inputs, output: outputs.append(output.numel() * 4))
+            module.register_forward_hook(
+                lambda module, inputs, output: outputs.append(output.numel() * 4)
+            )
     model(torch.zeros(1, 1, 8, 8))
     assert (largest, every) == (max(outputs), sum(outputs))
 
 
 def imagenet(**changes: Any) -> RunSettings:
-    stated = {"method": "creff", "dataset": "imagenet-lt", "clients": 20, "participation": 0.4, "device": "cpu"}
-    return parse({**stated, **{key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}})
+    stated = {
+        "method": "creff",
+        "dataset": "imagenet-lt",
+        "clients": 20,
+        "participation": 0.4,
+        "device": "cpu",
+    }
+    return parse(
+        {
+            **stated,
+            **{key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()},
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,14 +383,22 @@ def imagenet(**changes: Any) -> RunSettings:
     [
         (32, {}, "feature-gradients.classes-per-round = 0: a client's upload is up to 8.19 GB"),
         (32, {"feature_gradients__classes_per_round": 10}, ""),
-        (128, {"method": "fedavg", "clients": 1000, "participation": 1.0}, "participation = 1.0: the run needs"),
+        (
+            128,
+            {"method": "fedavg", "clients": 1000, "participation": 1.0},
+            "participation = 1.0: the run needs",
+        ),
         (
             32,
             {"method": "ratio-loss", "holdout_per_class": 1},
             "method = 'ratio-loss': ratio-loss's own work takes 51.20 GB",
         ),
         (128, {"method": "ratio-loss", "holdout_per_class": 1}, ""),
-        (128, {"method": "ccvr"}, "class-statistics.covariance = 'full': a client's upload is up to 33.57 GB"),
+        (
+            128,
+            {"method": "ccvr"},
+            "class-statistics.covariance = 'full': a client's upload is up to 33.57 GB",
+        ),
         (128, {"method": "ccvr", "class_statistics__covariance": "diagonal"}, ""),
     ],
 )
@@ -360,20 +431,29 @@ def test_imagenet_lt_s_table_fits_128_gib(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("unclocked")
-def test_a_forecast_names_runs_costs_missing_data_and_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_names_runs_costs_missing_data_and_refusals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Memory:
         total = 32 * 2**30
 
     monkeypatch.setattr("psutil.virtual_memory", Memory)
     finished = experiment(tmp_path, seed=1)
     gone = {"dataset": "mnist", "model": "small-cnn", "data_root": str(tmp_path), "train_images": 0}
-    planned = [small(tmp_path), small(tmp_path, seed=1), small(tmp_path, **gone), imagenet(results=str(tmp_path))]
+    planned = [
+        small(tmp_path),
+        small(tmp_path, seed=1),
+        small(tmp_path, **gone),
+        imagenet(results=str(tmp_path)),
+    ]
     names = {settings.run_id: f"run {number}" for number, settings in enumerate(planned)}
     whole = forecast(planned, names, "inprocess", 2)
     first, second, third, fourth = whole.entries
     assert first.cost is not None and first.cost.left == 2 and not first.missing and first.recorded
     assert second.cost is not None and (second.cost.left, second.cost.seconds) == (0, 0.0)
-    assert second.cost.disk == sum(file.stat().st_size for file in finished.folder.path.rglob("*") if file.is_file())
+    assert second.cost.disk == sum(
+        file.stat().st_size for file in finished.folder.path.rglob("*") if file.is_file()
+    )
     assert "mnist is not there" in third.missing and third.cost is not None, "its size is known"
     assert not third.recorded
     assert "imagenet-lt" in fourth.missing and "8.19 GB" in fourth.refused and fourth.cost is None
@@ -384,14 +464,24 @@ def test_a_forecast_names_runs_costs_missing_data_and_refusals(tmp_path: Path, m
     with console.capture() as captured:
         console.print(as_table(whole))
     text = "\n".join([captured.get(), *as_lines(whole)])
-    for words in ("run 0", "cannot fit", "missing data, 1 run:", "4 runs, 1 of them finished", "factor of three"):
+    for words in (
+        "run 0",
+        "cannot fit",
+        "missing data, 1 run:",
+        "4 runs, 1 of them finished",
+        "factor of three",
+    ):
         assert words in text
-    assert [entry["label"] for entry in json.loads(json.dumps(as_json(whole)))] == list(names.values())
+    assert [entry["label"] for entry in json.loads(json.dumps(as_json(whole)))] == list(
+        names.values()
+    )
 
 
 def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = small(tmp_path / "not" / "there")
-    whole = Forecast([Entry(settings, "run", cost=Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))], Shares("inprocess", 1, 1))
+    whole = Forecast(
+        [Entry(settings, "run", cost=Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))], Shares("inprocess", 1, 1)
+    )
     monkeypatch.setattr(forecasts, "free_disk", lambda folder: 10**9)
     expected = ["the runs need 5.00 GB of disk, and 1.00 GB are free"]
     assert [words.partition(": ")[2] for words in whole.refusals] == expected
@@ -400,4 +490,6 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_free_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert forecasts.free_disk(tmp_path / "a" / "b") == pytest.approx(forecasts.free_disk(tmp_path), rel=0.1)
+    assert forecasts.free_disk(tmp_path / "a" / "b") == pytest.approx(
+        forecasts.free_disk(tmp_path), rel=0.1
+    )

@@ -23,7 +23,9 @@ def check(fedskew: FedSkew, case: Case, folder: Path) -> tuple[int, str, str]:
     for setting in case.settles:
         status, _, errors = fedskew("data", "check", path, *stated)
         assert (status, errors.count("\n")) == (2, 1) and "Traceback" not in errors
-        named = next(word for word in re.findall(r"--set '?([^\s']+)", errors) if word.startswith(setting))
+        named = next(
+            word for word in re.findall(r"--set '?([^\s']+)", errors) if word.startswith(setting)
+        )
         stated += ["--set", named.rstrip(",.:")]
     return fedskew("data", "check", path, *stated)
 
@@ -58,7 +60,16 @@ def test_the_answer(tmp_path: Path, fedskew: FedSkew, name: str) -> None:
 def test_the_command_runs(tmp_path: Path, fedskew: FedSkew, name: str) -> None:
     """The printed command, with one round alone, in this process."""
     _, output, _ = check(fedskew, CASES[name], tmp_path)
-    more = ("--set", "rounds=1", "--set", "local-epochs=1", "--engine", "inprocess", "--results", tmp_path / "results")
+    more = (
+        "--set",
+        "rounds=1",
+        "--set",
+        "local-epochs=1",
+        "--engine",
+        "inprocess",
+        "--results",
+        tmp_path / "results",
+    )
     status, output, errors = fedskew(*last_command(output), *more)
     assert status == 0, errors
     assert list((tmp_path / "results").glob("*/summary.json"))

@@ -42,12 +42,22 @@ def test_show_is_the_matrix_of_the_federation(
     federation = federate(DataSettings(partition="llt", alpha=0.9), 3)
     status, output, _ = fedskew("data", "show", *words, "--png", tmp_path / "matrix.png")
     assert status == 0 and federation.hash in output
-    rows = [line.split() for line in output.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+    rows = [
+        line.split()
+        for line in output.splitlines()
+        if line.split()[:1] and line.split()[0].isdecimal()
+    ]
     assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == federation.counts_KC.tolist()
     monkeypatch.setenv("COLUMNS", "40")
     output = fedskew("data", "show", *words)[1]
-    rows = [line.split() for line in output.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
-    assert [[int(cell) for cell in row[1:11]] for row in rows[:10]] == federation.counts_KC.tolist(), "no number is cut"
+    rows = [
+        line.split()
+        for line in output.splitlines()
+        if line.split()[:1] and line.split()[0].isdecimal()
+    ]
+    assert [
+        [int(cell) for cell in row[1:11]] for row in rows[:10]
+    ] == federation.counts_KC.tolist(), "no number is cut"
     with Image.open(tmp_path / "matrix.png") as picture:
         assert picture.size[0] > 10 * 24 and picture.size[1] > 10 * 20
     status, output, _ = fedskew("data", "show", *words, "--json")
@@ -55,7 +65,8 @@ def test_show_is_the_matrix_of_the_federation(
 
 
 @pytest.mark.parametrize(
-    "words", [["show"], ["check", __file__], ["split", "digits", "nowhere"], ["save-partition", "x"]]
+    "words",
+    [["show"], ["check", __file__], ["split", "digits", "nowhere"], ["save-partition", "x"]],
 )
 def test_a_key_that_is_set_twice_is_refused_as_by_run(words: list[str], fedskew: FedSkew) -> None:
     status, _, errors = fedskew("data", *words, "--set", "alpha=1", "--set", "alpha=2")
@@ -64,8 +75,13 @@ def test_a_key_that_is_set_twice_is_refused_as_by_run(words: list[str], fedskew:
 
 def test_names_of_classes_are_whole_or_have_a_legend(tmp_path: Path) -> None:
     federation = federate(DataSettings(clients=2), 0)
-    named = replace(federation, dataset=replace(federation.dataset, class_names=[f"species {k}" for k in range(10)]))
-    assert [column.header for column in matrix_table(named, "").columns][1:11] == [f"species {k}" for k in range(10)]
+    named = replace(
+        federation,
+        dataset=replace(federation.dataset, class_names=[f"species {k}" for k in range(10)]),
+    )
+    assert [column.header for column in matrix_table(named, "").columns][1:11] == [
+        f"species {k}" for k in range(10)
+    ]
     numbered = matrix_table(named, "", whole=False)
     assert [column.header for column in numbered.columns][1:11] == list("0123456789")
     assert str(numbered.caption).startswith("Classes: 0 species 0, 1 species 1")
@@ -86,7 +102,9 @@ def test_a_partition_from_a_table(tmp_path: Path, fedskew: FedSkew) -> None:
     table.write_text("sample,client\n5,north\n0,south\n3,north\n")
     assert fedskew("data", "save-partition", file, "--from", table)[0] == 0
     federation = federate(DataSettings(partition_file=str(file)), 0)
-    assert [part.tolist() for part in federation.train_indices] == [[3, 5], [0]] and len(federation.global_test) == 360
+    assert [part.tolist() for part in federation.train_indices] == [[3, 5], [0]] and len(
+        federation.global_test
+    ) == 360
     for text, words in (
         ("sample,site\n0,a\n", "there is no column 'client', only sample, site"),
         ("sample,client\n1437,a\n", "'1437': must be a training sample's place, 0..1436"),
@@ -103,9 +121,17 @@ def test_the_picture_is_darker_where_there_are_more_samples() -> None:
     (image,) = axes.images
     brightness = np.asarray(image.to_rgba(image.get_array()))[..., :3].sum(axis=-1)
     assert brightness[1, 0] < brightness[1, 1] < brightness[0, 1] < brightness[0, 0]
-    shown = {(int(text.get_position()[0]), int(text.get_position()[1])): text.get_text() for text in axes.texts}
+    shown = {
+        (int(text.get_position()[0]), int(text.get_position()[1])): text.get_text()
+        for text in axes.texts
+    }
     assert shown == {(1, 0): "10", (0, 1): "100", (1, 1): "50"}
-    assert [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())] == ["a", "b", "0", "1"]
+    assert [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())] == [
+        "a",
+        "b",
+        "0",
+        "1",
+    ]
 
 
 def test_the_picture_of_many_classes_and_clients_has_neither_names_nor_numbers() -> None:
@@ -116,28 +142,52 @@ def test_the_picture_of_many_classes_and_clients_has_neither_names_nor_numbers()
 def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:
     labels = np.arange(300) % 30
     images = np.zeros((300, 4, 4), np.uint8)
-    np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    words = [f"dataset=npz:{tmp_path}/own.npz", "classes=30", "input-shape=1x4x4", "partition=iid", "clients=3"]
-    status, output, _ = fedskew("data", "show", *(word for pair in words for word in ("--set", pair)))
+    np.savez(
+        tmp_path / "own.npz",
+        train_images=images,
+        train_labels=labels,
+        test_images=images,
+        test_labels=labels,
+    )
+    words = [
+        f"dataset=npz:{tmp_path}/own.npz",
+        "classes=30",
+        "input-shape=1x4x4",
+        "partition=iid",
+        "clients=3",
+    ]
+    status, output, _ = fedskew(
+        "data", "show", *(word for pair in words for word in ("--set", pair))
+    )
     assert status == 0 and "largest" in output and "100" in output
 
 
 @pytest.mark.parametrize("kind", ["npz", pytest.param("folder", marks=pytest.mark.slow)])
 def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: str) -> None:
-    images, labels = np.random.default_rng(0).integers(0, 256, (200, 6, 5), np.uint8), np.arange(200) % 2
+    images, labels = (
+        np.random.default_rng(0).integers(0, 256, (200, 6, 5), np.uint8),
+        np.arange(200) % 2,
+    )
     if kind == "npz":
         path = tmp_path / "own.npz"
-        np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+        np.savez(
+            path, train_images=images, train_labels=labels, test_images=images, test_labels=labels
+        )
     else:
         path = tmp_path / "own"
         for split in ("train", "test"):
             for index, label in enumerate(labels[:120]):
                 (path / split / ("cat", "dog")[label]).mkdir(parents=True, exist_ok=True)
-                Image.fromarray(images[index]).save(path / split / ("cat", "dog")[label] / f"{index}.png")
+                Image.fromarray(images[index]).save(
+                    path / split / ("cat", "dog")[label] / f"{index}.png"
+                )
     status, output, _ = fedskew("data", "check", path)
     assert status == 0 and "will work" in output
     stated = "'classes=2'" if kind == "npz" else "'classes=cat,dog'"
-    assert f"fedskew run --set 'dataset={kind}:{path}' --set {stated} --set 'input-shape=1x6x5'" in output
+    assert (
+        f"fedskew run --set 'dataset={kind}:{path}' --set {stated} --set 'input-shape=1x6x5'"
+        in output
+    )
     assert ("100" if kind == "npz" else "60") in output
     limit, most = ("max-unpacked-mib", 4096) if kind == "npz" else ("max-image-pixels", 30)
     status, output, _ = fedskew("data", "check", path, f"--{limit}", most)
@@ -148,11 +198,17 @@ def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: 
 
 
 def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:
-    images, labels = np.random.default_rng(0).uniform(0, 1, (200, 6, 5)).astype(np.float32), np.arange(200) % 2
+    images, labels = (
+        np.random.default_rng(0).uniform(0, 1, (200, 6, 5)).astype(np.float32),
+        np.arange(200) % 2,
+    )
     for scale, warned in ((1, False), (255, True)):
         np.savez(tmp_path / "own.npz", train_images=scale * images, train_labels=labels, test_images=images,
                  test_labels=labels)  # fmt: skip
-        assert ("taken as 0..1, and some are outside" in fedskew("data", "check", tmp_path / "own.npz")[1]) == warned
+        assert (
+            "taken as 0..1, and some are outside"
+            in fedskew("data", "check", tmp_path / "own.npz")[1]
+        ) == warned
 
 
 def test_check_says_what_is_wrong(tmp_path: Path, fedskew: FedSkew) -> None:
@@ -183,9 +239,15 @@ def test_check_and_split_of_a_table_with_subjects(tmp_path: Path, fedskew: FedSk
     assert status == 0 and "--set 'classes=a,b'" in words and "--set 'input-shape=2'" in words
     assert fedskew("data", "check", file)[0] == 0
     assert fedskew("data", "check", f"csv:{tmp_path}/none.csv")[0] == 2
-    words = ("--sites", 2, *(w for key in ("classes=a,b", "input-shape=2", "partition=iid") for w in ("--set", key)))
+    words = (
+        "--sites",
+        2,
+        *(w for key in ("classes=a,b", "input-shape=2", "partition=iid") for w in ("--set", key)),
+    )
     assert fedskew("data", "split", f"csv:{file}", sites, *words)[0] == 0
-    settings = DataSettings(f"csv:{file}", classes="a,b", input_shape="2", partition="iid", clients=2)
+    settings = DataSettings(
+        f"csv:{file}", classes="a,b", input_shape="2", partition="iid", clients=2
+    )
     same_samples(settings, sites, ["site-0", "site-1"])
     assert fedskew("data", "split", f"csv:{file}", sites, *words)[0] == 2, "nothing is written over"
 
@@ -196,7 +258,9 @@ def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -
     same_samples(DataSettings("digits-scanners"), tmp_path / "sites", names)
     agreed = tomllib.loads((tmp_path / "sites" / "federation.toml").read_text())
     assert [site["name"] for site in agreed["site"]] == names and agreed["input-shape"] == "1x8x8"
-    assert tomllib.loads((tmp_path / "sites" / names[1] / "site.toml").read_text())["name"] == names[1]
+    assert (
+        tomllib.loads((tmp_path / "sites" / names[1] / "site.toml").read_text())["name"] == names[1]
+    )
     assert fedskew("data", "split", "digits-scanners", tmp_path / "three", "--sites", 3)[0] == 2
 
 
@@ -206,21 +270,38 @@ def same_samples(settings: DataSettings, sites: Path, names: list[str]) -> None:
     assert sorted(path.name for path in sites.iterdir() if path.is_dir()) == sorted(names)
     for client, name in enumerate(names):
         shape = {"classes": resolved.classes, "input_shape": resolved.input_shape}
-        site = federate(DataSettings(f"npz:{sites / name / 'data.npz'}", partition="pooled", **shape), 0)
-        for mine, theirs in ((federation.train(client), site.train(0)), (federation.test(client), site.test())):
-            assert torch.equal(mine.inputs_N, theirs.inputs_N) and torch.equal(mine.labels_N, theirs.labels_N)
+        site = federate(
+            DataSettings(f"npz:{sites / name / 'data.npz'}", partition="pooled", **shape), 0
+        )
+        for mine, theirs in (
+            (federation.train(client), site.train(0)),
+            (federation.test(client), site.test()),
+        ):
+            assert torch.equal(mine.inputs_N, theirs.inputs_N) and torch.equal(
+                mine.labels_N, theirs.labels_N
+            )
             if mine.groups_N is not None:
                 pairs = torch.stack([mine.groups_N, theirs.groups_N]).unique(dim=1)
-                assert len(pairs[0].unique()) == len(pairs[1].unique()) == pairs.shape[1], "the same samples together"
+                assert len(pairs[0].unique()) == len(pairs[1].unique()) == pairs.shape[1], (
+                    "the same samples together"
+                )
         assert np.array_equal(federation.tested_C("test", client), site.tested_C("test", 0))
 
 
-def test_copies_are_their_owners_and_can_be_listed_and_deleted(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_copies_are_their_owners_and_can_be_listed_and_deleted(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
     place, images = tmp_path / "cache", np.zeros((4, 4, 4), np.uint8)
     np.savez(
-        tmp_path / "own.npz", train_images=images, train_labels=[0, 1, 0, 1], test_images=images, test_labels=[0] * 4
+        tmp_path / "own.npz",
+        train_images=images,
+        train_labels=[0, 1, 0, 1],
+        test_images=images,
+        test_labels=[0] * 4,
     )
-    settings = DataSettings(f"npz:{tmp_path / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(place))
+    settings = DataSettings(
+        f"npz:{tmp_path / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(place)
+    )
     content = load(settings).content
     (copy,) = place.iterdir()
     assert {path.stat().st_mode & 0o777 for path in (place, copy)} == {0o700}
@@ -235,5 +316,9 @@ def test_copies_are_their_owners_and_can_be_listed_and_deleted(tmp_path: Path, f
     assert status == 0 and copy.name in output and "2 copies" in output and copy.is_dir()
     assert fedskew("data", "cache", "--cache", place)[0] == 2
     status, output, _ = fedskew("data", "cache", "--clear", "--cache", place)
-    assert status == 0 and "deleted" in output and [path.name for path in place.iterdir()] == ["mine.txt"]
+    assert (
+        status == 0
+        and "deleted" in output
+        and [path.name for path in place.iterdir()] == ["mine.txt"]
+    )
     assert "0 copies" in fedskew("data", "cache", "--list", "--cache", place)[1]

@@ -33,7 +33,9 @@ SHIPPED, SUITES = load_experiments(), load_suites()
 
 def built(**entry: Any) -> Experiment:
     """Return an experiment of two digits rounds."""
-    return experiment("one", {"title": "", "settings": {"rounds": 2}, "methods": ["fedavg"], **entry})
+    return experiment(
+        "one", {"title": "", "settings": {"rounds": 2}, "methods": ["fedavg"], **entry}
+    )
 
 
 def trained(cells: list[Cell]) -> dict[str, str]:
@@ -82,7 +84,10 @@ def test_rows_are_compared_on_the_same_data_clients_and_model(entry: Experiment)
         ({"seeds": []}, "at least one"),
         ({"reaches": "fedprox"}, "fedprox.*is no row"),
         ({"metrics": {"few": "few-recall"}}, "few.*is no column"),
-        ({"claims": [{"says": "", "better": "fedavg", "than": "fedavg", "in_columns": 2}]}, "in_columns = 2.*0 to 1"),
+        (
+            {"claims": [{"says": "", "better": "fedavg", "than": "fedavg", "in_columns": 2}]},
+            "in_columns = 2.*0 to 1",
+        ),
     ],
 )
 def test_what_an_experiment_cannot_mean_is_refused(entry: Mapping[str, Any], words: str) -> None:
@@ -145,7 +150,11 @@ def test_a_file_of_experiments_is_read_strictly(
 
 
 def test_a_file_of_experiments_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    for content, words in ((None, "cannot be read"), (b"\xff\xfe\0", "is not YAML"), (b" " * 2**23, "at most")):
+    for content, words in (
+        (None, "cannot be read"),
+        (b"\xff\xfe\0", "is not YAML"),
+        (b" " * 2**23, "at most"),
+    ):
         path = tmp_path / "experiments.yaml"
         path.unlink(missing_ok=True)
         if content is not None:
@@ -160,24 +169,39 @@ def test_an_experiment_nobody_wrote_is_refused_with_the_nearest() -> None:
 
 
 def test_a_file_of_one_s_own_goes_before_the_shipped_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedskew: FedSkew, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fedskew: FedSkew,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, rounds in (("experiments.yaml", 1), ("others.yaml", 2)):
         entry = f"{{title: Mine, methods: [fedavg], settings: {{rounds: {rounds}}}}}"
         Path(name).write_text(f"mine: {entry}\ndemo-tail: {entry}\n")
     (mine, tail, tails) = find_all(["mine", "demo-tail", "demo-tails"])
-    assert (mine.settings, tail.settings, tails.title) == ({"rounds": 1}, {"rounds": 1}, SHIPPED["demo-tails"].title)
+    assert (mine.settings, tail.settings, tails.title) == (
+        {"rounds": 1},
+        {"rounds": 1},
+        SHIPPED["demo-tails"].title,
+    )
     assert caplog.messages == ["read from ./experiments.yaml: mine, demo-tail"]
-    assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2} and len(caplog.messages) == 1
+    assert (
+        find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2}
+        and len(caplog.messages) == 1
+    )
     assert json.loads(fedskew("list", "experiments", "--json", "--experiments", "others.yaml")[1])[-1] == {
         "experiment": "mine", "what": "Mine"
     }  # fmt: skip
     assert fedskew("report", "mine")[0] == 1 and fedskew("report", "yours")[0] == 2
     Path("others.yaml").write_text("mine: {title: Mine, methods: [fedavg], seeds: [x]}")
     status, _, errors = fedskew("run", "mine", "--experiments", "others.yaml")
-    assert status == 2 and errors == "fedskew: others.yaml: mine: seeds = 'x': must be an integer, not text\n"
-    assert fedskew("run", "mine", "--experiments", "nowhere.yaml")[2].endswith("No such file or directory\n")
+    assert (
+        status == 2
+        and errors == "fedskew: others.yaml: mine: seeds = 'x': must be an integer, not text\n"
+    )
+    assert fedskew("run", "mine", "--experiments", "nowhere.yaml")[2].endswith(
+        "No such file or directory\n"
+    )
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -198,8 +222,14 @@ def test_a_suite_stands_for_its_experiments_once_each() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("all: {title: All, experiments: [one, two]}", "all: experiments = 'two': is no experiment"),
-        ("all: {title: All, experiments: [one]}\nmore: {title: More, experiments: [all]}", "'all': is no experiment"),
+        (
+            "all: {title: All, experiments: [one, two]}",
+            "all: experiments = 'two': is no experiment",
+        ),
+        (
+            "all: {title: All, experiments: [one]}\nmore: {title: More, experiments: [all]}",
+            "'all': is no experiment",
+        ),
         ("all: {title: All, experiments: [one], seeds: [1]}", "seeds.*is no key"),
         ("all: {experiments: [one]}", "title"),
     ],
@@ -265,8 +295,16 @@ def test_fedshifts_table_2_says_that_the_paper_counts_all_of_fedavgs_rounds() ->
 def test_scaffold_is_below_fedavg_and_fedprox_after_one_epoch() -> None:
     """The worst of the four; FedShift's own claim makes it three."""
     entry = SHIPPED["fedshift-table3"]
-    below = {claim.better for claim in entry.claims if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))}
-    assert below == {"fedavg", "fedprox", "fedshift"} == {row.label for row in entry.rows} - {"scaffold"}
+    below = {
+        claim.better
+        for claim in entry.claims
+        if claim.than == "scaffold" and claim.columns in ((), ("E = 1",))
+    }
+    assert (
+        below
+        == {"fedavg", "fedprox", "fedshift"}
+        == {row.label for row in entry.rows} - {"scaffold"}
+    )
 
 
 @pytest.mark.slow
@@ -298,32 +336,47 @@ def test_the_example_of_the_documentation_is_an_experiment() -> None:
 
 
 def test_assumed_settings_are_in_force_below_what_is_stated() -> None:
-    entry = built(assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"])
+    entry = built(
+        assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"]
+    )
     first, second = (cell.run.flat() for cell in plan(entry, {"batch-size": 16}))
     assert (first["rounds"], first["batch-size"]) == (2, 16)
     assert second["creff.head-steps"] == 2
 
 
 def test_a_column_may_show_another_number_of_the_same_run() -> None:
-    entry = built(columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"})
+    entry = built(
+        columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"}
+    )
     assert [entry.metric_of(column) for column in entry.columns] == ["accuracy", "few-recall"]
     assert len(runs(plan(entry))) == 1
 
 
 def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
-    cells = plan(built(methods=["fedavg", "creff", "fedprox"], columns={"a": {"alpha": 0.1}, "b": {"alpha": 0.2}}))
+    cells = plan(
+        built(
+            methods=["fedavg", "creff", "fedprox"],
+            columns={"a": {"alpha": 0.1}, "b": {"alpha": 0.2}},
+        )
+    )
     assert selected(cells) == cells
     (part,) = selected(cells, ["fedavg"], ["b"])
     assert (part.row, part.column, part.run.general.method) == ("fedavg", "b", "creff")
     assert part in cells
-    with pytest.raises(SettingError, match=r"--row = 'fedsgd': must be one of fedavg, creff, fedprox"):
+    with pytest.raises(
+        SettingError, match=r"--row = 'fedsgd': must be one of fedavg, creff, fedprox"
+    ):
         selected(cells, ["fedsgd"])
     with pytest.raises(SettingError, match=r"--column = 'c': must be one of a, b"):
         selected(cells, [], ["c"])
 
 
 def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
-    cells = plan(built(methods=["fedavg", "creff", "ccvr", "tau-norm", "fedshift", "fedshift+creff", "fednova"]))
+    cells = plan(
+        built(
+            methods=["fedavg", "creff", "ccvr", "tau-norm", "fedshift", "fedshift+creff", "fednova"]
+        )
+    )
     shared = "creff+ccvr+tau-norm"
     assert trained(cells) == {
         **dict.fromkeys(["fedavg", "creff", "ccvr", "tau-norm"], shared),
@@ -337,7 +390,15 @@ def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
 
 
 def test_rows_of_one_method_with_other_settings_are_other_runs() -> None:
-    cells = plan(built(methods=["fedavg", {"m = 1": {"method": "creff", "creff.features-per-class": 1}}, "creff"]))
+    cells = plan(
+        built(
+            methods=[
+                "fedavg",
+                {"m = 1": {"method": "creff", "creff.features-per-class": 1}},
+                "creff",
+            ]
+        )
+    )
     assert [cell.deployed for cell in cells] == ["average", "creff", "creff"]
     first, second, third = (cell.run for cell in cells)
     assert first.run_id == second.run_id != third.run_id
@@ -373,7 +434,10 @@ def test_a_section_that_no_row_uses_is_refused(entry: Mapping[str, Any]) -> None
 
 def test_overrides_win_and_cannot_name_the_method() -> None:
     entry = built(methods=[{"slow": {"method": "fedavg", "rounds": 9}}], seeds=[0, 1])
-    assert [(cell.seed, cell.run.general.rounds) for cell in plan(entry, {"rounds": 3})] == [(0, 3), (1, 3)]
+    assert [(cell.seed, cell.run.general.rounds) for cell in plan(entry, {"rounds": 3})] == [
+        (0, 3),
+        (1, 3),
+    ]
     assert [cell.run.general.seed for cell in plan(entry, {"seed": 5})] == [5]
     with pytest.raises(SettingError, match="names its methods itself"):
         plan(entry, {"method": "creff"})
@@ -382,15 +446,21 @@ def test_overrides_win_and_cannot_name_the_method() -> None:
 def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(built(methods=[name]).rows[0])[1]}
     assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"}
-    assert not any(map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal")))
+    assert not any(
+        map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal"))
+    )
 
 
-def test_a_hook_that_nobody_has_called_harmless_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_nobody_has_called_harmless_counts_as_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two trainings that differ by a new hook must not be merged because nobody thought of the list."""
     assert passive("class-statistics")
     monkeypatch.setattr(Variant, "label_noise", lambda self, labels_B: labels_B, raising=False)
     assert passive("class-statistics")
-    monkeypatch.setattr(VARIANTS["class-statistics"], "label_noise", lambda self, labels_B: 0, raising=False)
+    monkeypatch.setattr(
+        VARIANTS["class-statistics"], "label_noise", lambda self, labels_B: 0, raising=False
+    )
     assert not passive("class-statistics")
     assert not split(built(methods=["ccvr"]).rows[0])[1]
 

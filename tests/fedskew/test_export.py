@@ -35,7 +35,9 @@ def fedbn(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return trained_on_domains(tmp_path_factory.mktemp("fedbn"))[1]
 
 
-def test_the_model_file_is_the_deployed_state_and_says_what_it_is(creff: RunFolder, tmp_path: Path) -> None:
+def test_the_model_file_is_the_deployed_state_and_says_what_it_is(
+    creff: RunFolder, tmp_path: Path
+) -> None:
     deployed = Checkpoint.load(creff.checkpoint_file).deployed
     for model, wanted in {"": "creff", "average": "average", "creff": "creff"}.items():
         folder = exported(creff, tmp_path / f"model-{model}", model)
@@ -68,14 +70,21 @@ def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path)
 
 def test_sites_go_by_their_domain_only_where_it_is_theirs_alone(tmp_path: Path) -> None:
     parts = trained_on_domains(tmp_path, rounds=1, **{"parts-per-domain": 2})[1]
-    assert [site.name for site in TrainedRun(parts).sites()] == ["bright-0", "dark-1", "bright-2", "dark-3"]
+    assert [site.name for site in TrainedRun(parts).sites()] == [
+        "bright-0",
+        "dark-1",
+        "bright-2",
+        "dark-3",
+    ]
     labels = trained_on_digits(tmp_path / "labels", "fedbn", model="mlp-bn", rounds=1)[1]
     assert [site.name for site in TrainedRun(labels).sites()] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("method", ["silobn", "singleset"])
 def test_whatever_sites_keep_completes_the_model(tmp_path: Path, method: str) -> None:
-    folder = ModelFolder(exported(trained_on_domains(tmp_path, method, rounds=1)[1], tmp_path / "model"))
+    folder = ModelFolder(
+        exported(trained_on_domains(tmp_path, method, rounds=1)[1], tmp_path / "model")
+    )
     whole = folder.model.state_dict().keys()
     assert list(folder.sites) == ["bright", "dark"]
     assert all(
@@ -94,13 +103,19 @@ def test_the_card_is_one(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> 
         "type": "balanced_accuracy", "value": round(last["balanced-accuracy"], 4), "name": "balanced accuracy"
     }  # fmt: skip
     assert front["pipeline_tag"] == "image-classification" and front["datasets"] == ["digits"]
-    assert f"| **creff** | {100 * last['balanced-accuracy']:.1f} |" in card and "| fedavg | " in card
+    assert (
+        f"| **creff** | {100 * last['balanced-accuracy']:.1f} |" in card and "| fedavg | " in card
+    )
     for words in ("Shang et al., IJCAI 2022", "head gradients of each class held", "lda over 3 clients",
                   "`creff.distance`", "200, by class 20, 20", "torch 2", "## Intended use"):  # fmt: skip
         assert words in card
     assert "not finished" not in card and "site-" not in card and str(creff.path.parent) not in card
     card = (exported(fedbn, tmp_path / "fedbn") / "README.md").read_text()
-    assert "bright, dark" in card and 'load_file("site-bright.safetensors")' in card and "--site bright" in card
+    assert (
+        "bright, dark" in card
+        and 'load_file("site-bright.safetensors")' in card
+        and "--site bright" in card
+    )
     assert str(fedbn.path.parent.parent) not in card, "where the files lay is nobody's business"
 
 
@@ -108,7 +123,9 @@ def test_which_model_is_a_question_only_where_there_are_several() -> None:
     assert chosen(["average"], "") == "average"
     assert chosen(["average", "ccvr"], "") == "ccvr"
     for deployed, model in ((["average", "ccvr", "creff"], ""), (["average", "creff"], "ccvr")):
-        with pytest.raises(SettingError, match=f"--model = '{model}': must be one of .*: {', '.join(deployed)}"):
+        with pytest.raises(
+            SettingError, match=f"--model = '{model}': must be one of .*: {', '.join(deployed)}"
+        ):
             chosen(deployed, model)
 
 
@@ -116,21 +133,30 @@ def test_damaged_records_are_no_finished_run_s(creff: RunFolder, tmp_path: Path)
     folder = copied(creff, tmp_path)
     first, second = folder.rounds_file.read_text().splitlines()
     folder.rounds_file.write_text(f"{first}\n{second[:-9]}\n")
-    with pytest.raises(DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): .* mends it.*"):
+    with pytest.raises(
+        DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): .* mends it.*"
+    ):
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     assert "The run was not finished" in (tmp_path / "model" / "README.md").read_text()
 
 
-def test_without_records_the_card_says_that_there_are_no_numbers(creff: RunFolder, tmp_path: Path) -> None:
+def test_without_records_the_card_says_that_there_are_no_numbers(
+    creff: RunFolder, tmp_path: Path
+) -> None:
     folder = copied(creff, tmp_path)
     folder.rounds_file.unlink()
-    with pytest.raises(DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): .* mends it.*--unfinished"):
+    with pytest.raises(
+        DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): .* mends it.*--unfinished"
+    ):
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "The run was not finished" in card and "**There are no numbers**" in card
-    assert "On the test data" not in card and yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"] == []
+    assert (
+        "On the test data" not in card
+        and yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"] == []
+    )
 
 
 def copied(folder: RunFolder, place: Path) -> RunFolder:
@@ -153,13 +179,23 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
             lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))),
             r"000002.safetensors is damaged: .*: fresh = true",
         ),
-        (lambda run: shutil.rmtree(run.path / "memory"), r"^the memory of round 2 is not at .*: fresh = true repeats"),
-        (lambda run: (run.rounds_file.unlink(), run.rounds_file.mkdir()), r"rounds.jsonl: cannot be read: Is a dir"),
+        (
+            lambda run: shutil.rmtree(run.path / "memory"),
+            r"^the memory of round 2 is not at .*: fresh = true repeats",
+        ),
+        (
+            lambda run: (run.rounds_file.unlink(), run.rounds_file.mkdir()),
+            r"rounds.jsonl: cannot be read: Is a dir",
+        ),
     ],
     ids=["checkpoint cut", "checkpoint lost", "memory cut", "memory lost", "records are a folder"],
 )
 def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
-    fedbn: RunFolder, tmp_path: Path, harm: Callable[[RunFolder], object], sentence: str, fedskew: FedSkew
+    fedbn: RunFolder,
+    tmp_path: Path,
+    harm: Callable[[RunFolder], object],
+    sentence: str,
+    fedskew: FedSkew,
 ) -> None:
     run = copied(fedbn, tmp_path)
     harm(run)
@@ -172,15 +208,21 @@ def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
 def settings_told(folder: RunFolder, **samples: object) -> None:
     """Change what settings.json tells of the clients, as by hand."""
     origin = folder.origin()
-    folder.settings_file.write_text(line_of({**origin, "samples": {**origin["samples"], **samples}}))
+    folder.settings_file.write_text(
+        line_of({**origin, "samples": {**origin["samples"], **samples}})
+    )
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/b", "a\nb", "a\0b"])
-def test_a_client_s_name_does_not_lead_out_of_the_folder(fedbn: RunFolder, tmp_path: Path, name: str) -> None:
+def test_a_client_s_name_does_not_lead_out_of_the_folder(
+    fedbn: RunFolder, tmp_path: Path, name: str
+) -> None:
     run = copied(fedbn, tmp_path / "results")
     settings_told(run, clients=[f"0 {name}", "1 dark"])
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(DataError, match=r"settings.json: samples: clients: .* is no name of a site"):
+    with pytest.raises(
+        DataError, match=r"settings.json: samples: clients: .* is no name of a site"
+    ):
         export(TrainedRun(run), tmp_path / "a" / "b" / "model")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -188,10 +230,14 @@ def test_a_client_s_name_does_not_lead_out_of_the_folder(fedbn: RunFolder, tmp_p
 def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path: Path) -> None:
     run = copied(fedbn, tmp_path)
     settings_told(run, clients=["0 bright"])
-    with pytest.raises(DataError, match=r"settings.json: samples: must list every client and its samples"):
+    with pytest.raises(
+        DataError, match=r"settings.json: samples: must list every client and its samples"
+    ):
         export(TrainedRun(run), tmp_path / "model")
     origin = run.origin()
-    run.settings_file.write_text(line_of({**origin, "settings": {**origin["settings"], "rounds": "2", "model": None}}))
+    run.settings_file.write_text(
+        line_of({**origin, "settings": {**origin["settings"], "rounds": "2", "model": None}})
+    )
     with pytest.raises(DataError, match=r"settings: model, rounds: is missing or of another type"):
         TrainedRun(run)
 
@@ -201,9 +247,15 @@ def test_names_are_text_in_the_card(fedbn: RunFolder, tmp_path: Path) -> None:
     settings_told(run, clients=["0 <script>a(1)<|script>", "1 dark"])
     origin = run.origin()
     classes = "<script>b(1),*c*,|d|,e"
-    run.settings_file.write_text(line_of({**origin, "settings": {**origin["settings"], "classes": classes}}))
+    run.settings_file.write_text(
+        line_of({**origin, "settings": {**origin["settings"], "classes": classes}})
+    )
     card = (exported(run, tmp_path / "model") / "README.md").read_text()
-    prose = "".join(part for number, part in enumerate(card.split("---\n", 2)[2].split("```")) if number % 2 == 0)
+    prose = "".join(
+        part
+        for number, part in enumerate(card.split("---\n", 2)[2].split("```"))
+        if number % 2 == 0
+    )
     assert "<script" not in prose and r"&lt;script>b(1), \*c\*, \|d\|, e |" in prose
     assert "--site '<script>a(1)<|script>'" in card
 
@@ -235,7 +287,9 @@ def test_an_earlier_export_stays_where_the_new_one_is_refused(
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(creff: RunFolder, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(
+    creff: RunFolder, tmp_path: Path
+) -> None:
     folder = copied(creff, tmp_path)
     folder.summary_file.unlink()
     with pytest.raises(DataError, match=r"is not finished \(round 2 of 2\).*--unfinished"):
@@ -250,7 +304,9 @@ def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(creff: RunFold
             TrainedRun(RunFolder(nothing))
 
 
-def test_an_earlier_export_is_replaced_and_nothing_else(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> None:
+def test_an_earlier_export_is_replaced_and_nothing_else(
+    creff: RunFolder, fedbn: RunFolder, tmp_path: Path
+) -> None:
     folder = exported(fedbn, tmp_path / "model")
     (folder / "site-old.onnx").write_bytes(b"")
     exported(creff, folder)
@@ -275,7 +331,9 @@ def test_an_export_that_was_killed_can_be_repeated(
 
     def replace(partial: Path, target: Path) -> Path:
         if len(replaced) == place:
-            shutil.copy(partial, partial.with_name(partial.name + "0"))  # the partial file of a process that is gone
+            shutil.copy(
+                partial, partial.with_name(partial.name + "0")
+            )  # the partial file of a process that is gone
             raise KeyboardInterrupt
         replaced.append(target)
         return real(partial, target)
@@ -305,12 +363,18 @@ def test_onnx_gives_the_models_outputs(
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = ModelFolder(exported(request.getfixturevalue(method), tmp_path / "model", onnx=True))
-    files = {"": "model.onnx"} if method == "creff" else {site: f"site-{site}.onnx" for site in ("bright", "dark")}
+    files = (
+        {"": "model.onnx"}
+        if method == "creff"
+        else {site: f"site-{site}.onnx" for site in ("bright", "dark")}
+    )
     assert {file.name for file in folder.path.glob("*.onnx")} == {*files.values()}
     for site, file in files.items():
         session = runtime.InferenceSession(folder.path / file, providers=["CPUExecutionProvider"])
         for count in (1, 5):
-            pixels = np.random.default_rng(count).integers(0, 256, (count, 1, 8, 8)).astype(np.uint8)
+            pixels = (
+                np.random.default_rng(count).integers(0, 256, (count, 1, 8, 8)).astype(np.uint8)
+            )
             (outputs,) = session.run(["logits"], {"pixels": pixels.astype(np.float32) / 255})
             assert np.abs(outputs - logits(folder, site, pixels).numpy()).max() < 1e-5
 
@@ -323,7 +387,9 @@ def logits() -> Callable[..., torch.Tensor]:
         about, count = folder.description, len(pixels)
         folder.model.load_state_dict({**folder.shared, **folder.sites.get(site, {})})
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (about.means, about.stds))
-        samples = Samples(torch.from_numpy(pixels), torch.zeros(count, dtype=torch.int64), mean, std)
+        samples = Samples(
+            torch.from_numpy(pixels), torch.zeros(count, dtype=torch.int64), mean, std
+        )
         with torch.no_grad():
             return folder.model.eval()(samples.batch(torch.arange(count)))
 

@@ -9,7 +9,11 @@ import pytest
 from command_line import FedSkew
 
 METHOD = {"method": "fedbn", "model": "mlp-bn", "batch-limit": 1, "rounds": 2}
-RUN = ["--engine", "inprocess", *(word for key, value in METHOD.items() for word in ("--set", f"{key}={value}"))]
+RUN = [
+    "--engine",
+    "inprocess",
+    *(word for key, value in METHOD.items() for word in ("--set", f"{key}={value}")),
+]
 
 OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8", "--set", "model=mlp-bn"]
 
@@ -52,12 +56,21 @@ def refused(answer: tuple[int, str, str], file: Path) -> None:
     assert status == 2 and errors.count("\n") == 1 and str(file) in errors
     assert any(
         words in errors
-        for words in ("is a folder", "is no folder", "no such", "cannot be", "must be a folder", "it must hold")
+        for words in (
+            "is a folder",
+            "is no folder",
+            "no such",
+            "cannot be",
+            "must be a folder",
+            "it must hold",
+        )
     )
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("name", ["settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"]
+)
 def test_a_run_s_files(run: Path, fedskew: FedSkew, name: str, finished: bool) -> None:
     if not finished:
         (run / "summary.json").unlink()
@@ -116,11 +129,20 @@ def test_what_a_command_names(run: Path, fedskew: FedSkew, name: str) -> None:
 
 def test_a_file_where_a_folder_belongs(run: Path, fedskew: FedSkew) -> None:
     images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
-    np.savez(run / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(
+        run / "own.npz",
+        train_images=images,
+        train_labels=labels,
+        test_images=images,
+        test_labels=labels,
+    )
     (file := run / "file").write_text("")
     refused(fedskew("export", run, "--output", file), file)
     refused(fedskew("predict", file, file), file)
     refused(fedskew("report", "--results", file), file)
     refused(fedskew("run", "--results", file), file)
     refused(fedskew("run", *OWN, "--set", f"dataset=folder:{file}"), file)
-    refused(fedskew("run", *OWN, "--set", f"dataset=npz:{run / 'own.npz'}", "--set", f"cache={file}"), file)
+    refused(
+        fedskew("run", *OWN, "--set", f"dataset=npz:{run / 'own.npz'}", "--set", f"cache={file}"),
+        file,
+    )

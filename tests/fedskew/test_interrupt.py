@@ -27,7 +27,9 @@ def halting(tmp_path: Path) -> Iterator[list[Command]]:
 
 
 @pytest.mark.parametrize(("number", "whom"), PAIRS[::2] + PAIRS[1:2])
-def test_a_signal_while_modules_load(tmp_path: Path, halting: list[Command], number: signal.Signals, whom: str) -> None:
+def test_a_signal_while_modules_load(
+    tmp_path: Path, halting: list[Command], number: signal.Signals, whom: str
+) -> None:
     halting.append(Command(tmp_path, [], "import"))
     halting[0].halted()
     halting[0].signal(number, whom)
@@ -41,23 +43,33 @@ def test_the_matrix_names_what_is_left(tmp_path: Path, halting: list[Command]) -
     halting[0].halted()
     (halting[0].temporary / "pymp-left").mkdir()
     row, good = Cell("inprocess", "import", signal.SIGKILL, "command").row(halting[0], 0.5)
-    assert not good and row.endswith(f"| -9; said '' | {halting[0].temporary / 'pymp-left'} | MISS |")
+    assert not good and row.endswith(
+        f"| -9; said '' | {halting[0].temporary / 'pymp-left'} | MISS |"
+    )
     every = [cell for engine in ENGINES for cell in cells(engine)]
-    assert {cell.moment for cell in every} == {*MOMENTS} and len(set(every)) == len(every) == 4 * 37 + 2 * 6
+    assert {cell.moment for cell in every} == {*MOMENTS} and len(set(every)) == len(
+        every
+    ) == 4 * 37 + 2 * 6
     for engine in ENGINES:
         assert {(cell.number, cell.whom) for cell in cells(engine)} >= {*PAIRS}
 
 
 def heedless(pid: int) -> set[signal.Signals]:
     """Return the signals that a process blocks or ignores."""
-    fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    fields = dict(
+        line.split(":\t")
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if ":\t" in line
+    )
     mask = int(fields["SigBlk"], 16) | int(fields["SigIgn"], 16)
     return {number for number in SIGNALS if mask >> (number - 1) & 1}
 
 
 def test_no_process_that_workers_need_takes_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C in the terminal reaches them too; whoever starts the tracker of semaphores unblocks signals."""
-    monkeypatch.setattr(resource_tracker, "ensure_running", resource_tracker.ResourceTracker().ensure_running)
+    monkeypatch.setattr(
+        resource_tracker, "ensure_running", resource_tracker.ResourceTracker().ensure_running
+    )
     monkeypatch.setattr(forkserver, "ensure_running", forkserver.ForkServer().ensure_running)
     before = set(psutil.Process().children())
     fork_server("json")
@@ -108,11 +120,15 @@ def test_what_goes_on_for_too_long_is_abandoned(monkeypatch: pytest.MonkeyPatch)
             time.sleep(0.01)
 
 
-def test_a_process_started_while_signals_are_held_back_gets_none_and_this_one_gets_it_later() -> None:
+def test_a_process_started_while_signals_are_held_back_gets_none_and_this_one_gets_it_later() -> (
+    None
+):
     code = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
     with pytest.raises(KeyboardInterrupt), one_interrupt():
         with held_back():
             os.kill(os.getpid(), signal.SIGTERM)
-            process = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+            process = subprocess.run(
+                [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True
+            )
         pytest.fail("the signal was lost")
     assert all(str(number.value) in process.stdout for number in SIGNALS)

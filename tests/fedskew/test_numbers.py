@@ -8,7 +8,8 @@ from fedskew.numbers import duration, in_bytes, percent
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h"), (864_000, "10.0 days")]
+    ("seconds", "words"),
+    [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h"), (864_000, "10.0 days")],
 )
 def test_durations_have_a_unit_that_suits(seconds: float, words: str) -> None:
     assert duration(seconds) == words
@@ -16,12 +17,20 @@ def test_durations_have_a_unit_that_suits(seconds: float, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1234, "1.23 kB"), (8.192e9, "8.19 GB"), (2.5e12, "2.50 TB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1234, "1.23 kB"),
+        (8.192e9, "8.19 GB"),
+        (2.5e12, "2.50 TB"),
+    ],
 )
 def test_bytes_have_a_unit_in_powers_of_ten(count: float, words: str) -> None:
     assert in_bytes(count) == words
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.1234, "12.3"), (1, "100.0"), (None, "-"), (math.nan, "-")])
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.1234, "12.3"), (1, "100.0"), (None, "-"), (math.nan, "-")]
+)
 def test_a_share_that_is_not_there_is_a_dash(share: float | None, words: str) -> None:
     assert percent(share) == words

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 from command_line import FedSkew
-from exported_models import exported, trained_on_digits, trained_on_domains, write_inputs, write_test_set
+from exported_models import (
+    exported,
+    trained_on_digits,
+    trained_on_domains,
+    write_inputs,
+    write_test_set,
+)
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -61,8 +67,12 @@ def test_the_runs_numbers_come_back(digits: Path, fedskew: FedSkew, model: str) 
     assert status == 0 and len(answer["predictions"]) == 360
     for key in ("accuracy", "balanced-accuracy", "macro-f1", "recall"):
         assert answer["metrics"][key] == recorded[key]
-    assert answer["metrics"]["loss"] == pytest.approx(recorded["loss"], rel=1e-12)  # a sum, here in another order
-    right = sum(prediction["prediction"] == prediction["label"] for prediction in answer["predictions"])
+    assert answer["metrics"]["loss"] == pytest.approx(
+        recorded["loss"], rel=1e-12
+    )  # a sum, here in another order
+    right = sum(
+        prediction["prediction"] == prediction["label"] for prediction in answer["predictions"]
+    )
     assert right / 360 == pytest.approx(recorded["accuracy"], abs=1e-12)
     assert all(0.1 <= prediction["probability"] <= 1 for prediction in answer["predictions"])
 
@@ -71,7 +81,14 @@ def test_each_sites_numbers_come_back(domains: Path, fedskew: FedSkew) -> None:
     recorded = last_round(domains)["average"]["client-balanced-accuracy"]["values"]  # type: ignore[index]
     assert recorded[0] != recorded[1]
     for site, value in zip(("bright", "dark"), recorded, strict=True):
-        words = ("predict", domains / "model", domains / f"inputs-{site}.npz", "--site", site, "--json")
+        words = (
+            "predict",
+            domains / "model",
+            domains / f"inputs-{site}.npz",
+            "--site",
+            site,
+            "--json",
+        )
         assert json.loads(fedskew(*words)[1])["metrics"]["balanced-accuracy"] == value
 
 
@@ -79,11 +96,22 @@ def test_a_local_batch_norm_model_without_a_site_says_what_there_is(
     domains: Path, digits: Path, fedskew: FedSkew
 ) -> None:
     for words in ((), ("--site", "elsewhere")):
-        status, _, errors = fedskew("predict", domains / "model", domains / "inputs-dark.npz", *words)
+        status, _, errors = fedskew(
+            "predict", domains / "model", domains / "inputs-dark.npz", *words
+        )
         assert (status, errors.count("\n")) == (2, 1)
-        for word in ("--site", "bright, dark", "averaged", "re-estimate", "nearest", "nobody trained with"):
+        for word in (
+            "--site",
+            "bright, dark",
+            "averaged",
+            "re-estimate",
+            "nearest",
+            "nobody trained with",
+        ):
             assert word in errors
-    status, _, errors = fedskew("predict", digits / "creff", digits / "test.npz", "--site", "bright")
+    status, _, errors = fedskew(
+        "predict", digits / "creff", digits / "test.npz", "--site", "bright"
+    )
     assert status == 2 and "has no effect" in errors
 
 
@@ -105,13 +133,19 @@ def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
     assert all(torch.equal(reestimated[name], tensor) for name, tensor in folder.shared.items())
     assert batch_norm_names(folder.model) == folder.private
     for site, kept in folder.sites.items():
-        near = state_at(folder, read_inputs(domains / f"inputs-{site}.npz", folder.description), "nearest")
+        near = state_at(
+            folder, read_inputs(domains / f"inputs-{site}.npz", folder.description), "nearest"
+        )
         assert all(torch.equal(near[name], tensor) for name, tensor in kept.items())
     for way in ("averaged", "re-estimate", "nearest"):
-        status, errors, _ = fedskew("predict", domains / "model", inputs.where, "--site", way, "--json")
+        status, errors, _ = fedskew(
+            "predict", domains / "model", inputs.where, "--site", way, "--json"
+        )
         assert status == 0 and json.loads(errors).keys() == {"predictions"}
     np.savez(domains / "one.npz", images=np.zeros((1, 8, 8), np.uint8))
-    status, _, errors = fedskew("predict", domains / "model", domains / "one.npz", "--site", "re-estimate")
+    status, _, errors = fedskew(
+        "predict", domains / "model", domains / "one.npz", "--site", "re-estimate"
+    )
     assert status == 2 and "two inputs or more" in errors
 
 
@@ -123,7 +157,9 @@ def test_singleset_has_nothing_for_an_unseen_site(tmp_path: Path, fedskew: FedSk
     assert status == 2 and "bright, dark" in errors and "nobody" not in errors
 
 
-def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+def test_folders_of_images_are_read_as_in_training(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
     """Resized and turned grey as for dataset = folder:PATH; a flat folder has no labels."""
     draw = np.random.default_rng(0)
     for index in range(24):
@@ -132,19 +168,27 @@ def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path,
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(draw.integers(0, 256, (11, 9, 3), np.uint8)).save(file)
     renamed = rewritten(digits / "creff", tmp_path / "two", two_classes)
-    dataset = load(DataSettings(f"folder:{tmp_path / 'own'}", classes="cat,dog", input_shape="1x8x8"))
+    dataset = load(
+        DataSettings(f"folder:{tmp_path / 'own'}", classes="cat,dog", input_shape="1x8x8")
+    )
     about = ModelFolder(renamed).description
     inputs = read_inputs(tmp_path / "own" / "test", about)
-    assert torch.equal(inputs.samples.batch(torch.arange(24)), normalized(np.asarray(dataset.test_inputs)))
+    assert torch.equal(
+        inputs.samples.batch(torch.arange(24)), normalized(np.asarray(dataset.test_inputs))
+    )
     assert inputs.samples.labels_N.tolist() == dataset.test_labels.tolist() and inputs.labeled
     flat = read_inputs(tmp_path / "own" / "test" / "dog", about)
-    assert torch.equal(flat.samples.batch(torch.arange(12)), normalized(np.asarray(dataset.test_inputs)[12:]))
+    assert torch.equal(
+        flat.samples.batch(torch.arange(12)), normalized(np.asarray(dataset.test_inputs)[12:])
+    )
     assert not flat.labeled and flat.names == sorted(f"[{index}].png" for index in range(1, 24, 2))
     status, output, _ = fedskew("predict", renamed, tmp_path / "own" / "test")
     assert status == 0
     for word in ("cat/[0].png", "and 4 more", "balanced accuracy", "recall of cat"):
         assert word in output
-    status, output, _ = fedskew("predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv")
+    status, output, _ = fedskew(
+        "predict", renamed, tmp_path / "own" / "test", "--output", tmp_path / "told.csv"
+    )
     with (tmp_path / "told.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 24 and {"input", "prediction", "probability", "label"} < rows[0].keys()
@@ -154,11 +198,15 @@ def test_folders_of_images_are_read_as_in_training(digits: Path, tmp_path: Path,
 def normalized(images: np.ndarray) -> torch.Tensor:
     """Return what training makes of uint8 images with mean and std .5."""
     half = torch.full((1, 1, 1), 0.5)
-    samples = Samples(torch.from_numpy(images.copy()), torch.zeros(len(images), dtype=torch.int64), half, half)
+    samples = Samples(
+        torch.from_numpy(images.copy()), torch.zeros(len(images), dtype=torch.int64), half, half
+    )
     return samples.batch(torch.arange(len(images)))
 
 
-def rewritten(source: Path, target: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> Path:
+def rewritten(
+    source: Path, target: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]
+) -> Path:
     """Copy an export with its model file changed."""
     shutil.copytree(source, target)
     state, metadata = tensor_files.read(source / "model.safetensors")
@@ -191,14 +239,18 @@ def two_classes(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> Non
         (lambda state, errors: state["head.weight"].fill_(3e38), ["outputs are not finite"]),
     ],
 )  # fmt: skip
-def test_a_model_that_is_not_in_order(digits: Path, tmp_path: Path, fedskew: FedSkew, change, words: list[str]) -> None:
+def test_a_model_that_is_not_in_order(
+    digits: Path, tmp_path: Path, fedskew: FedSkew, change, words: list[str]
+) -> None:
     folder = rewritten(digits / "creff", tmp_path / "model", change)
     status, _, errors = fedskew("predict", folder, digits / "test.npz")
     assert (status, errors.count("\n")) == (2, 1)
     assert all(word in errors for word in words), errors
 
 
-def test_broken_files_and_files_of_another_run(digits: Path, domains: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+def test_broken_files_and_files_of_another_run(
+    digits: Path, domains: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
     whole = (digits / "creff" / "model.safetensors").read_bytes()
     for name, content in {"cut": whole[:-100], "text": b"no tensors", "empty": b""}.items():
         (tmp_path / name).mkdir()
@@ -219,7 +271,9 @@ def test_broken_files_and_files_of_another_run(digits: Path, domains: Path, tmp_
         assert (status, errors.count("\n")) == (2, 1) and words in errors
 
 
-def test_flipped_bits_are_noticed_by_the_checksum(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+def test_flipped_bits_are_noticed_by_the_checksum(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
     shutil.copytree(digits / "creff", tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     content, draws = bytearray(file.read_bytes()), np.random.default_rng(0)
@@ -227,18 +281,34 @@ def test_flipped_bits_are_noticed_by_the_checksum(digits: Path, tmp_path: Path, 
         content[place] ^= 64
     file.write_bytes(content)
     status, out, errors = fedskew("predict", tmp_path / "model", digits / "test.npz")
-    assert (status, out, errors.count("\n")) == (2, "", 1) and "is damaged: its checksum is another" in errors
+    assert (status, out, errors.count("\n")) == (
+        2,
+        "",
+        1,
+    ) and "is damaged: its checksum is another" in errors
 
 
-def test_a_site_s_file_is_taken_under_its_own_name_alone(domains: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_site_s_file_is_taken_under_its_own_name_alone(
+    domains: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
     shutil.copytree(domains / "model", tmp_path / "model")
     site, other = (tmp_path / "model" / f"site-{name}.safetensors" for name in ("bright", "dark"))
     shutil.copy(other, site)
-    status, _, errors = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
-    assert (status, errors.count("\n")) == (2, 1) and f"{site} is not the file that belongs here: its site" in errors
+    status, _, errors = fedskew(
+        "predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark"
+    )
+    assert (status, errors.count("\n")) == (
+        2,
+        1,
+    ) and f"{site} is not the file that belongs here: its site" in errors
     shutil.copy(domains / "model" / site.name, tmp_path / "model" / "model.safetensors")
-    status, _, errors = fedskew("predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark")
-    assert status == 2 and "model.safetensors is not the file that belongs here: its kind is 'site'" in errors
+    status, _, errors = fedskew(
+        "predict", tmp_path / "model", domains / "inputs-dark.npz", "--site", "dark"
+    )
+    assert (
+        status == 2
+        and "model.safetensors is not the file that belongs here: its kind is 'site'" in errors
+    )
 
 
 def test_exports_of_earlier_versions_are_read(domains: Path, tmp_path: Path) -> None:
@@ -265,7 +335,12 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
     for name, members in arrays.items():
         np.savez(tmp_path / f"{name}.npz", **members)
     (tmp_path / "empty").mkdir()
-    for name in ("text/words.txt", "mixed/image.png", "mixed/cat/image.png", "classes/cat/image.png"):
+    for name in (
+        "text/words.txt",
+        "mixed/image.png",
+        "mixed/cat/image.png",
+        "classes/cat/image.png",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("no image")
     for name, words in {
@@ -285,7 +360,9 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         status, _, errors = fedskew("predict", digits / "creff", tmp_path / name)
         assert (status, errors.count("\n")) == (2, 1) and words in errors, errors
     np.savez(tmp_path / "large.npz", images=np.zeros((2**15, 8, 8), np.uint8))
-    status, _, errors = fedskew("predict", digits / "creff", tmp_path / "large.npz", "--max-unpacked-mib", 1)
+    status, _, errors = fedskew(
+        "predict", digits / "creff", tmp_path / "large.npz", "--max-unpacked-mib", 1
+    )
     assert status == 2 and "more than max-unpacked-mib = 1 allows" in errors
     status, _, errors = fedskew(
         "predict", digits / "creff", digits / "test.npz", "--output", tmp_path / "no" / "file.csv"
@@ -307,24 +384,38 @@ def test_export_by_name_and_by_folder(digits: Path, fedskew: FedSkew) -> None:
     assert status == 2 and "average, creff" in errors
 
 
-def test_what_training_takes_is_taken_with_all_probabilities(digits: Path, fedskew: FedSkew, tmp_path: Path) -> None:
+def test_what_training_takes_is_taken_with_all_probabilities(
+    digits: Path, fedskew: FedSkew, tmp_path: Path
+) -> None:
     """The test samples of an npz file of train and test, and of a table, are those of the file of images and labels."""
     with np.load(digits / "test.npz") as arrays:
         images, labels = arrays["images"][:40], arrays["labels"][:40]
-    np.savez(tmp_path / "trained.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(
+        tmp_path / "trained.npz",
+        train_images=images,
+        train_labels=labels,
+        test_images=images,
+        test_labels=labels,
+    )
     np.savez(tmp_path / "plain.npz", images=images, labels=labels)
     answers = [json.loads(fedskew("predict", digits / "average", tmp_path / f"{name}.npz", "--json")[1])
                for name in ("trained", "plain")]  # fmt: skip
     assert answers[0]["metrics"] == answers[1]["metrics"] and answers[0]["metrics"]["auroc"] > 0.5
-    status, output, _ = fedskew("predict", digits / "average", tmp_path / "trained.npz", "--output", tmp_path / "p.csv")
+    status, output, _ = fedskew(
+        "predict", digits / "average", tmp_path / "trained.npz", "--output", tmp_path / "p.csv"
+    )
     assert status == 0 and "AUROC" in output and "How often which class is predicted" in output
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
-    assert len(rows) == 40 and all(row[f"p {row['prediction']}"] == row["probability"] for row in rows)
+    assert len(rows) == 40 and all(
+        row[f"p {row['prediction']}"] == row["probability"] for row in rows
+    )
     assert all(sum(float(row[f"p {k}"]) for k in range(10)) == pytest.approx(1) for row in rows)
 
 
 @pytest.mark.parametrize("kind", ["folder", "csv", "wide"])
-def test_images_are_taken_as_training_takes_them(digits: Path, fedskew: FedSkew, tmp_path: Path, kind: str) -> None:
+def test_images_are_taken_as_training_takes_them(
+    digits: Path, fedskew: FedSkew, tmp_path: Path, kind: str
+) -> None:
     """train/CLASS and test/CLASS, a table of paths, and 16 bits of which pixel-range says which is white."""
     with np.load(digits / "test.npz") as arrays:
         images, labels = arrays["images"][:30], arrays["labels"][:30]
@@ -354,25 +445,35 @@ def test_images_are_taken_as_training_takes_them(digits: Path, fedskew: FedSkew,
     assert answers[0]["auroc"] == pytest.approx(answers[1]["auroc"], abs=1e-9)
 
 
-def test_a_model_says_how_its_inputs_were_read(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_model_says_how_its_inputs_were_read(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
     run = TrainedRun(RunFolder(Path((digits / "run.txt").read_text()), moved=True), "average")
     assert "pixel-range" not in run.description.metadata()
     run.settings = {**run.settings, "pixel-range": "0,4080", "first-label": 1}
     metadata = run.description.metadata()
     assert (metadata["pixel-range"], metadata["first-label"]) == ("0,4080", "1")
-    model = rewritten(digits / "average", tmp_path / "model", lambda state, known: known.update(metadata))
+    model = rewritten(
+        digits / "average", tmp_path / "model", lambda state, known: known.update(metadata)
+    )
     with np.load(digits / "test.npz") as arrays:
         np.savez(
-            tmp_path / "wide.npz", images=arrays["images"][:9].astype(np.int16) * 16, labels=arrays["labels"][:9] + 1
+            tmp_path / "wide.npz",
+            images=arrays["images"][:9].astype(np.int16) * 16,
+            labels=arrays["labels"][:9] + 1,
         )
     assert fedskew("predict", model, tmp_path / "wide.npz")[0] == 0
     for key, value, words in (
         ("pixel-range", "9,1", "metadata: pixel-range = '9,1': must be LOW,HIGH"),
         ("first-label", "x", "metadata: first-label = 'x': must be an integer"),
     ):
-        broken = rewritten(model, tmp_path / key, lambda state, known, at=(key, value): known.update([at]))
+        broken = rewritten(
+            model, tmp_path / key, lambda state, known, at=(key, value): known.update([at])
+        )
         status, _, errors = fedskew("predict", broken, tmp_path / "wide.npz")
         assert (status, errors.count("\n")) == (2, 1) and words in errors
     for words in (["alpha=1"], ["frame=1", "frame=2"], ["pixel-range=1"]):
-        status, _, errors = fedskew("predict", model, tmp_path / "wide.npz", *(w for k in words for w in ("--set", k)))
+        status, _, errors = fedskew(
+            "predict", model, tmp_path / "wide.npz", *(w for k in words for w in ("--set", k))
+        )
         assert (status, errors.count("\n")) == (2, 1)

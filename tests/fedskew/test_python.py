@@ -17,7 +17,13 @@ from server_app.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = (ROOT / "docs" / "python.md").read_text()
-QUICK = {"method": "creff", "rounds": 2, "local-epochs": 1, "creff.feature-steps": 2, "creff.head-steps": 2}
+QUICK = {
+    "method": "creff",
+    "rounds": 2,
+    "local-epochs": 1,
+    "creff.feature-steps": 2,
+    "creff.head-steps": 2,
+}
 
 
 def blocks(language: str) -> list[str]:
@@ -31,9 +37,18 @@ def python(code: str, folder: Path) -> str:
     script.write_text(code)
     command = [sys.executable, "-W", "ignore", str(script)]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    cache = os.environ["XDG_CACHE_HOME"]  # of all tests: where the data lie already, nobody imports scikit-learn
-    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HOME": str(folder), "XDG_CACHE_HOME": cache}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True, env=environment).stdout
+    cache = os.environ[
+        "XDG_CACHE_HOME"
+    ]  # of all tests: where the data lie already, nobody imports scikit-learn
+    environment = {
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": cache,
+    }
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, check=True, env=environment
+    ).stdout
 
 
 def test_the_import_is_cheap(tmp_path: Path) -> None:
@@ -47,7 +62,10 @@ def test_worker_processes_without_a_main_guard_are_a_sentence(tmp_path: Path) ->
     with pytest.raises(subprocess.CalledProcessError) as failed:
         python("import fedskew\nfedskew.run({'rounds': 1}, engine='workers', workers=1)", tmp_path)
     lines = failed.value.stderr.splitlines()
-    assert 'a script calls what uses the engine workers below `if __name__ == "__main__":`' in lines[-1]
+    assert (
+        'a script calls what uses the engine workers below `if __name__ == "__main__":`'
+        in lines[-1]
+    )
     assert failed.value.stderr.count("Traceback") == 1
 
 
@@ -81,14 +99,18 @@ def test_a_result_is_the_run_s_folder(tmp_path: Path) -> None:
 
 
 def test_a_run_that_deploys_several_models_has_no_one_accuracy(tmp_path: Path) -> None:
-    result = fedskew.run({**QUICK, "method": "creff+tau-norm", "rounds": 1, "results": str(tmp_path)})
+    result = fedskew.run(
+        {**QUICK, "method": "creff+tau-norm", "rounds": 1, "results": str(tmp_path)}
+    )
     assert set(result.models) == {"average", "creff", "tau-norm"}
     with pytest.raises(LookupError, match="creff and tau-norm evaluated; read `models`"):
         _ = result.balanced_accuracy
 
 
 def test_bad_input_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"^roundz = 3: there is no such setting; did you mean rounds"):
+    with pytest.raises(
+        SettingError, match=r"^roundz = 3: there is no such setting; did you mean rounds"
+    ):
         fedskew.run({"roundz": 3})
     with pytest.raises(SettingError, match=r"^--engine = 'threads'"):
         fedskew.run({"results": str(tmp_path)}, engine="threads")
@@ -105,7 +127,11 @@ def test_the_notebook_goes_from_arrays_to_a_report(tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="pip install 'fedskew[dev]' brings it")
     text = (ROOT / "docs" / "own_data.ipynb").read_text()
     cells = json.loads(text)["cells"]
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), "no outputs are kept"
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), (
+        "no outputs are kept"
+    )
     (tmp_path / "own_data.ipynb").write_text(text)
-    python("import nbclient, nbformat\nnbclient.execute(nbformat.read('own_data.ipynb', 4))", tmp_path)
+    python(
+        "import nbclient, nbformat\nnbclient.execute(nbformat.read('own_data.ipynb', 4))", tmp_path
+    )
     assert "FedShift is above FedAvg" in (tmp_path / "report.html").read_text()

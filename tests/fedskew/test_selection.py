@@ -20,7 +20,11 @@ from fedskew.selection.race import Candidate, Gain, Rung, Scores, conclusion, ra
 from server_app.run_settings import Scalar
 from server_app.settings import parse
 
-CANDIDATES = [Candidate(method, rate) for method in ("fedavg", "fedshift", "ccvr", "iwds") for rate in (0.1, 0.05, 0.2)]
+CANDIDATES = [
+    Candidate(method, rate)
+    for method in ("fedavg", "fedshift", "ccvr", "iwds")
+    for rate in (0.1, 0.05, 0.2)
+]
 
 
 def drawn(means: dict[str, float], noise: float, seed: int) -> object:
@@ -31,7 +35,9 @@ def drawn(means: dict[str, float], noise: float, seed: int) -> object:
         draws = np.random.default_rng([seed, rung.rounds])
         return {
             candidate: {
-                number: means[candidate.method] + 3 * (candidate.learning_rate == 0.1) + noise * draws.normal()
+                number: means[candidate.method]
+                + 3 * (candidate.learning_rate == 0.1)
+                + noise * draws.normal()
                 for number in rung.seeds
             }
             for candidate in running
@@ -49,7 +55,9 @@ def test_the_best_wins_and_fedavg_stays_to_the_end() -> None:
     assert winner == Candidate("ccvr", 0.1)
     assert score.entered == [(12, 6, (0,)), (5, 18, (0,)), (3, 18, (0, 1, 2))]  # type: ignore[attr-defined]
     assert all(any(c.method == "fedavg" for c in standing.means) for standing in standings)
-    assert [*standings[-1].means] == [Candidate(method, 0.1) for method in ("ccvr", "fedshift", "fedavg")]
+    assert [*standings[-1].means] == [
+        Candidate(method, 0.1) for method in ("ccvr", "fedshift", "fedavg")
+    ]
 
 
 def test_a_candidate_whose_runs_failed_is_out() -> None:
@@ -69,9 +77,16 @@ def test_of_equal_methods_none_is_called_better_more_often_than_in_20() -> None:
         winner, baseline = ({seed: 50 + 4 * draws.normal() for seed in range(5)} for _ in range(2))
         called += Gain(winner, baseline).distinguishable
     assert 0 < called <= 20
-    assert conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 61.0}, {0: 50.0, 1: 50.5}))[-1].startswith("gain over FedAvg")
-    assert "no method is distinguishable" in conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 50.0}, {0: 50.0, 1: 50.5}))[-1]
-    assert conclusion(CANDIDATES[3], Gain({0: 40.0, 1: 41.0}, {0: 50.0, 1: 50.5}))[-1].endswith("take fedavg")
+    assert conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 61.0}, {0: 50.0, 1: 50.5}))[-1].startswith(
+        "gain over FedAvg"
+    )
+    assert (
+        "no method is distinguishable"
+        in conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 50.0}, {0: 50.0, 1: 50.5}))[-1]
+    )
+    assert conclusion(CANDIDATES[3], Gain({0: 40.0, 1: 41.0}, {0: 50.0, 1: 50.5}))[-1].endswith(
+        "take fedavg"
+    )
     assert "FedAvg itself" in conclusion(CANDIDATES[0], None)[-1]
 
 
@@ -84,11 +99,18 @@ def test_a_plan_fits_into_the_time_and_comes_back_from_its_file(
     sizes = Sizes((10,), (2,), 10, False, 0)
     long, short, least = (affordable(runs, sizes, minutes, cores=2) for minutes in (60, 1, 0.4))
     assert (long.last.rounds, len(long.candidates), len(long.last.seeds)) == (12, 9, 5)
-    assert short.seconds <= 60 and len(short.candidates) < 9 and short.last.rounds >= 5 and least.seconds <= 24
+    assert (
+        short.seconds <= 60
+        and len(short.candidates) < 9
+        and short.last.rounds >= 5
+        and least.seconds <= 24
+    )
     assert not {*long.last.seeds} & {seed for rung in long.ladder for seed in rung.seeds}
     long.save(tmp_path / "race" / "plan.json")
     assert Plan.load(tmp_path / "race" / "plan.json") == long
-    with pytest.raises(SettingError, match=r"^--minutes = 0.1: is less than one round of two methods.* 0.3 minutes"):
+    with pytest.raises(
+        SettingError, match=r"^--minutes = 0.1: is less than one round of two methods.* 0.3 minutes"
+    ):
         affordable(runs, sizes, 0.1, cores=2)
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(SettingError, match="is damaged"):
@@ -107,7 +129,10 @@ def test_first_in_a_short_race_is_what_answers_the_skew() -> None:
     assert order({"imbalance-factor": 50.0, "alpha": 0.5})[0] == "ccvr"
     assert order({"alpha": 0.1})[0] == "fedshift" and order({"alpha": 0.1})[-1] == "creff"
     assert order({"dataset": "digits-scanners"})[0] == "fedbn"
-    assert order({"partition": "iid"}) == [*(method for method in methods if method != "creff"), "creff"]
+    assert order({"partition": "iid"}) == [
+        *(method for method in methods if method != "creff"),
+        "creff",
+    ]
 
 
 def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:
@@ -116,15 +141,22 @@ def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:
     file = tmp_path / "partition.json"
     deal_like(read_counts(table), load(DataSettings()), file, str(table))
     federation = federate(DataSettings(partition_file=str(file)), 0)
-    assert federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]] and federation.counts_KC.sum() == 18
+    assert (
+        federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]]
+        and federation.counts_KC.sum() == 18
+    )
     assert {*federation.dataset.test_labels[federation.global_test].tolist()} == {0, 1, 2}
     table.write_text("site,a,b\nnorth,5,0\nsouth,1,70000\n")
-    with pytest.raises(DataError, match=r"counts.csv: class b has 70000 samples, and class 1 of digits \d+: divide"):
+    with pytest.raises(
+        DataError, match=r"counts.csv: class b has 70000 samples, and class 1 of digits \d+: divide"
+    ):
         deal_like(read_counts(table), load(DataSettings()), file, str(table))
 
 
 @pytest.mark.slow
-def test_a_race_begun_again_names_the_same_winner_with_the_same_numbers(fedskew: FedSkew, tmp_path: Path) -> None:
+def test_a_race_begun_again_names_the_same_winner_with_the_same_numbers(
+    fedskew: FedSkew, tmp_path: Path
+) -> None:
     words = ["select", "--minutes", "0.6", "--method", "fedshift", "--results", str(tmp_path), "--set", "model=mlp-bn",
              "--set", "train-images=200", "--set", "local-epochs=1", "--set", "min-samples=5"]  # fmt: skip
     status, first, _ = fedskew(*words)
@@ -149,7 +181,12 @@ def test_what_a_race_cannot_do_is_one_sentence(fedskew: FedSkew, tmp_path: Path)
         (["--minutes", "1", "--set", "method=fedavg"], "method = 'fedavg': is the race's own"),
         (["--minutes", "1", "--method", "fedsift"], "did you mean fedshift"),
         (["--minutes", "1", "--like", str(tmp_path / "no.csv")], "no.csv"),
-        (["--minutes", "1", "--set", "train-images=10", "--set", "partition=iid"], "client 0 has 1"),
+        (
+            ["--minutes", "1", "--set", "train-images=10", "--set", "partition=iid"],
+            "client 0 has 1",
+        ),
     ):
-        status, _, error = fedskew("select", *words, *[word for word in small if "train-images=10" not in words])
+        status, _, error = fedskew(
+            "select", *words, *[word for word in small if "train-images=10" not in words]
+        )
         assert status == 2 and said in error and error.count("\n") == 1, error

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,18 @@ from server_app.results import RunFolder
 INPROCESS = Shares("inprocess", 2, 1)
 
 
-def conducted(cells: list[Cell], at_once: int = 2) -> tuple[dict[str, dict[str, Any]], dict[str, str], str]:
+def conducted(
+    cells: list[Cell], at_once: int = 2
+) -> tuple[dict[str, dict[str, Any]], dict[str, str], str]:
     """Conduct the runs of cells and return summaries, failures and what was printed."""
     console = Console(file=io.StringIO(), width=200, soft_wrap=True)
     done, failed = run_all(runs(cells), cells, console, "inprocess", at_once)
     return done, failed, console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp_path: Path) -> None:
+def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(
+    tmp_path: Path,
+) -> None:
     columns = {"slow": {}, "bad": {"learning-rate": 1e30}, "fast": {"learning-rate": 0.1}}
     cells = cells_of(tmp_path / "sweep", columns=columns)
     done, failed, output = conducted(cells)
@@ -90,7 +93,10 @@ def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
     overview = Killing(Console(file=io.StringIO()), jobs, "round   2/4", times)
     outcomes = conduct(jobs, replace(INPROCESS, jobs=1), overview)
     assert len(overview.killed) == times
-    hashes = {name: experiment(tmp_path / "alone", method=name, rounds=4).summary["hash"] for name in methods}
+    hashes = {
+        name: experiment(tmp_path / "alone", method=name, rounds=4).summary["hash"]
+        for name in methods
+    }
     ends = {job.label: outcomes[job.settings.run_id] for job in jobs}
     for method in methods:
         if times == 2 and method == "fedbn" and ends[method].summary is None:
@@ -100,11 +106,15 @@ def test_a_killed_worker_is_replaced_once(tmp_path: Path, times: int) -> None:
             assert summary is not None
             assert summary["hash"] == hashes[method]
     # the second kill hits the run that went on, unless it had already told of round 2
-    again = conduct(jobs, replace(INPROCESS, jobs=1), Overview(Console(file=io.StringIO()), jobs, 1))
+    again = conduct(
+        jobs, replace(INPROCESS, jobs=1), Overview(Console(file=io.StringIO()), jobs, 1)
+    )
     assert [again[config.run_id].summary["hash"] for config in planned] == list(hashes.values())  # type: ignore[index]
 
 
-def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = small(tmp_path)
     shares = replace(INPROCESS, jobs=1)
     conduct([Job(config, "a run")], shares, Overview(Console(file=io.StringIO()), [], 1))
@@ -123,12 +133,19 @@ def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(tmp_path: Path, m
     (outcome,) = conduct([again], shares, Overview(console, [again], 1)).values()
     output = console.file.getvalue()  # type: ignore[attr-defined]
     assert outcome.summary is not None and killed
-    assert "another one goes on" in output and "round   1/2" in output and "finished earlier" not in output
+    assert (
+        "another one goes on" in output
+        and "round   1/2" in output
+        and "finished earlier" not in output
+    )
 
 
 def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
     config = small(tmp_path)
-    jobs = [Job(replace(config, general=replace(config.general, fresh=fresh)), "a run") for fresh in (False, True)]
+    jobs = [
+        Job(replace(config, general=replace(config.general, fresh=fresh)), "a run")
+        for fresh in (False, True)
+    ]
     rounds = []
 
     class Watching(Overview):
@@ -159,13 +176,17 @@ def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
 
     config = small(tmp_path / "results", model="sweep_model:net", fresh=True)
     jobs = [Job(config, "a run")]
-    outcomes = conduct(jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1))
+    outcomes = conduct(
+        jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1)
+    )
     assert replace(config).run_id != config.run_id, "the file counts"
     assert list(outcomes) == [config.run_id] and outcomes[config.run_id].summary is not None
     assert [path.name for path in (tmp_path / "results").iterdir()] == [config.run_id]
 
 
-def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_run_whose_folder_is_busy_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     planned = [
         replace(config, general=replace(config.general, fresh=True))
@@ -187,7 +208,9 @@ def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -
             worker.process.kill()
             worker.process.join()
 
-    queue = LocalQueue(jobs, replace(INPROCESS, jobs=1), KillingIdle(Console(file=io.StringIO()), jobs, 1))
+    queue = LocalQueue(
+        jobs, replace(INPROCESS, jobs=1), KillingIdle(Console(file=io.StringIO()), jobs, 1)
+    )
     try:
         outcomes = queue.run()
     finally:
@@ -206,11 +229,15 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     assert outcome.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
     records = RunFolder(job.settings.folder).rounds()
     processes = {worker["process"] for record in records for worker in record.workers}
-    assert 1 <= len(processes) <= 2 and os.getpid() not in processes  # with little work one may be ahead of the other
+    assert (
+        1 <= len(processes) <= 2 and os.getpid() not in processes
+    )  # with little work one may be ahead of the other
 
 
 @pytest.mark.slow
-def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_have_no_job_end_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed, they would leave the semaphores of their engine to the resource tracker, which complains on stderr."""
     end, codes = Worker.end, []
 
@@ -225,7 +252,9 @@ def test_workers_that_have_no_job_end_by_themselves(tmp_path: Path, monkeypatch:
     assert codes == [0, 0]
 
 
-def test_a_worker_that_is_ended_leaves_no_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_ended_leaves_no_half_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unless the run's folder is another's by now."""
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     (job,) = jobs_of(tmp_path, 1)
@@ -250,12 +279,24 @@ def ended(job: Job) -> None:
 
 def test_a_federation_config_is_for_ray(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"--federation-config.*ray"):
-        run_all([small(tmp_path)], [], Console(file=io.StringIO()), federation_config="num-supernodes=2")
+        run_all(
+            [small(tmp_path)], [], Console(file=io.StringIO()), federation_config="num-supernodes=2"
+        )
 
 
 def demo(results: Path, *words: str) -> list[str]:
     """Return the command of a sweep of two runs."""
-    command = [sys.executable, "-m", "fedskew", "run", "demo-missing", "--seed", "0", "--results", str(results)]
+    command = [
+        sys.executable,
+        "-m",
+        "fedskew",
+        "run",
+        "demo-missing",
+        "--seed",
+        "0",
+        "--results",
+        str(results),
+    ]
     return [*command, "--set", "rounds=8", "--set", "local-epochs=2", *words]
 
 
@@ -267,7 +308,9 @@ def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_th
     import psutil
 
     subprocess.run(demo(tmp_path / "whole"), check=True, capture_output=True)
-    running = subprocess.Popen(demo(tmp_path / "ended"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        demo(tmp_path / "ended"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     while len(list((tmp_path / "ended").glob("*/checkpoint.safetensors"))) < 2:
         assert running.poll() is None
         time.sleep(0.01)
@@ -282,7 +325,9 @@ def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_th
     assert "resuming after round" in finished.stdout
     for folder in (tmp_path / "whole").iterdir():
         if folder.is_dir():
-            whole, ended = (RunFolder(tmp_path / name / folder.name).summary() for name in ("whole", "ended"))
+            whole, ended = (
+                RunFolder(tmp_path / name / folder.name).summary() for name in ("whole", "ended")
+            )
             assert whole is not None and ended is not None and whole["hash"] == ended["hash"]
 
 
@@ -310,27 +355,48 @@ def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_runs_whose_data_are_missing_are_named_and_the_others_go_on(tmp_path: Path) -> None:
-    columns = {"there": {}, "gone": {"dataset": "mnist", "model": "small-cnn", "data-root": str(tmp_path)}}
+    columns = {
+        "there": {},
+        "gone": {"dataset": "mnist", "model": "small-cnn", "data-root": str(tmp_path)},
+    }
     cells = cells_of(tmp_path / "sweep", columns=columns, methods=["fedavg"])
     done, failed, _ = conducted(cells)
     assert len(done) == 1
     ((name, reason),) = failed.items()
     assert "gone" in name and "mnist is not there" in reason
     again, failed_again, _ = conducted(cells)
-    assert (again, failed_again) == (done, failed), "the same at every start, though nothing is left to conduct"
+    assert (again, failed_again) == (done, failed), (
+        "the same at every start, though nothing is left to conduct"
+    )
 
 
 def test_where_all_data_are_missing_every_set_is_named_once(tmp_path: Path) -> None:
-    columns = {name: {"dataset": name, "model": "small-cnn", "data-root": str(tmp_path)} for name in ("mnist", "usps")}
+    columns = {
+        name: {"dataset": name, "model": "small-cnn", "data-root": str(tmp_path)}
+        for name in ("mnist", "usps")
+    }
     with pytest.raises(DataError, match=r"mnist is not there.*usps is not there") as raised:
         conducted(cells_of(tmp_path / "sweep", columns=columns, methods=["fedavg"], seeds=[0, 1]))
     assert str(raised.value).count("mnist is not there") == 1
 
 
-def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(tmp_path: Path) -> None:
+def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "own.npz"
-    broken = {"dataset": f"npz:{file}", "classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
-    cells = cells_of(tmp_path / "sweep", columns={"there": {}, "broken": broken}, methods=["fedavg"], seeds=[0, 1])
+    broken = {
+        "dataset": f"npz:{file}",
+        "classes": "10",
+        "input-shape": "1x8x8",
+        "train-images": 0,
+        "test-images": 0,
+    }
+    cells = cells_of(
+        tmp_path / "sweep",
+        columns={"there": {}, "broken": broken},
+        methods=["fedavg"],
+        seeds=[0, 1],
+    )
     file.write_bytes(b"no zip at all")
     done, failed, _ = conducted(cells)
     assert len(done) == 2 and len(failed) == 2
@@ -359,13 +425,17 @@ def test_a_partition_that_cannot_be_dealt_for_one_seed_is_told_before_anything_s
 
 
 def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
-    cells = cells_of(tmp_path / "sweep", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"])
+    cells = cells_of(
+        tmp_path / "sweep", columns={"few": {}, "many": {"clients": 2000}}, methods=["fedavg"]
+    )
     with pytest.raises(SettingError, match="clients"):
         conducted(cells)
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_sweep_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_finished_runs_needs_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cells = cells_of(tmp_path / "sweep", methods=["fedavg"])
     conducted(cells)
     monkeypatch.setattr("fedskew.sweep.checked", lambda jobs: pytest.fail("looked at the data"))
@@ -378,7 +448,9 @@ def test_a_sweep_of_finished_runs_needs_no_data(tmp_path: Path, monkeypatch: pyt
 def test_the_last_lines_and_the_exit_status_name_failed_runs(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing: Callable[..., Any] = lambda planned, *rest: ({}, {config.run_id: "no luck" for config in planned})  # noqa: E731
+    def failing(planned: Any, *rest: Any) -> Any:
+        return {}, {config.run_id: "no luck" for config in planned}
+
     monkeypatch.setattr("fedskew.cli.perform.run_all", failing)
     status, _, errors = fedskew("run", "demo-missing", "--seed", 0, "--results", tmp_path)
     lines = errors.splitlines()

@@ -21,9 +21,15 @@ from server_app.run_settings import RunSettings
 
 def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
     cells = cells_of(
-        tmp_path, methods=["fedavg", "creff", "fedshift"], columns={"a": {}}, settings=SERVER_SMALL["creff"]
+        tmp_path,
+        methods=["fedavg", "creff", "fedshift"],
+        columns={"a": {}},
+        settings=SERVER_SMALL["creff"],
     )
-    assert list(labels(runs(cells), cells).values()) == ["fedavg/creff, a, seed 0", "fedshift, a, seed 0"]
+    assert list(labels(runs(cells), cells).values()) == [
+        "fedavg/creff, a, seed 0",
+        "fedshift, a, seed 0",
+    ]
     config = small(tmp_path, seed=3)
     assert labels([config], []) == {config.run_id: "fedavg, seed 3"}
 
@@ -33,7 +39,9 @@ def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
 
 def record(round: int, seconds: float, accuracy: float = 0.5) -> RoundRecord:
     return RoundRecord(
-        round, {"average": ModelNumbers({"balanced-accuracy": accuracy})}, seconds=Seconds(round=seconds)
+        round,
+        {"average": ModelNumbers({"balanced-accuracy": accuracy})},
+        seconds=Seconds(round=seconds),
     )
 
 
@@ -64,7 +72,9 @@ def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> None:
     (job,) = jobs_of(tmp_path, 1)
     file = io.StringIO()
-    with Overview(Console(file=file, force_terminal=True, width=120, highlight=False), [job], 1) as overview:
+    with Overview(
+        Console(file=file, force_terminal=True, width=120, highlight=False), [job], 1
+    ) as overview:
         overview.started(job)
         RunFolder(job.settings.folder).path.mkdir(parents=True)
         RunFolder(job.settings.folder).add_round(record(1, 1.0))
@@ -74,16 +84,24 @@ def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> Non
         overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
     output = file.getvalue()
     assert "loss 1.000" not in output
-    assert "client 3 left out" in output and "finished  fedavg 25.0" in output and "0 of 1 done, 1 running" in output
+    assert (
+        "client 3 left out" in output
+        and "finished  fedavg 25.0" in output
+        and "0 of 1 done, 1 running" in output
+    )
 
 
 def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
     first = cells_of(tmp_path, methods=["fedavg"])
     second = [
-        replace(cell, experiment="two") for cell in cells_of(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})
+        replace(cell, experiment="two")
+        for cell in cells_of(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})
     ]
     cells = [*first, *second]
-    assert list(labels(runs(cells), cells).values()) == ["one, fedavg, seed 0", "two, fedavg, seed 0"]
+    assert list(labels(runs(cells), cells).values()) == [
+        "one, fedavg, seed 0",
+        "two, fedavg, seed 0",
+    ]
     numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
     models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
     shown = lines(cells, runs(cells), {config.run_id: models for config in runs(cells)})
@@ -102,7 +120,10 @@ def test_classes_are_called_by_their_names_or_by_numbers_with_a_legend(tmp_path:
     config = small(tmp_path)
     config = replace(config, data=replace(config.data, classes=",".join(names)))
     numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 3}
-    models = {"models": {"average": {"last": numbers, "best-test": numbers}}, "rows": {"average": "fedavg"}}
+    models = {
+        "models": {"average": {"last": numbers, "best-test": numbers}},
+        "rows": {"average": "fedavg"},
+    }
     shown = lines([], [config], {config.run_id: models})
     assert [column.header for column in results_table(shown).columns][-3:] == names
     numbered = results_table(shown, whole=False)
@@ -113,4 +134,7 @@ def test_classes_are_called_by_their_names_or_by_numbers_with_a_legend(tmp_path:
 
 def test_labels_do_not_depend_on_settings_alone(tmp_path: Path) -> None:
     config: RunSettings = small(tmp_path)
-    assert labels([config], [Cell("one", "a row", "", 0, config, "average")])[config.run_id] == "a row, seed 0"
+    assert (
+        labels([config], [Cell("one", "a row", "", 0, config, "average")])[config.run_id]
+        == "a row, seed 0"
+    )

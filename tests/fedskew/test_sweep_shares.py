@@ -49,12 +49,16 @@ def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
         shares(jobs_of(tmp_path), "ray", at_once=2)
 
 
-def test_gpus_take_as_many_runs_as_their_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_take_as_many_runs_as_their_memory_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(jobs_module, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
     share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
     assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
-    assert (share.engine, share.workers) == ("inprocess", 1), "more processes a run would need more memory"
+    assert (share.engine, share.workers) == ("inprocess", 1), (
+        "more processes a run would need more memory"
+    )
     assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
 
 
@@ -67,7 +71,9 @@ def test_gpus_are_dealt_by_what_each_holds() -> None:
     assert jobs_module.emptiest((), [None]) is None
 
 
-def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_of_unknown_memory_takes_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = subprocess.CompletedProcess([], 0, "0, GPU-a, [N/A]\n")
     monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
     monkeypatch.setattr("torch.version.cuda", "12.4")
@@ -77,7 +83,14 @@ def test_a_gpu_of_unknown_memory_takes_one_run(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("listed", "expected"),
-    [(None, ["0", "1"]), ("1", ["1"]), ("GPU-b,0", ["GPU-b", "0"]), ("", []), ("-1", []), ("0, -1, 1", ["0"])],
+    [
+        (None, ["0", "1"]),
+        ("1", ["1"]),
+        ("GPU-b,0", ["GPU-b", "0"]),
+        ("", []),
+        ("-1", []),
+        ("0, -1, 1", ["0"]),
+    ],
 )
 def test_visible_gpus_are_those_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: list[str]
@@ -99,9 +112,19 @@ def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
         for method in ("fedavg", "fedshift")
         for seed in (0, 1)
     ]
-    assert [job.label for job in ordered(jobs)] == ["fedavg 0", "fedshift 0", "fedavg 1", "fedshift 1"]
+    assert [job.label for job in ordered(jobs)] == [
+        "fedavg 0",
+        "fedshift 0",
+        "fedavg 1",
+        "fedshift 1",
+    ]
     heavy = [replace(job, work=1.0) if job.label == "fedshift 0" else job for job in jobs]
-    assert [job.label for job in ordered(heavy)] == ["fedshift 0", "fedavg 0", "fedavg 1", "fedshift 1"]
+    assert [job.label for job in ordered(heavy)] == [
+        "fedshift 0",
+        "fedavg 0",
+        "fedavg 1",
+        "fedshift 1",
+    ]
 
 
 class Busy:
@@ -114,7 +137,9 @@ class Busy:
         return self.taken
 
 
-@pytest.mark.parametrize(("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)])
+@pytest.mark.parametrize(
+    ("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)]
+)
 def test_the_queue_waits_for_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: int, fits: bool
 ) -> None:

@@ -37,18 +37,34 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> 
     images = draws.integers(0, 256, (40, 8, 8), np.uint8)
     folder = tmp_path / "[/b] :smile:"
     folder.mkdir(parents=True)
-    split = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    split = {
+        "train_images": images,
+        "train_labels": labels,
+        "test_images": images,
+        "test_labels": labels,
+    }
     np.savez(folder / "own.npz", **split)
-    stated = [f"dataset=npz:{folder}/own.npz", "classes=[/b],[red],:smile:", "input-shape=1x8x8", "model=mlp-bn"]
+    stated = [
+        f"dataset=npz:{folder}/own.npz",
+        "classes=[/b],[red],:smile:",
+        "input-shape=1x8x8",
+        "model=mlp-bn",
+    ]
     stated += ["rounds=1", "clients=2", "min-samples=5", "alpha=1", f"results={folder}"]
     words = [word for text in stated for word in ("--set", text)]
     status, output, errors = fedskew("run", "--engine", "inprocess", *words)
     assert status == 0, errors
     assert "[/b]" in output and "[red]" in output and ":smile:" in output and str(folder) in output
     (run,) = (path for path in folder.iterdir() if path.is_dir())
-    for command in (("data", "show", *words), ("export", run), ("data", "check", folder / "own.npz")):
+    for command in (
+        ("data", "show", *words),
+        ("export", run),
+        ("data", "check", folder / "own.npz"),
+    ):
         status, output, errors = fedskew(*command)
-        assert status == 0 and str(run if command[0] == "export" else folder / "own.npz") in output, errors
+        assert (
+            status == 0 and str(run if command[0] == "export" else folder / "own.npz") in output
+        ), errors
     np.savez(tmp_path / "new.npz", images=images, labels=labels)
     status, output, errors = fedskew("predict", run / "export" / "average", tmp_path / "new.npz")
     assert status == 0 and "recall of [/b]" in output and "recall of [red]" in output, errors

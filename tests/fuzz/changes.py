@@ -22,7 +22,16 @@ from client_app.state import State
 NUMBERS = [0, 1, -1, 0.5, -0.0, 2, 7, 1e-45, 1e10, 1.1e10, 1e30, 3e38, 1e308, -1e308, math.nan, math.inf, -math.inf,
            2**31, 2**53, 2**62, 2**63 - 1, -(2**63), 10**18, 10**400, 10**5000]  # fmt: skip
 ODD = [*NUMBERS, True, "1", b"", b"\x80", [], [1], [1.5], ["x"], "x" * 10_000]
-TEXTS = ["", "no", "[/b]", "<script>alert(1)</script>", "a\nb\x1b[31m\u202e", "x" * 10**7, "9" * 5000, "\0"]
+TEXTS = [
+    "",
+    "no",
+    "[/b]",
+    "<script>alert(1)</script>",
+    "a\nb\x1b[31m\u202e",
+    "x" * 10**7,
+    "9" * 5000,
+    "\0",
+]
 NAMES = ["0{k}/{rest}", "{wide}/{rest}", "+{k}/{rest}", " {k}/{rest}", "{k} /{rest}", "{k}.0/{rest}", "{k}_0/{rest}",
          "-1/{rest}", "{other}/{rest}", "77/{rest}", "{long}/{rest}", "{k}//{rest}", "{k}/{rest}/x", "{k}/{rest}\0",
          "{k}/", "/", "", "{rest}", "{k}/upload/x", "{k}/model", "{k}/metrics", "{k}/worker", "{k}/error",
@@ -74,7 +83,15 @@ REPLIES = st.builds(
     Reply,
     st.integers(0, CLIENTS - 1),
     st.lists(
-        st.builds(Change, st.sampled_from(KINDS), SHARE, SHARE, st.sampled_from(NUMBERS), st.sampled_from(ODD), EDITS),
+        st.builds(
+            Change,
+            st.sampled_from(KINDS),
+            SHARE,
+            SHARE,
+            st.sampled_from(NUMBERS),
+            st.sampled_from(ODD),
+            EDITS,
+        ),
         min_size=1,
         max_size=3,
     ),
@@ -162,7 +179,12 @@ def change_records(stage: Stage, records: Records, client: int, change: Change) 
             for name in names:
                 del records[name]
         case "type":
-            junk = [ArrayRecord(), MetricRecord({"a": 1}), ConfigRecord({"a": b"x"}), ConfigRecord({"reason": "x"})]
+            junk = [
+                ArrayRecord(),
+                MetricRecord({"a": 1}),
+                ConfigRecord({"a": b"x"}),
+                ConfigRecord({"reason": "x"}),
+            ]
             records[name] = pick(junk, change.part)
         case "error":
             key = pick(["reason", "reason", "reason", "x"], change.where)
@@ -192,7 +214,9 @@ def change_metrics(records: Records, name: str, change: Change) -> None:
             metrics[pick(TEXTS, change.part)] = 1.0
         elif change.part < 0.6:
             del metrics[key]
-        elif isinstance(metrics[key], int | float):  # else an earlier change has put something odd there
+        elif isinstance(
+            metrics[key], int | float
+        ):  # else an earlier change has put something odd there
             metrics[key] = metrics[key] * pick([1 + 1e-9, 1 + 1e-3, 2, 1000, -1], change.edit.place)
         records[name] = type(records[name])(metrics) if metrics else ConfigRecord({"x": "y"})
     elif key is not None:
@@ -214,9 +238,16 @@ def change_array(record: ArrayRecord, change: Change) -> ArrayRecord:
     """Return a record whose packed arrays are changed: what they say of themselves, their bytes, or their names."""
     name = pick(record, change.where)
     array, rest = record[name], {key: part for key, part in record.items() if key != name}
-    fields = {"dtype": array.dtype, "shape": tuple(array.shape), "stype": array.stype, "data": array.data}
+    fields = {
+        "dtype": array.dtype,
+        "shape": tuple(array.shape),
+        "stype": array.stype,
+        "data": array.data,
+    }
     if change.kind == "array name":
-        return ArrayRecord({**rest, pick(["", "x", "state ", "head.bias", "x" * 5000], change.part): array})
+        return ArrayRecord(
+            {**rest, pick(["", "x", "state ", "head.bias", "x" * 5000], change.part): array}
+        )
     if change.kind == "array":
         key = pick(["dtype", "shape", "stype", "data"], change.part)
         hostile = [
@@ -226,7 +257,10 @@ def change_array(record: ArrayRecord, change: Change) -> ArrayRecord:
             b"\x93NUMPY\x01\x00",
             huge_header(array.data),
         ]
-        fields[key] = pick({"dtype": WORDS, "shape": SHAPES, "stype": WORDS, "data": hostile}[key], change.edit.place)
+        fields[key] = pick(
+            {"dtype": WORDS, "shape": SHAPES, "stype": WORDS, "data": hostile}[key],
+            change.edit.place,
+        )
     else:
         fields["data"] = change.edit.apply(array.data)
     return ArrayRecord({**rest, name: Array(**fields)})
@@ -246,7 +280,9 @@ def change_state(state: State, change: Change) -> dict[str, Tensor]:
     name = pick(sorted(changed), change.where)
     tensor = changed[name]
     place = int(change.part * tensor.numel())
-    number = change.number if abs(change.number) < 2**63 or not math.isfinite(change.number) else 3e38
+    number = (
+        change.number if abs(change.number) < 2**63 or not math.isfinite(change.number) else 3e38
+    )
     match change.kind:
         case "value" | "all values":
             whole = tensor.flatten()
@@ -258,25 +294,34 @@ def change_state(state: State, change: Change) -> dict[str, Tensor]:
             changed = {key: (part * factor).to(part.dtype) for key, part in changed.items()}
         case "noise":
             noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(place))
-            changed[name] = (tensor + noise * (0.01 if tensor.is_floating_point() else 2)).to(tensor.dtype)
+            changed[name] = (tensor + noise * (0.01 if tensor.is_floating_point() else 2)).to(
+                tensor.dtype
+            )
         case "dtype":
-            kind = pick(["float16", "float64", "int64", "int32", "uint8", "bool", "complex64", "int16"], change.part)
+            kind = pick(
+                ["float16", "float64", "int64", "int32", "uint8", "bool", "complex64", "int16"],
+                change.part,
+            )
             changed[name] = tensor.to(getattr(torch, kind))
         case "shape":
             changed[name] = reshaped(tensor, change.part)
         case "tensor name":
-            changed[pick(["", "x", f"{name} ", name.upper(), "x" * 5000, "classes", "\0"], change.part)] = changed.pop(
-                name
-            )
+            changed[
+                pick(["", "x", f"{name} ", name.upper(), "x" * 5000, "classes", "\0"], change.part)
+            ] = changed.pop(name)
         case "tensor missing":
             del changed[name]
         case "tensor extra":
             changed[pick(["", "x", "classes", "head.bias2", "x" * 5000], change.part)] = tensor
         case "bytes":
-            raw = change.edit.apply(tensor.numpy().tobytes())[: tensor.numel() * tensor.element_size()]
+            raw = change.edit.apply(tensor.numpy().tobytes())[
+                : tensor.numel() * tensor.element_size()
+            ]
             raw = raw.ljust(tensor.numel() * tensor.element_size(), b"\0")
             if raw:
-                changed[name] = torch.frombuffer(bytearray(raw), dtype=tensor.dtype).reshape(tensor.shape)
+                changed[name] = torch.frombuffer(bytearray(raw), dtype=tensor.dtype).reshape(
+                    tensor.shape
+                )
     return changed
 
 
@@ -286,5 +331,15 @@ def reshaped(tensor: Tensor, share: float) -> Tensor:
     turned = tensor.mT.contiguous() if tensor.dim() > 1 else flat[:, None]
     single, none = flat[:1].reshape(()) if len(flat) else flat, flat[:0]
     many = tensor.reshape(*(1,) * 30, -1) if len(flat) else flat
-    shapes = [flat, tensor[None], turned, single, none, flat[:-1], torch.cat([flat, flat]), many, none.reshape(0, 7)]
+    shapes = [
+        flat,
+        tensor[None],
+        turned,
+        single,
+        none,
+        flat[:-1],
+        torch.cat([flat, flat]),
+        many,
+        none.reshape(0, 7),
+    ]
     return pick(shapes, share)

@@ -52,7 +52,11 @@ class Stage:
     def of(self, client: int) -> Records:
         """Return a client's honest records, by what they are."""
         whole = next(self.records(node) for node, clients in NODES.items() if client in clients)
-        return {name.split("/", 1)[1]: record for name, record in whole.items() if name.startswith(f"{client}/")}
+        return {
+            name.split("/", 1)[1]: record
+            for name, record in whole.items()
+            if name.startswith(f"{client}/")
+        }
 
     def outcome(self, messages: Iterable[Message]) -> tuple[Mapping[int, str], str]:
         """Return who is left out, and a hash of what the server makes of the messages, all of which is finite."""
@@ -67,7 +71,11 @@ class Stage:
         if clients not in self.codes:
             messages = []
             for node in NODES:
-                kept = {n: r for n, r in self.records(node).items() if int(n.split("/")[0]) not in clients}
+                kept = {
+                    n: r
+                    for n, r in self.records(node).items()
+                    if int(n.split("/")[0]) not in clients
+                }
                 messages.append(message_of(self.replies[node], kept))
             failures, code = self.outcome(messages)
             assert sorted(failures) == sorted(clients)
@@ -87,7 +95,10 @@ class Replay:
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Give the messages the numbers that the replies speak of, and, for every reply beyond, none."""
         self.asked = list(messages)
-        nodes = {reply.metadata.src_node_id: reply.metadata.reply_to_message_id for reply in self.messages}
+        nodes = {
+            reply.metadata.src_node_id: reply.metadata.reply_to_message_id
+            for reply in self.messages
+        }
         for message in self.asked:
             number = nodes.get(message.metadata.dst_node_id, str(message.metadata.dst_node_id))
             message.metadata.__dict__["_message_id"] = number
@@ -149,18 +160,29 @@ def stages(root: Path, method: str, **more: Any) -> list[Stage]:
                 result.append(Stage(f"{method}: {name}", waiting, replies, take))
 
         def evaluation(rounds: Strategy, grid: Any) -> Made:
-            scores, failures, _ = evaluate_on_clients(rounds, grid, federation.dataset.num_classes, run.tested)
+            scores, failures, _ = evaluate_on_clients(
+                rounds, grid, federation.dataset.num_classes, run.tested
+            )
             numbers = {
-                kind: {name: of_clients(by_client, run.counts_KC, run.groups) for name, by_client in models.items()}
+                kind: {
+                    name: of_clients(by_client, run.counts_KC, run.groups)
+                    for name, by_client in models.items()
+                }
                 for kind, models in scores.items()
             }
             return failures, [], numbers
 
         def norms(rounds: Strategy, grid: Any) -> Made:
             whole = run.model.state_dict()
-            private = {name: tensor.clone() for name, tensor in whole.items() if name not in rounds.shared}
+            private = {
+                name: tensor.clone() for name, tensor in whole.items() if name not in rounds.shared
+            }
             answers = ask_for_norms(partial(ask_question, rounds, grid), rounds, private)
-            return answers.failures, [answers.states[client] for client in sorted(answers.states)], answers.refused
+            return (
+                answers.failures,
+                [answers.states[client] for client in sorted(answers.states)],
+                answers.refused,
+            )
 
         stage("class prior", prior)
         for number in (1, 2):
@@ -190,7 +212,11 @@ def training(rounds: Strategy, grid: Any) -> Made:
     json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
     assert all(len(stray) < 20_000 and stray.isprintable() for stray in last.strays)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
-    return exchange.failures, states, [last.loss, last.metrics, sorted(rounds.memory_rounds.items())]
+    return (
+        exchange.failures,
+        states,
+        [last.loss, last.metrics, sorted(rounds.memory_rounds.items())],
+    )
 
 
 def final(rounds: Strategy, grid: Any) -> Made:
@@ -207,10 +233,19 @@ def scanners(root: Path) -> dict[str, Any]:
         images, labels = digits.images[number::12].astype(np.uint8) * 15, digits.target[number::12]
         file = root / f"scanner{number}.npz"
         np.savez(
-            file, train_images=images[:40], train_labels=labels[:40], test_images=images[40:], test_labels=labels[40:]
+            file,
+            train_images=images[:40],
+            train_labels=labels[:40],
+            test_images=images[40:],
+            test_labels=labels[40:],
         )
         files.append(f"npz:{file}")
-    data = {"dataset": f"domains:{','.join(files)}", "classes": "10", "input-shape": "1x8x8", "clients": 0}
+    data = {
+        "dataset": f"domains:{','.join(files)}",
+        "classes": "10",
+        "input-shape": "1x8x8",
+        "clients": 0,
+    }
     usual = {"alpha": 0.1, "min_samples": 10, "train_images": 0, "test_images": 0}
     norms = {"unseen_domain": f"scanner{CLIENTS}", "local-batch-norm.share-norm-statistics": True}
     return {**data, **usual, **norms}

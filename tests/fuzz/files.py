@@ -66,18 +66,25 @@ def written_by(save_to: Callable[[Path], Any]) -> bytes:
 def arrays_of(raw: Raw) -> list[Any]:
     """Return both splits as lists, checked as in training."""
     splits = [checked(split, (1, 4, 4), 2) for split in (raw.train, raw.test)]
-    return [(inputs.dtype.str, np.asarray(inputs).tolist(), labels.tolist()) for inputs, labels in splits]
+    return [
+        (inputs.dtype.str, np.asarray(inputs).tolist(), labels.tolist())
+        for inputs, labels in splits
+    ]
 
 
 def well_formed(splits: list[Any]) -> bool:
     """Return whether images and labels are such as a model of two classes can be trained on."""
     return all(
-        np.array(inputs).shape == (len(labels), 1, 4, 4) and np.isfinite(inputs).all() and {*labels} <= {0, 1}
+        np.array(inputs).shape == (len(labels), 1, 4, 4)
+        and np.isfinite(inputs).all()
+        and {*labels} <= {0, 1}
         for _, inputs, labels in splits
     )
 
 
-def data_subject(name: str, changed: Any, genuine: Any, read_raw: Callable[[Any, Path], Raw]) -> Subject:
+def data_subject(
+    name: str, changed: Any, genuine: Any, read_raw: Callable[[Any, Path], Raw]
+) -> Subject:
     """Return the subject of one kind of data file."""
 
     def read_arrays(arrived: Any, folder: Path) -> list[Any]:
@@ -161,15 +168,25 @@ def image_subjects() -> list[Subject]:
         with tempfile.TemporaryDirectory() as folder:
             genuine = read_image(file.getvalue(), Path(folder))
         plausible = lambda pixels: np.array(pixels).shape == (4, 4, 1)  # noqa: E731
-        return Subject(f"image, {kind}", mutated(file.getvalue()), read_image, genuine, DATA, plausible)
+        return Subject(
+            f"image, {kind}", mutated(file.getvalue()), read_image, genuine, DATA, plausible
+        )
 
     return [of(kind) for kind in ("png", "jpeg", "gif", "webp", "tiff")]
 
 
 def cache_subject(root: Path) -> Subject:
     """A file of the cached copy of a data set, which is made anew from its source; that lies in `root`."""
-    np.savez(root / "own.npz", train_images=PIXELS, train_labels=LABELS, test_images=PIXELS, test_labels=LABELS)
-    settings = DataSettings(f"npz:{root / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(root / "cache"))
+    np.savez(
+        root / "own.npz",
+        train_images=PIXELS,
+        train_labels=LABELS,
+        test_images=PIXELS,
+        test_labels=LABELS,
+    )
+    settings = DataSettings(
+        f"npz:{root / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(root / "cache")
+    )
     load(settings)
     (copy,) = (root / "cache").iterdir()
     files = {file.name: file.read_bytes() for file in sorted(copy.iterdir())}
@@ -187,14 +204,18 @@ def cache_subject(root: Path) -> Subject:
             dataset.train_labels.tolist(),
         )
 
-    changed = st.sampled_from(sorted(files)).flatmap(lambda name: st.tuples(st.just(name), mutated(files[name])))
+    changed = st.sampled_from(sorted(files)).flatmap(
+        lambda name: st.tuples(st.just(name), mutated(files[name]))
+    )
     genuine = read_copy(("dataset.json", files["dataset.json"]), root / "genuine")
     return Subject("cache", changed, read_copy, genuine, DATA)
 
 
 def partition_subjects() -> list[Subject]:
     """A partition file with changed bytes, and one written by hand, so without a checksum, with changed contents."""
-    dealt = Dealt("a" * 64, tuple(np.arange(9).reshape(3, 3)), np.arange(5), (0, 1, 0), np.array([9, 10]))
+    dealt = Dealt(
+        "a" * 64, tuple(np.arange(9).reshape(3, 3)), np.arange(5), (0, 1, 0), np.array([9, 10])
+    )
     whole = written_by(lambda file: save(file, dealt))
     tree = {key: value for key, value in json.loads(whole).items() if key != "checksum"}
 
@@ -207,7 +228,9 @@ def partition_subjects() -> list[Subject]:
         *train, test, holdout = result[1]
         held = [*holdout, *(number for part in train for number in part)]
         whole_numbers = all(type(number) is int for number in (*held, *test, *(result[2] or ())))
-        return whole_numbers and all(train) and all(len({*part}) == len(part) for part in (held, test))
+        return (
+            whole_numbers and all(train) and all(len({*part}) == len(part) for part in (held, test))
+        )
 
     with tempfile.TemporaryDirectory() as folder:
         genuine = read_file(whole, Path(folder))
@@ -240,7 +263,11 @@ def experiments_subjects() -> list[Subject]:
         file = write(folder / "experiments.yaml", arrived)
         known, suites = load_experiments(file), load_suites(file)
         cells = [plan(experiment) for experiment in known.values()]
-        return known, suites, [[(cell.row, cell.column, cell.run.run_id) for cell in group] for group in cells]
+        return (
+            known,
+            suites,
+            [[(cell.row, cell.column, cell.run.run_id) for cell in group] for group in cells],
+        )
 
     whole = yaml.safe_dump(EXPERIMENTS, sort_keys=False).encode()
     with tempfile.TemporaryDirectory() as folder:
@@ -257,13 +284,24 @@ def model_subjects() -> list[Subject]:
     """An exported model with changed bytes, and a stranger's, whose changed description has a right checksum."""
     model = build("mlp-bn", (1, 4, 4), 2, 0)
     private, state = batch_norm_names(model), model.state_dict()
-    about = Description("run", "fedbn", "average", "2", "mlp-bn", "0,1", "1x4x4", "0.5", "0.5", "none").metadata()
+    about = Description(
+        "run", "fedbn", "average", "2", "mlp-bn", "0,1", "1x4x4", "0.5", "0.5", "none"
+    ).metadata()
     shared = {name: tensor.clone() for name, tensor in state.items() if name not in private}
     kept = {name: tensor.clone() for name, tensor in state.items() if name in private}
     names = [MODEL_FILE, *(site_file(Path(), site).name for site in ("a", "b"))]
-    entries = [about, *({**about, "kind": "site", "site": site, "client": "0", "samples": "3"} for site in ("a", "b"))]
+    entries = [
+        about,
+        *(
+            {**about, "kind": "site", "site": site, "client": "0", "samples": "3"}
+            for site in ("a", "b")
+        ),
+    ]
     parts = dict(zip(names, zip((shared, kept, kept), entries, strict=True), strict=True))
-    whole = {name: written_by(lambda file, part=part: write_atomically(file, *part)) for name, part in parts.items()}
+    whole = {
+        name: written_by(lambda file, part=part: write_atomically(file, *part))
+        for name, part in parts.items()
+    }
 
     def read_folder(arrived: dict[str, bytes], folder: Path) -> Any:
         for name, content in arrived.items():
@@ -277,18 +315,38 @@ def model_subjects() -> list[Subject]:
 
     def described(change: tuple[str, Any]) -> dict[str, bytes]:
         name, metadata = change
-        kept_text = {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
-        return {**whole, name: written_by(lambda file: write_atomically(file, parts[name][0], kept_text))}
+        kept_text = (
+            {str(key): str(value) for key, value in metadata.items()}
+            if isinstance(metadata, dict)
+            else {}
+        )
+        return {
+            **whole,
+            name: written_by(lambda file: write_atomically(file, parts[name][0], kept_text)),
+        }
 
-    changed = st.sampled_from(names).flatmap(lambda name: mutated(whole[name]).map(lambda c: {**whole, name: c}))
-    swapped = st.permutations(names).map(lambda order: dict(zip(names, (whole[name] for name in order), strict=True)))
-    strangers = st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), altered(dict(parts[name][1]))))
+    changed = st.sampled_from(names).flatmap(
+        lambda name: mutated(whole[name]).map(lambda c: {**whole, name: c})
+    )
+    swapped = st.permutations(names).map(
+        lambda order: dict(zip(names, (whole[name] for name in order), strict=True))
+    )
+    strangers = st.sampled_from(names).flatmap(
+        lambda name: st.tuples(st.just(name), altered(dict(parts[name][1])))
+    )
     with tempfile.TemporaryDirectory() as folder:
         genuine = read_folder(whole, Path(folder))
     same_tensors = lambda result: result[0] == genuine[0]  # noqa: E731
     return [
         Subject("exported model", changed | swapped, read_folder, genuine, DATA),
-        Subject("exported model, a stranger's", strangers.map(described), read_folder, genuine, DATA, same_tensors),
+        Subject(
+            "exported model, a stranger's",
+            strangers.map(described),
+            read_folder,
+            genuine,
+            DATA,
+            same_tensors,
+        ),
     ]
 
 
@@ -308,7 +366,9 @@ def memory_subjects(root: Path) -> list[Subject]:
     refusals = (Damaged, MemoryLost)
     return [
         Subject("memory", mutated(files[0]), read_memory, digest(kept.values()), refusals),
-        Subject("memory, another's", st.sampled_from(files[1:]), read_memory, "none of them", refusals),
+        Subject(
+            "memory, another's", st.sampled_from(files[1:]), read_memory, "none of them", refusals
+        ),
     ]
 
 
@@ -316,17 +376,25 @@ def run_subjects(root: Path) -> list[Subject]:
     """A run's checkpoint, records, summary and settings, with changed bytes."""
     shared, folder = {"weight": torch.arange(6.0)}, RunFolder(root / "run")
     folder.path.mkdir(exist_ok=True)
-    whole = Checkpoint(3, shared, {"fedavg": {"momentum": torch.ones(6)}}, {"average": shared}, {0: 3, 1: 2})
+    whole = Checkpoint(
+        3, shared, {"fedavg": {"momentum": torch.ones(6)}}, {"average": shared}, {0: 3, 1: 2}
+    )
     whole.save(folder.checkpoint_file)
     for round in (1, 2, 3):
-        folder.add_round(RoundRecord(round, {"average": ModelNumbers({"accuracy": 0.5}, [0.4, 0.6])}, loss=0.25))
+        folder.add_round(
+            RoundRecord(round, {"average": ModelNumbers({"accuracy": 0.5}, [0.4, 0.6])}, loss=0.25)
+        )
     folder.write_summary({"run": "run", "models": {}, "failures": 0, "hash": {"all": "0"}})
     folder.write_settings({"settings": {"rounds": 3}, "partition-hash": "0"})
 
     def read_checkpoint(run: RunFolder) -> Any:
         checkpoint = Checkpoint.load(run.checkpoint_file)
         states = [checkpoint.shared, *checkpoint.states.values(), *checkpoint.deployed.values()]
-        return checkpoint.round, digest(states, *checkpoint.states, *checkpoint.deployed), checkpoint.memory_rounds
+        return (
+            checkpoint.round,
+            digest(states, *checkpoint.states, *checkpoint.deployed),
+            checkpoint.memory_rounds,
+        )
 
     def read_rounds(run: RunFolder) -> Any:
         numbers = {record.round: repr(record.to_json()) for record in run.rounds()}
@@ -345,7 +413,13 @@ def run_subjects(root: Path) -> list[Subject]:
             write(inside / "run" / file.name, arrived)
             return reader(RunFolder(inside / "run"))
 
-        return Subject(file.name, mutated(file.read_bytes()), read_run, reader(folder), (BrokenCheckpoint, DataError))
+        return Subject(
+            file.name,
+            mutated(file.read_bytes()),
+            read_run,
+            reader(folder),
+            (BrokenCheckpoint, DataError),
+        )
 
     return [subject(file, reader) for file, reader in readers.items()]
 
@@ -364,4 +438,7 @@ def fuzz_all(examples: int, number: int = 0) -> dict[str, Tally]:
         (Path(root) / "genuine").mkdir()
         every = subjects(Path(root) / "genuine")
         share = -(-examples // (len(every) - FEW))
-        return {subject.name: fuzz(subject, share, Path(root) / str(k), number) for k, subject in enumerate(every)}
+        return {
+            subject.name: fuzz(subject, share, Path(root) / str(k), number)
+            for k, subject in enumerate(every)
+        }

@@ -112,13 +112,22 @@ def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Outcome, str]:
         with limited():
             result = subject.read(arrived, inside)
             equal = bool(result == subject.genuine)
-            outcome = Outcome.GENUINE if equal else Outcome.PLAUSIBLE if subject.plausible(result) else Outcome.WRONG
+            outcome = (
+                Outcome.GENUINE
+                if equal
+                else Outcome.PLAUSIBLE
+                if subject.plausible(result)
+                else Outcome.WRONG
+            )
             why = "" if equal else repr(result)[:300]
     except Hung:
         outcome, why = Outcome.HUNG, f"after {LIMIT} s"
     except subject.refusals as error:
         sentence = "\n" not in str(error) and 0 < len(str(error)) < 2000
-        outcome, why = Outcome.REFUSED if sentence else Outcome.CRASHED, f"not one sentence: {error!r}"
+        outcome, why = (
+            Outcome.REFUSED if sentence else Outcome.CRASHED,
+            f"not one sentence: {error!r}",
+        )
     except Exception:
         outcome, why = Outcome.CRASHED, traceback.format_exc(limit=-4)
     return (Outcome.OUTSIDE, "") if elsewhere(inside) != before else (outcome, why)
@@ -126,7 +135,9 @@ def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Outcome, str]:
 
 def elsewhere(inside: Path) -> set[Path]:
     """Return the files beside the folder, where a name that leads out of it would appear."""
-    return {path for path in inside.parent.rglob("*") if path != inside and inside not in path.parents}
+    return {
+        path for path in inside.parent.rglob("*") if path != inside and inside not in path.parents
+    }
 
 
 @contextmanager
@@ -136,7 +147,10 @@ def limited() -> Iterator[None]:
     def end(*given: object) -> None:
         raise Hung
 
-    timers = {signal.SIGPROF: (signal.ITIMER_PROF, LIMIT), signal.SIGALRM: (signal.ITIMER_REAL, 10 * LIMIT)}
+    timers = {
+        signal.SIGPROF: (signal.ITIMER_PROF, LIMIT),
+        signal.SIGALRM: (signal.ITIMER_REAL, 10 * LIMIT),
+    }
     before = {number: signal.signal(number, end) for number in timers}
     for timer, seconds in timers.values():
         signal.setitimer(timer, seconds)
@@ -152,7 +166,10 @@ def table(tallies: dict[str, Tally]) -> str:
     """Return the outcomes as Markdown, a row a subject."""
     rows = [["", "all", *Outcome], ["---", *["---:"] * (1 + len(Outcome))]]
     total: Counter[Outcome] = sum((tally.counts for tally in tallies.values()), Counter())
-    for name, counts in {**{name: tally.counts for name, tally in tallies.items()}, "all": total}.items():
+    for name, counts in {
+        **{name: tally.counts for name, tally in tallies.items()},
+        "all": total,
+    }.items():
         rows.append([name, str(counts.total()), *(str(counts[outcome]) for outcome in Outcome)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -172,7 +189,11 @@ class Edit:
         end = start + self.length
         match self.kind:
             case "flip" if start < len(whole):
-                return whole[:start] + bytes([whole[start] ^ (1 << self.length % 8)]) + whole[start + 1 :]
+                return (
+                    whole[:start]
+                    + bytes([whole[start] ^ (1 << self.length % 8)])
+                    + whole[start + 1 :]
+                )
             case "cut":
                 return whole[:start]
             case "delete":

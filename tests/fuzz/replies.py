@@ -36,10 +36,16 @@ class LeftOut(Exception):
 def believable(stage: Stage, client: int, messages: Sequence[Message]) -> bool:
     """Return whether what a client sent keeps every rule, and so nobody can tell it from honest."""
     node = next(node for node, clients in NODES.items() if client in clients)
-    first = next((m for m in messages if m.metadata.src_node_id == node and not m.has_error()), None)
+    first = next(
+        (m for m in messages if m.metadata.src_node_id == node and not m.has_error()), None
+    )
     if first is None:
         return False
-    sent = {n.split("/", 1)[1]: record for n, record in first.content.items() if n.startswith(f"{client}/")}
+    sent = {
+        n.split("/", 1)[1]: record
+        for n, record in first.content.items()
+        if n.startswith(f"{client}/")
+    }
     honest = stage.of(client)
     read = [name for name in honest if name not in ("worker", "digests")]
     if any(name not in sent for name in read) or not digests_believable(sent):
@@ -67,7 +73,13 @@ def numbers_believable(sent: Mapping[str, Any], honest: Mapping[str, Any]) -> bo
         return False
     same = all(sent[key] == honest[key] for key in ("num-examples", "steps"))
     close = math.isclose(sent["coefficient-sum"], honest["coefficient-sum"], rel_tol=1e-5)
-    return same and close and 0 <= sent["loss"] <= 1e30 and 0 <= sent["seconds"] <= 1e7 and sent["remembers"] in (0, 1)
+    return (
+        same
+        and close
+        and 0 <= sent["loss"] <= 1e30
+        and 0 <= sent["seconds"] <= 1e7
+        and sent["remembers"] in (0, 1)
+    )
 
 
 def state_believable(name: str, sent: State, honest: State) -> bool:
@@ -80,11 +92,18 @@ def state_believable(name: str, sent: State, honest: State) -> bool:
         return False
     for key, tensor in sent.items():
         shape = (rows, *honest[key].shape[1:]) if by_class else tuple(honest[key].shape)
-        wrong = tensor.dtype != honest[key].dtype or tuple(tensor.shape) != shape or not torch.isfinite(tensor).all()
+        wrong = (
+            tensor.dtype != honest[key].dtype
+            or tuple(tensor.shape) != shape
+            or not torch.isfinite(tensor).all()
+        )
         most = {"loss": 1e30 * 2**31}.get(key, 2**53 if "num_batches" in key else 1e10)
         if wrong or (tensor.numel() and tensor.double().abs().max() > most):
             return False
-        if key.endswith(("running_var", "num_batches_tracked", "counts", "confusion")) and (tensor < 0).any():
+        if (
+            key.endswith(("running_var", "num_batches_tracked", "counts", "confusion"))
+            and (tensor < 0).any()
+        ):
             return False
     if by_class:
         classes, width = sent["classes"].tolist(), 10
@@ -92,13 +111,19 @@ def state_believable(name: str, sent: State, honest: State) -> bool:
             return False
     if "covariances" in sent:
         diagonal = (
-            sent["covariances"].diagonal(dim1=-2, dim2=-1) if sent["covariances"].dim() == 3 else sent["covariances"]
+            sent["covariances"].diagonal(dim1=-2, dim2=-1)
+            if sent["covariances"].dim() == 3
+            else sent["covariances"]
         )
-        return bool((diagonal >= 0).all()) and int(sent["counts"].sum()) <= int(honest["counts"].sum())
+        return bool((diagonal >= 0).all()) and int(sent["counts"].sum()) <= int(
+            honest["counts"].sum()
+        )
     if "counts" in sent:
         return int(sent["counts"].sum()) == int(honest["counts"].sum())
     if "confusion" in sent:
-        return torch.equal(sent["confusion"].sum(1), honest["confusion"].sum(1)) and bool((sent["loss"] >= 0).all())
+        return torch.equal(sent["confusion"].sum(1), honest["confusion"].sum(1)) and bool(
+            (sent["loss"] >= 0).all()
+        )
     return True
 
 
@@ -125,13 +150,29 @@ def subject_of(stage: Stage) -> Subject:
         finally:
             assert not hasattr(builtins, "executed"), "a pickle was executed"
         assert {*failures} <= {*node}, f"others are refused: {failures}"
-        assert all(len(text) < 20_000 and text.isprintable() for text in failures.values()), "an endless sentence"
+        assert all(len(text) < 20_000 and text.isprintable() for text in failures.values()), (
+            "an endless sentence"
+        )
         if failures and code == stage.without(tuple(sorted(failures))):
-            raise LeftOut("; ".join(f"client {client}: {text[:200]}" for client, text in sorted(failures.items())))
-        return Taken(code, all(believable(stage, client, messages) for client in node if client not in failures))
+            raise LeftOut(
+                "; ".join(
+                    f"client {client}: {text[:200]}" for client, text in sorted(failures.items())
+                )
+            )
+        return Taken(
+            code,
+            all(believable(stage, client, messages) for client in node if client not in failures),
+        )
 
     refusals = (LeftOut, TooFewReplies) if stage.name.endswith("class prior") else (LeftOut,)
-    return Subject(stage.name, REPLIES, read, Taken(stage.without(()), True), refusals, lambda taken: taken.possible)
+    return Subject(
+        stage.name,
+        REPLIES,
+        read,
+        Taken(stage.without(()), True),
+        refusals,
+        lambda taken: taken.possible,
+    )
 
 
 NORMS, DIAGONAL = "fedbn with an unseen site", "ccvr, diagonal"

@@ -30,7 +30,9 @@ def as_toml(entries: Any) -> bytes:
     if not isinstance(entries, dict):
         return str(entries).encode()
     try:
-        return tomli_w.dumps({str(key): value for key, value in entries.items() if value is not None}).encode()
+        return tomli_w.dumps(
+            {str(key): value for key, value in entries.items() if value is not None}
+        ).encode()
     except (TypeError, ValueError, AttributeError):
         return repr(entries).encode()
 
@@ -83,13 +85,17 @@ def site_subjects(root: Path) -> list[Subject]:
     )
     return [
         *toml_subjects("federation.toml", agreed(), federation, root),
-        *toml_subjects("site.toml", site_entries(policy={"allow": ["model"], "max-norm": 2.5}), site, root),
+        *toml_subjects(
+            "site.toml", site_entries(policy={"allow": ["model"], "max-norm": 2.5}), site, root
+        ),
         Subject("csv", mutated(TABLE.encode()), table, table(TABLE.encode(), root), DATA, vectors),
         Subject("audit log", changed, audit, 4, DATA),
     ]
 
 
-def toml_subjects(name: str, entries: Any, read: Callable[[bytes, Path], Any], root: Path) -> list[Subject]:
+def toml_subjects(
+    name: str, entries: Any, read: Callable[[bytes, Path], Any], root: Path
+) -> list[Subject]:
     """Return the subjects of a TOML file: changed bytes, and changed contents."""
     whole, by_hand = as_toml(entries), altered(entries).map(as_toml)
     read_whole = lambda result: True  # noqa: E731  whatever is read keeps each key's rule

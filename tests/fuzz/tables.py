@@ -23,10 +23,16 @@ from replies import SUBJECTS, fuzz_replies
 def play(kind: str, name: str, examples: int, number: int) -> tuple[dict[str, Tally], float]:
     """Return what became of so many files, or of so many replies to one method, and the processor's seconds."""
     torch.set_num_threads(1)
-    logging.getLogger("fedskew").setLevel(logging.CRITICAL)  # who is left out, and what the cache mends
+    logging.getLogger("fedskew").setLevel(
+        logging.CRITICAL
+    )  # who is left out, and what the cache mends
     began = time.process_time()
     with tempfile.TemporaryDirectory() as root:
-        tallies = fuzz_all(examples, number) if kind == "files" else fuzz_replies(name, examples, number, Path(root))
+        tallies = (
+            fuzz_all(examples, number)
+            if kind == "files"
+            else fuzz_replies(name, examples, number, Path(root))
+        )
     return tallies, time.process_time() - began
 
 
@@ -51,11 +57,16 @@ def main() -> None:
     tallies: dict[str, dict[str, Tally]] = {"replies": {}, "files": {}}
     tasks = [("files", "", stated.files), *(("replies", name, share) for name in SUBJECTS)]
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [(kind, name, pool.submit(play, kind, name, examples, stated.seed)) for kind, name, examples in tasks]
+        waiting = [
+            (kind, name, pool.submit(play, kind, name, examples, stated.seed))
+            for kind, name, examples in tasks
+        ]
         for kind, name, future in waiting:
             outcomes, took = future.result()
             tallies[kind] |= (
-                {f"{name}: {key.rpartition(': ')[2]}": tally for key, tally in outcomes.items()} if name else outcomes
+                {f"{name}: {key.rpartition(': ')[2]}": tally for key, tally in outcomes.items()}
+                if name
+                else outcomes
             )
             seconds += took
             for tally in outcomes.values():
@@ -77,7 +88,12 @@ def main() -> None:
         assert begin and end, f"{stated.write} has no place for the tables"
         stated.write.write_text(f"{before}{begin}{text}\n{end}{after}")
     sys.exit(
-        any(tally.counts[outcome] for outcomes in tallies.values() for tally in outcomes.values() for outcome in BAD)
+        any(
+            tally.counts[outcome]
+            for outcomes in tallies.values()
+            for tally in outcomes.values()
+            for outcome in BAD
+        )
     )
 
 

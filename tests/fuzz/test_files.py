@@ -13,10 +13,19 @@ def test_no_changed_file_is_more_than_refused_or_plausible() -> None:
     bad = [line for tally in tallies.values() for line in tally.bad]
     assert not bad, "\n".join(bad)
     assert sum(tally.counts.total() for tally in tallies.values()) > EXAMPLES * 0.8
-    mended = {"cache", "rounds.jsonl", "summary.json", "settings.json"}  # what is damaged there is none
+    mended = {
+        "cache",
+        "rounds.jsonl",
+        "summary.json",
+        "settings.json",
+    }  # what is damaged there is none
     for name, tally in tallies.items():
-        assert tally.counts[Outcome.REFUSED] or name in mended, f"{name}: nothing was refused, so nothing was tried"
-    assert tallies["cache"].counts[Outcome.GENUINE] == tallies["cache"].counts.total(), "it mends itself"
+        assert tally.counts[Outcome.REFUSED] or name in mended, (
+            f"{name}: nothing was refused, so nothing was tried"
+        )
+    assert tallies["cache"].counts[Outcome.GENUINE] == tallies["cache"].counts.total(), (
+        "it mends itself"
+    )
 
 
 def test_the_harness_tells_the_outcomes_apart(tmp_path, monkeypatch) -> None:
@@ -37,7 +46,9 @@ def test_the_harness_tells_the_outcomes_apart(tmp_path, monkeypatch) -> None:
                 (folder.parent / "escaped").write_text("")
         return arrived
 
-    subject = Subject("words", st.just(""), read, "genuine", (ValueError,), lambda result: result == "plausible")
+    subject = Subject(
+        "words", st.just(""), read, "genuine", (ValueError,), lambda result: result == "plausible"
+    )
     expected = {
         "genuine": Outcome.GENUINE, "plausible": Outcome.PLAUSIBLE, "other": Outcome.WRONG,
         "refused": Outcome.REFUSED, "two lines": Outcome.CRASHED, "crashed": Outcome.CRASHED,
@@ -47,10 +58,19 @@ def test_the_harness_tells_the_outcomes_apart(tmp_path, monkeypatch) -> None:
     inside.mkdir()
     for arrived, outcome in expected.items():
         assert judge(subject, arrived, inside)[0] is outcome, arrived
-    tally = fuzz(Subject("words", st.sampled_from(["crashed"]), read, "", (ValueError,)), 5, tmp_path / "root")
-    assert tally.counts.keys() == {Outcome.CRASHED} and "words: crashed: 'crashed': " in tally.bad[0]
+    tally = fuzz(
+        Subject("words", st.sampled_from(["crashed"]), read, "", (ValueError,)),
+        5,
+        tmp_path / "root",
+    )
+    assert (
+        tally.counts.keys() == {Outcome.CRASHED} and "words: crashed: 'crashed': " in tally.bad[0]
+    )
     assert table({"words": tally}).splitlines()[2] == "| words | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |"
-    assert table({"none": Tally()}).endswith("| all | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |") and len(BAD) == 4
+    assert (
+        table({"none": Tally()}).endswith("| all | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |")
+        and len(BAD) == 4
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,25 @@ def test_no_changed_reply_is_more_than_refused_or_plausible(name: str, tmp_path:
     assert not bad, "\n".join(bad)
     assert any(tally.counts[Outcome.GENUINE] for tally in tallies.values())
     for subject, tally in tallies.items():
-        assert tally.counts[Outcome.REFUSED], f"{subject}: nothing was refused, so nothing was tried"
+        assert tally.counts[Outcome.REFUSED], (
+            f"{subject}: nothing was refused, so nothing was tried"
+        )
 
 
 @pytest.mark.slow
-def test_a_server_that_believes_everything_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_believes_everything_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def believe(client: int, answer: Answer, *rest: object) -> Update:
-        return Update(client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics)
+        return Update(
+            client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics
+        )
 
     monkeypatch.setattr("strategies.base.checked_update", believe)
     counts: Counter[Outcome] = Counter()
-    for seed in range(4):  # what hypothesis draws depends on the modules that are loaded: 60 replies may be too few
+    for seed in range(
+        4
+    ):  # what hypothesis draws depends on the modules that are loaded: 60 replies may be too few
         (tmp_path / str(seed)).mkdir()
         tally = fuzz_replies("fedavg", 120, seed, tmp_path / str(seed))["fedavg: training"]
         counts += tally.counts

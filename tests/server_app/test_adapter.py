@@ -22,12 +22,22 @@ from client_app.training import steps_of
 from data import federate
 from fedskew.engines.local import LocalGrid, identify
 from server_app.checkpoint import Checkpoint
-from strategies.exchange import Exchange, ExchangeSettings, TooFewNodes, TooFewReplies, wait_for_nodes
+from strategies.exchange import (
+    Exchange,
+    ExchangeSettings,
+    TooFewNodes,
+    TooFewReplies,
+    wait_for_nodes,
+)
 from strategies.flower import Strategy
 
 Train = Callable[..., Outcome]
 FAULTY = 1
-MODEL, METRICS, UPLOAD = f"{FAULTY}/model", f"{FAULTY}/metrics", f"{FAULTY}/upload/feature-gradients"
+MODEL, METRICS, UPLOAD = (
+    f"{FAULTY}/model",
+    f"{FAULTY}/metrics",
+    f"{FAULTY}/upload/feature-gradients",
+)
 
 
 def model_with(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[RecordDict], None]:
@@ -35,11 +45,15 @@ def model_with(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
     return state_with(MODEL, change)
 
 
-def state_with(record: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[RecordDict], None]:
+def state_with(
+    record: str, change: Callable[[dict[str, torch.Tensor]], object]
+) -> Callable[[RecordDict], None]:
     """Return what changes a record of tensors."""
 
     def spoil(records: RecordDict) -> None:
-        state = {name: tensor.clone() for name, tensor in unpack(records.array_records[record]).items()}
+        state = {
+            name: tensor.clone() for name, tensor in unpack(records.array_records[record]).items()
+        }
         change(state)
         records[record] = pack(state)
 
@@ -50,8 +64,13 @@ def metrics_with(**changes: Any) -> Callable[[RecordDict], None]:
     """Return what changes the faulty client's numbers; None takes one out."""
 
     def spoil(records: RecordDict) -> None:
-        numbers = {**records.metric_records[METRICS], **{k.replace("_", "-"): v for k, v in changes.items()}}
-        records[METRICS] = MetricRecord({key: value for key, value in numbers.items() if value is not None})
+        numbers = {
+            **records.metric_records[METRICS],
+            **{k.replace("_", "-"): v for k, v in changes.items()},
+        }
+        records[METRICS] = MetricRecord(
+            {key: value for key, value in numbers.items() if value is not None}
+        )
 
     return spoil
 
@@ -72,13 +91,21 @@ def under_another_id(records: RecordDict) -> None:
 
 
 def garbage(records: RecordDict) -> None:
-    records[MODEL] = ArrayRecord({"head.bias": Array("float32", (10,), "numpy.ndarray", b"no array")})
+    records[MODEL] = ArrayRecord(
+        {"head.bias": Array("float32", (10,), "numpy.ndarray", b"no array")}
+    )
 
 
 FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "raises": (raises, "ValueError: no such luck"),
-    "nan": (model_with(lambda s: s["head.weight"][3, 5].fill_(torch.nan)), "model: head.weight is not finite"),
-    "infinity": (model_with(lambda s: s["head.bias"][0].fill_(-torch.inf)), "model: head.bias is not finite"),
+    "nan": (
+        model_with(lambda s: s["head.weight"][3, 5].fill_(torch.nan)),
+        "model: head.weight is not finite",
+    ),
+    "infinity": (
+        model_with(lambda s: s["head.bias"][0].fill_(-torch.inf)),
+        "model: head.bias is not finite",
+    ),
     "shape": (
         model_with(lambda s: s.update({"head.bias": s["head.bias"][:-1]})),
         "model: head.bias is float32 of 9, not float32 of 10",
@@ -87,22 +114,46 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
         model_with(lambda s: s.update({"head.bias": s["head.bias"].double()})),
         "model: head.bias is float64 of 10, not float32 of 10",
     ),
-    "extra name": (model_with(lambda s: s.update(more=torch.ones(2))), "model: 'more' is not expected"),
+    "extra name": (
+        model_with(lambda s: s.update(more=torch.ones(2))),
+        "model: 'more' is not expected",
+    ),
     "missing name": (model_with(lambda s: s.pop("head.bias")), "model: head.bias is missing"),
     "no model": (lambda records: records.pop(MODEL) and None, "the reply holds no model"),
     "zero examples": (metrics_with(num_examples=0), "metric num-examples is 0 and must be 1 to"),
-    "negative examples": (metrics_with(num_examples=-3), "metric num-examples is -3 and must be 1 to"),
-    "half an example": (metrics_with(num_examples=7.5), "metric num-examples is 7.5 and must be whole"),
+    "negative examples": (
+        metrics_with(num_examples=-3),
+        "metric num-examples is -3 and must be 1 to",
+    ),
+    "half an example": (
+        metrics_with(num_examples=7.5),
+        "metric num-examples is 7.5 and must be whole",
+    ),
     "nan examples": (metrics_with(num_examples=float("nan")), "metric num-examples is not finite"),
-    "infinite examples": (metrics_with(num_examples=float("inf")), "metric num-examples is not finite"),
+    "infinite examples": (
+        metrics_with(num_examples=float("inf")),
+        "metric num-examples is not finite",
+    ),
     "no step": (metrics_with(steps=0), "metric steps is 0 and must be 1 to"),
-    "negative norm": (metrics_with(coefficient_sum=-2.5), "metric coefficient-sum is -2.5 and must be 0 to"),
-    "more examples": (metrics_with(num_examples=10**18), "metric num-examples is 1e+18 and must be 1 to"),
-    "another's examples": (metrics_with(num_examples=33), "num-examples is 33, and the client has "),
+    "negative norm": (
+        metrics_with(coefficient_sum=-2.5),
+        "metric coefficient-sum is -2.5 and must be 0 to",
+    ),
+    "more examples": (
+        metrics_with(num_examples=10**18),
+        "metric num-examples is 1e+18 and must be 1 to",
+    ),
+    "another's examples": (
+        metrics_with(num_examples=33),
+        "num-examples is 33, and the client has ",
+    ),
     "more steps": (metrics_with(steps=10**6), "steps is 1000000, and "),
     "tiny norm": (metrics_with(coefficient_sum=1e-300), "coefficient-sum is 1e-300, and "),
     "endless seconds": (metrics_with(seconds=1e308), "metric seconds is 1e+308 and must be 0 to"),
-    "huge weights": (model_with(lambda s: s["head.weight"][0].fill_(3e38)), "model: head.weight is 3e+38 and must be "),
+    "huge weights": (
+        model_with(lambda s: s["head.weight"][0].fill_(3e38)),
+        "model: head.weight is 3e+38 and must be ",
+    ),
     "huge gradients": (
         state_with(UPLOAD, lambda s: s["gradients"][0].fill_(1e30)),
         "feature-gradients: gradients is 1e+30 and must be ",
@@ -110,12 +161,18 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "missing metric": (metrics_with(coefficient_sum=None), "metric coefficient-sum is missing"),
     "nan loss": (metrics_with(loss=float("nan")), "metric loss is not finite"),
     "metric of several numbers": (metrics_with(loss=[1.0, 2.0]), "unreadable reply: TypeError"),
-    "no metrics": (lambda records: records.pop(METRICS) and None, "metric coefficient-sum is missing"),
+    "no metrics": (
+        lambda records: records.pop(METRICS) and None,
+        "metric coefficient-sum is missing",
+    ),
     "unknown upload": (
         lambda records: records.update({f"{FAULTY}/upload/surprise": pack({"a": torch.ones(1)})}),
         "upload 'surprise' is not one that fedavg",
     ),
-    "missing upload": (lambda records: records.pop(UPLOAD) and None, "upload feature-gradients is missing"),
+    "missing upload": (
+        lambda records: records.pop(UPLOAD) and None,
+        "upload feature-gradients is missing",
+    ),
     "nan upload": (
         state_with(UPLOAD, lambda s: s["gradients"][0, 0, 0].fill_(torch.nan)),
         "feature-gradients: gradients is not finite",
@@ -128,18 +185,30 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "an alias of its number": (lambda records: renamed(records, f"0{FAULTY}"), "no reply"),
     "its number in other digits": (lambda records: renamed(records, chr(0x0661)), "no reply"),
     "a number of 4301 digits": (lambda records: renamed(records, "1" * 4301), "no reply"),
-    "unreadable": (lambda records: records.update({MODEL: ConfigRecord({"a": 1})}), "unreadable reply: "),
+    "unreadable": (
+        lambda records: records.update({MODEL: ConfigRecord({"a": 1})}),
+        "unreadable reply: ",
+    ),
     "garbage": (garbage, "unreadable reply: "),
     "dropped": (lambda records: drop(records, FAULTY), "no reply"),
 }
-CHANGES: dict[str, Any] = {"method": "fedbn+creff", "min_replies": 0.5, "alpha": 10.0, "local_steps": 1}
+CHANGES: dict[str, Any] = {
+    "method": "fedbn+creff",
+    "min_replies": 0.5,
+    "alpha": 10.0,
+    "local_steps": 1,
+}
 
 
 def in_round(round: int, spoil: Callable[[RecordDict], None]) -> Tamper:
     """Return a tampering with the faulty client's training reply of one round."""
 
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == "train" and number_of(asked) == round and MODEL in records:
+        if (
+            asked.metadata.message_type == "train"
+            and number_of(asked) == round
+            and MODEL in records
+        ):
             spoil(records)
 
     return tamper
@@ -155,11 +224,15 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faulty_reply_is_left_out(train: Train, expected: str, caplog: pytest.LogCaptureFixture, fault: str) -> None:
+def test_faulty_reply_is_left_out(
+    train: Train, expected: str, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
     spoil, reason = FAULTS[fault]
     outcome = train(grid=TamperingGrid(in_round(1, spoil), faithful=len(fault) % 2 == 0), **CHANGES)
     first, second = outcome.records
-    assert list(first["failures"]) == [str(FAULTY)] and first["failures"][str(FAULTY)].startswith(reason)
+    assert list(first["failures"]) == [str(FAULTY)] and first["failures"][str(FAULTY)].startswith(
+        reason
+    )
     assert first["clients"] == [0, 2, 3] and second["clients"] == [0, 1, 2, 3]
     assert second["failures"] == {} and outcome.summary["failures"] == 1
     assert f"round 1: client {FAULTY} left out: {reason}" in caplog.text
@@ -187,9 +260,14 @@ def test_a_number_of_a_worker_that_python_prints_to_nobody(train: Train) -> None
 
 def test_all_replies_demanded(train: Train, tmp_path: Path) -> None:
     changes = {**CHANGES, "min_replies": 1.0, "rounds": 3}
-    with pytest.raises(TooFewReplies, match=r"round 3: 3 good replies of 4.*client 1: model: head\.weight is not fin"):
+    with pytest.raises(
+        TooFewReplies,
+        match=r"round 3: 3 good replies of 4.*client 1: model: head\.weight is not fin",
+    ):
         train(grid=TamperingGrid(in_round(3, FAULTS["nan"][0])), **changes)
-    checkpoint = Checkpoint.load(small(tmp_path / "results", **changes).folder / "checkpoint.safetensors")
+    checkpoint = Checkpoint.load(
+        small(tmp_path / "results", **changes).folder / "checkpoint.safetensors"
+    )
     assert checkpoint.round == 2
     assert train(**changes).hash == train("undisturbed", **changes).hash
 
@@ -215,7 +293,9 @@ def test_faulty_scores_are_left_out(train: Train, caplog: pytest.LogCaptureFixtu
 
     outcome = train(grid=TamperingGrid(tamper), method="fedbn", min_replies=0.75)
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
-    assert [client for client, value in enumerate(values) if value is None] == [FAULTY] and len(values) == 4
+    assert [client for client, value in enumerate(values) if value is None] == [FAULTY] and len(
+        values
+    ) == 4
     assert f"evaluation after round 2: client {FAULTY} left out: " in caplog.text
     assert str(FAULTY) in outcome.records[-1]["failures"]
     assert outcome.hash == train("undisturbed", method="fedbn").hash
@@ -233,7 +313,11 @@ def test_dead_worker_is_asked_again(train: Train) -> None:
             return [1, 2]
 
     outcome = train(grid=(grid := Dying()))
-    assert [list(message.content["task"]["clients"]) for message in grid.asked[:3]] == [[0, 2], [1, 3], [0]]
+    assert [list(message.content["task"]["clients"]) for message in grid.asked[:3]] == [
+        [0, 2],
+        [1, 3],
+        [0],
+    ]
     assert outcome.summary["failures"] == 0 and outcome.hash == train("undisturbed").hash
 
 
@@ -242,24 +326,40 @@ def test_what_a_dead_node_reported_is_told(train: Train, monkeypatch: pytest.Mon
         raise OSError("no space left")
 
     monkeypatch.setattr("client_app.app.states", broken)
-    with pytest.raises(TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"):
+    with pytest.raises(
+        TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"
+    ):
         train(grid=TamperingGrid())
 
 
-def test_what_prevents_every_client_from_being_played_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_prevents_every_client_from_being_played_is_told(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*arguments: Any) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr("client_app.play.train", broken)
-    with pytest.raises(TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"):
+    with pytest.raises(
+        TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"
+    ):
         train()
 
 
 def test_first_word_of_a_client_counts() -> None:
     exchange = Exchange([0, 1])
-    exchange.sort(RecordDict({"0/error": ConfigRecord({"reason": "first"}), "1/model": pack({})}), 1, {0, 1})
-    exchange.sort(RecordDict({"0/model": ArrayRecord(), "1/error": ConfigRecord({"reason": "second"})}), 1, {0, 1})
-    assert (exchange.failures, list(exchange.answers), exchange.unanswered) == ({0: "first"}, [1], [])
+    exchange.sort(
+        RecordDict({"0/error": ConfigRecord({"reason": "first"}), "1/model": pack({})}), 1, {0, 1}
+    )
+    exchange.sort(
+        RecordDict({"0/model": ArrayRecord(), "1/error": ConfigRecord({"reason": "second"})}),
+        1,
+        {0, 1},
+    )
+    assert (exchange.failures, list(exchange.answers), exchange.unanswered) == (
+        {0: "first"},
+        [1],
+        [],
+    )
 
 
 def test_too_few_nodes(train: Train) -> None:
@@ -319,7 +419,9 @@ def test_missing_answer(train: Train, kind: str) -> None:
         "raises": "ValueError: no such luck",
         "no answer": "the reply holds no answer for logit-shift",
     }
-    with pytest.raises(TooFewReplies, match=f"class-counts.*3 good replies of 4.*client {FAULTY}: {reasons[kind]}"):
+    with pytest.raises(
+        TooFewReplies, match=f"class-counts.*3 good replies of 4.*client {FAULTY}: {reasons[kind]}"
+    ):
         train(grid=TamperingGrid(tamper), method="fedshift", min_replies=0.5)
 
 
@@ -333,14 +435,23 @@ def test_answers_of_another_shape(train: Train) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5, 1.0])
-def test_prior_is_the_sum_of_all_clients_smoothed_counts(train: Train, tmp_path: Path, smoothing: float) -> None:
+def test_prior_is_the_sum_of_all_clients_smoothed_counts(
+    train: Train, tmp_path: Path, smoothing: float
+) -> None:
     outcome = train(
-        grid=(grid := TamperingGrid()), method="fedshift", participation=0.5, logit_shift__smoothing=smoothing
+        grid=(grid := TamperingGrid()),
+        method="fedshift",
+        participation=0.5,
+        logit_shift__smoothing=smoothing,
     )
-    counts_C = unpack(grid.asked[1].content.array_records["broadcast/logit-shift"])["counts"].double()
+    counts_C = unpack(grid.asked[1].content.array_records["broadcast/logit-shift"])[
+        "counts"
+    ].double()
     federation = federate(small(tmp_path).data, 0)
     smoothed_KC = torch.as_tensor(federation.counts_KC).double() + smoothing
-    torch.testing.assert_close(counts_C / counts_C.sum(), smoothed_KC.sum(0) / smoothed_KC.sum(), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        counts_C / counts_C.sum(), smoothed_KC.sum(0) / smoothed_KC.sum(), rtol=0, atol=1e-15
+    )
     assert outcome.summary["failures"] == 0
 
 
@@ -351,7 +462,10 @@ def test_weights_over_all_is_the_same_when_all_take_part(train: Train) -> None:
     participants = train("participants", fedavg__weights_over="participants", rounds=3)
     everyone = train("all", fedavg__weights_over="all", rounds=3)
     assert participants.hash == everyone.hash
-    half = [train(f"half-{w}", fedavg__weights_over=w, participation=0.5) for w in ("participants", "all")]
+    half = [
+        train(f"half-{w}", fedavg__weights_over=w, participation=0.5)
+        for w in ("participants", "all")
+    ]
     assert half[0].hash != half[1].hash
 
 
@@ -385,8 +499,15 @@ def test_start_is_a_drop_in(tmp_path: Path) -> None:
             grid=grid, initial_arrays=to_flower(strategy.shared), num_rounds=2, evaluate_fn=evaluate
         )
     assert isinstance(result, Result)
-    assert digest([from_flower(result.arrays)]) == digest([strategy.shared]) == measured[-1] != measured[0]
-    assert {number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()} == {
+    assert (
+        digest([from_flower(result.arrays)])
+        == digest([strategy.shared])
+        == measured[-1]
+        != measured[0]
+    )
+    assert {
+        number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()
+    } == {
         1: {"round": 1},
         2: {"round": 2},
     }
@@ -414,7 +535,9 @@ def test_flowers_own_calls_give_the_same_as_start(tmp_path: Path, method: str) -
     assert called.memory_rounds == started.memory_rounds
     if "fedbn" in method:
         client, round = max(called.memory_rounds.items())
-        files = [sorted(folder_of(small(tmp_path / r, **changes).folder, client).iterdir()) for r in "ab"]
+        files = [
+            sorted(folder_of(small(tmp_path / r, **changes).folder, client).iterdir()) for r in "ab"
+        ]
         assert files[0][-1].name == files[1][-1].name and files[0][-1].stem.endswith(str(round))
         assert digest([read(files[0][-1])[0]]) == digest([read(files[1][-1])[0]])
 
@@ -422,7 +545,9 @@ def test_flowers_own_calls_give_the_same_as_start(tmp_path: Path, method: str) -
 def test_model_given_to_the_strategy_is_not_its_state(tmp_path: Path) -> None:
     strategy = strategy_of(tmp_path)
     before = digest([strategy.shared])
-    strategy.server.model.load_state_dict({n: t + 1 for n, t in strategy.server.model.state_dict().items()})
+    strategy.server.model.load_state_dict(
+        {n: t + 1 for n, t in strategy.server.model.state_dict().items()}
+    )
     assert digest([strategy.shared]) == before
 
 
@@ -431,7 +556,9 @@ def test_fedavg_is_flowers_fedavg(tmp_path: Path) -> None:
     updates: dict[int, tuple[State, int]] = {}
     generator = torch.Generator().manual_seed(0)
     for client, examples in enumerate((3, 50, 7, 140)):
-        state = {n: t + torch.randn(t.shape, generator=generator) for n, t in strategy.shared.items()}
+        state = {
+            n: t + torch.randn(t.shape, generator=generator) for n, t in strategy.shared.items()
+        }
         updates[client] = (state, examples)
     with LocalGrid(faithful=True) as grid:
         (asked,) = strategy.configure_train(1, to_flower(strategy.shared), ConfigRecord(), grid)
@@ -446,11 +573,15 @@ def test_fedavg_is_flowers_fedavg(tmp_path: Path) -> None:
             norm = coefficient_sum(steps, strategy.server.training.momentum)
             done = {"loss": float(client), "steps": steps, "coefficient-sum": norm}
             ours[f"{client}/metrics"] = MetricRecord({**others, **done, "num-examples": examples})
-            reply = RecordDict({"arrays": to_flower(state), "metrics": MetricRecord({"num-examples": examples})})
+            reply = RecordDict(
+                {"arrays": to_flower(state), "metrics": MetricRecord({"num-examples": examples})}
+            )
             theirs.append(Message(reply, reply_to=asked))
         arrays, _ = strategy.aggregate_train(1, [Message(ours, reply_to=asked)])
         flowers, _ = FlowerFedAvg().aggregate_train(1, theirs)
     assert flowers is not None
-    assert strategy.last.loss == pytest.approx((50 * 1 + 7 * 2 + 140 * 3) / 200)  # weighted by samples
+    assert strategy.last.loss == pytest.approx(
+        (50 * 1 + 7 * 2 + 140 * 3) / 200
+    )  # weighted by samples
     for name, tensor in from_flower(flowers).items():
         torch.testing.assert_close(from_flower(arrays)[name], tensor, rtol=1e-6, atol=1e-6)

@@ -55,7 +55,8 @@ REFUSED = {
             ("iwds", "draws_samples", "want to draw the samples"),
         )
         for name, method in METHODS.items()
-        if name != companion and any(getattr(VARIANTS[variant], flag) for variant in method.variants)
+        if name != companion
+        and any(getattr(VARIANTS[variant], flag) for variant in method.variants)
     },
 }
 """Those that are known by name, so that none loses its flag, and of those to come what their flags say."""
@@ -79,7 +80,9 @@ def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
 
     assert momentum(method="fedavg") == 0.0 and momentum(method="fedavgm") == 0.9
     assert momentum(method="fedavgm", server_momentum=0.97) == 0.97
-    assert parse({**defaults(), "method": "fedavgm"}).general.server_momentum == 0.9  # as flwr states every key
+    assert (
+        parse({**defaults(), "method": "fedavgm"}).general.server_momentum == 0.9
+    )  # as flwr states every key
     form = {**defaults(), "method": "fedavgm", "server-momentum-form": "damped"}
     assert parse(form).general.optimizer == ServerOptimizer(1.0, 0.9, "damped")
     assert parse({"method": "fedavgm"}).run_id != parse({"method": "fedavg"}).run_id
@@ -90,17 +93,24 @@ def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
     [("uniform-sampling", {"resampling__beta_start": 0.0, "resampling__beta_end": 0.0}),
      ("fixed-beta-sampling", {"resampling__decay": 1.0})],
 )  # fmt: skip
-def test_arms_of_the_ablation_are_settings_of_iwds(train: Train, method: str, settings: dict[str, float]) -> None:
+def test_arms_of_the_ablation_are_settings_of_iwds(
+    train: Train, method: str, settings: dict[str, float]
+) -> None:
     arm = train("arm", method=method)
     assert arm.hash == train("settings", method="iwds", **settings).hash
-    assert arm.hash not in (train("iwds", method="iwds", resampling__decay=0.0).hash, train("fedavg").hash)
+    assert arm.hash not in (
+        train("iwds", method="iwds", resampling__decay=0.0).hash,
+        train("fedavg").hash,
+    )
     assert train("other", method="fixed-beta-sampling", resampling__beta_start=0.5).hash != arm.hash
 
 
 # ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
 
 
-def test_server_control_is_the_mean_of_the_clients(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_control_is_the_mean_of_the_clients(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After every round, with three of four clients, one reply lost and one refused."""
     changes = {"method": "scaffold+fedbn", "rounds": 5, "participation": 0.75, "evaluate_every": 0}
     sampled = [record["clients"] for record in train("plain", **changes).records]
@@ -110,7 +120,9 @@ def test_server_control_is_the_mean_of_the_clients(train: Train, monkeypatch: py
 
     def checkpoint_and_compare(run: Run) -> Checkpoint:
         state, rounds = run.strategy.states["scaffold"], run.strategy.memory_rounds
-        kept = [recall(folder_of(run.folder.path, client), rounds.get(client, 0)) for client in range(4)]
+        kept = [
+            recall(folder_of(run.folder.path, client), rounds.get(client, 0)) for client in range(4)
+        ]
         total = {name: torch.zeros_like(control) for name, control in state.items()}
         for memory in kept:
             for name, tensor in memory.get("control-variates", {}).items():
@@ -128,7 +140,9 @@ def test_server_control_is_the_mean_of_the_clients(train: Train, monkeypatch: py
 
 
 def test_scaffold_sends_twice_as_much_each_way(train: Train) -> None:
-    fedavg, scaffold = (train(m, method=m, model="small-cnn").records[0] for m in ("fedavg", "scaffold"))
+    fedavg, scaffold = (
+        train(m, method=m, model="small-cnn").records[0] for m in ("fedavg", "scaffold")
+    )
     for way in ("bytes-up", "bytes-down"):
         assert scaffold[way] == 2 * fedavg[way]
 
@@ -138,7 +152,14 @@ def test_scaffold_sends_twice_as_much_each_way(train: Train) -> None:
 
 def test_fednova_of_equal_steps_is_fedavg(train: Train) -> None:
     def shared(method: str, steps: int) -> State:
-        outcome = train(f"{method} {steps}", method=method, local_steps=steps, batch_size=4, alpha=0.1, min_samples=2)
+        outcome = train(
+            f"{method} {steps}",
+            method=method,
+            local_steps=steps,
+            batch_size=4,
+            alpha=0.1,
+            min_samples=2,
+        )
         return Checkpoint.load(outcome.folder.checkpoint_file).shared
 
     for steps in (4, 0):  # 0: an epoch, longer where there are more samples
@@ -148,17 +169,29 @@ def test_fednova_of_equal_steps_is_fedavg(train: Train) -> None:
 
 
 @pytest.mark.parametrize(("method", "pull"), [("fednova", 0.0), ("fednova+fedprox", 0.25)])
-def test_fednova_is_told_of_the_pull(train: Train, monkeypatch: pytest.MonkeyPatch, method: str, pull: float) -> None:
+def test_fednova_is_told_of_the_pull(
+    train: Train, monkeypatch: pytest.MonkeyPatch, method: str, pull: float
+) -> None:
     seen: list[tuple[float, bool]] = []
     combine = FedNova.combine
 
-    def spy(part: FedNova, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
-        shorter = all(update.metrics["coefficient-sum"] < update.metrics["steps"] for update in updates)
+    def spy(
+        part: FedNova, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
+        shorter = all(
+            update.metrics["coefficient-sum"] < update.metrics["steps"] for update in updates
+        )
         seen.append((server.pull, shorter))
         return combine(part, server, state, updates)
 
     monkeypatch.setattr(FedNova, "combine", spy)
-    train(method=method, rounds=1, batch_size=8, momentum=0.0, **({"proximal__mu": pull} if pull else {}))
+    train(
+        method=method,
+        rounds=1,
+        batch_size=8,
+        momentum=0.0,
+        **({"proximal__mu": pull} if pull else {}),
+    )
     assert seen == [(pull, pull > 0)]
 
 
@@ -171,7 +204,9 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
         ours = Run(grid, settings, federation, None, print).strategy  # type: ignore[arg-type]
         theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
         theirs.current_arrays = to_flower(ours.shared)
-        assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(0.7, 0.9)
+        assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(
+            0.7, 0.9
+        )
         others = {"loss": 1.0, "remembers": 0, "seconds": 0.0}
         generator = torch.Generator().manual_seed(0)
         arrays = to_flower(ours.shared)
@@ -179,9 +214,15 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
             (asked,) = ours.configure_train(number, arrays, ConfigRecord(), grid)
             mine, replies = RecordDict(), []
             for client, examples in enumerate(federation.counts_KC.sum(1).tolist()):
-                state = {n: t + torch.randn(t.shape, generator=generator) for n, t in from_flower(arrays).items()}
+                state = {
+                    n: t + torch.randn(t.shape, generator=generator)
+                    for n, t in from_flower(arrays).items()
+                }
                 metrics, steps = {"num-examples": examples}, steps_of(examples, settings.training)
-                work = {"steps": steps, "coefficient-sum": coefficient_sum(steps, settings.training.momentum)}
+                work = {
+                    "steps": steps,
+                    "coefficient-sum": coefficient_sum(steps, settings.training.momentum),
+                }
                 mine[f"{client}/model"] = pack(state)
                 mine[f"{client}/metrics"] = MetricRecord({**others, **work, **metrics})
                 reply = RecordDict({"arrays": to_flower(state), "metrics": MetricRecord(metrics)})
@@ -207,7 +248,10 @@ def test_ratio_loss_goes_with_every_way_to_combine(train: Train, other: str) -> 
     """With weights of 1, by beta = 0, it is the other method to the bit; a monitor leaves everything else alone."""
     changes = {"holdout_per_class": 3, "participation": 0.75}
     both, plain = f"ratio-loss+{other}", train("plain", method=other, **changes)
-    assert train("identity", method=both, ratio_loss__beta=0.0, **changes).summary["hash"] == plain.summary["hash"]
+    assert (
+        train("identity", method=both, ratio_loss__beta=0.0, **changes).summary["hash"]
+        == plain.summary["hash"]
+    )
     ours = train("effect", method=both, **changes)
     assert ours.hash != plain.hash
     assert ours.records[0]["models"] == plain.records[0]["models"]  # in round 1 all weights are 1
@@ -217,13 +261,22 @@ def test_ratio_loss_goes_with_every_way_to_combine(train: Train, other: str) -> 
 
 def test_class_weights_are_sent_in_the_round_after(train: Train) -> None:
     outcome = train(grid=(grid := TamperingGrid()), method="ratio-loss", rounds=3)
-    sent = [unpack(asked.content.array_records["broadcast/class-weights"])["weights"] for asked in grid.asked]
+    sent = [
+        unpack(asked.content.array_records["broadcast/class-weights"])["weights"]
+        for asked in grid.asked
+    ]
     monitored = [record["class-weights"] for record in outcome.records]
     assert sent[0].tolist() == [1.0] * 10
     for later, weights in zip(sent[1:], monitored, strict=False):
-        assert later.tolist() == pytest.approx(weights) and later.min() >= 1 and later.max() > later.min()
+        assert (
+            later.tolist() == pytest.approx(weights)
+            and later.min() >= 1
+            and later.max() > later.min()
+        )
     plain = train("plain", holdout_per_class=3).records[0]
-    assert outcome.records[0]["bytes-down"] - plain["bytes-down"] == 4 * 4 * 10  # C float32, for each of four clients
+    assert (
+        outcome.records[0]["bytes-down"] - plain["bytes-down"] == 4 * 4 * 10
+    )  # C float32, for each of four clients
     assert outcome.records[0]["bytes-up"] == plain["bytes-up"]
 
 
@@ -243,16 +296,24 @@ def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
     outcome = train(method="silobn", participation=0.5, rounds=4)
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert not any("running" in name or "batches" in name for name in checkpoint.shared)
-    private = [recall(folder_of(outcome.folder.path, k), r)["private"] for k, r in checkpoint.memory_rounds.items()]
+    private = [
+        recall(folder_of(outcome.folder.path, k), r)["private"]
+        for k, r in checkpoint.memory_rounds.items()
+    ]
     assert len({digest([state]) for state in private}) == len(private) > 1
     for state in private:
         assert all("running" in name or "batches" in name for name in state)
 
 
-def test_silobn_without_steps_stays_where_it_is(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silobn_without_steps_stays_where_it_is(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def states(outcome: Outcome) -> list[State]:
         checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
-        kept = [recall(folder_of(outcome.folder.path, k), r)["private"] for k, r in checkpoint.memory_rounds.items()]
+        kept = [
+            recall(folder_of(outcome.folder.path, k), r)["private"]
+            for k, r in checkpoint.memory_rounds.items()
+        ]
         return [checkpoint.shared, *kept]
 
     def steps_until_round_2(client: Client, *rest: Any) -> Report:
@@ -261,16 +322,24 @@ def test_silobn_without_steps_stays_where_it_is(train: Train, monkeypatch: pytes
         if client.round <= 2:
             return report
         private = {name: received[name] for name in report.memory["private"]}
-        return replace(report, shared={name: received[name] for name in report.shared}, memory={"private": private})
+        return replace(
+            report,
+            shared={name: received[name] for name in report.shared},
+            memory={"private": private},
+        )
 
     monkeypatch.setattr("client_app.play.train_round", steps_until_round_2)
-    once, more = (states(train(f"{rounds} rounds", method="silobn", rounds=rounds)) for rounds in (2, 4))
+    once, more = (
+        states(train(f"{rounds} rounds", method="silobn", rounds=rounds)) for rounds in (2, 4)
+    )
     assert len({digest([state]) for state in once}) == len(once) == 5
     assert [digest([state]) for state in more] == [digest([state]) for state in once]
 
 
 @pytest.mark.parametrize("method", ["singleset", "singleset+iwds+fed-focal"])
-def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path, method: str) -> None:
+def test_singleset_is_separate_trainings_to_the_bit(
+    train: Train, tmp_path: Path, method: str
+) -> None:
     outcome = train(method=method, rounds=3, model="small-cnn", participation=0.75)
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert checkpoint.shared == {} and checkpoint.deployed == {"average": {}}
@@ -283,7 +352,9 @@ def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path
             if number in record["clients"]:
                 client = alone.client(number, record["round"], {}, {}, memory)
                 memory = dict(train_round(client, settings.variants, settings.training).memory)
-        assert digest([memory["private"]]) == digest([recall(folder_of(outcome.folder.path, number), last)["private"]])
+        assert digest([memory["private"]]) == digest(
+            [recall(folder_of(outcome.folder.path, number), last)["private"]]
+        )
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
     assert len(values) == 4 and len(set(values)) > 1
 
@@ -295,12 +366,17 @@ def test_centralized_is_one_client_with_everything_to_the_bit(train: Train, tmp_
     alone = player(settings.assignment().to_json())
     shared = copy(Player(settings.assignment()).model.state_dict())
     for number in (1, 2, 3):
-        shared = copy(train_round(alone.client(0, number, shared, {}, {}), (), settings.training).shared)
+        shared = copy(
+            train_round(alone.client(0, number, shared, {}, {}), (), settings.training).shared
+        )
     assert digest([Checkpoint.load(outcome.folder.checkpoint_file).shared]) == digest([shared])
     assert len(alone.federation.train(0)) == 200
 
 
 def test_singleset_is_the_same_on_every_local_engine(train: Train) -> None:
     whole = train("whole", method="singleset", rounds=4)
-    assert train("bytes", grid=LocalGrid(faithful=True), method="singleset", rounds=4).hash == whole.hash
+    assert (
+        train("bytes", grid=LocalGrid(faithful=True), method="singleset", rounds=4).hash
+        == whole.hash
+    )
     assert train("workers", grid=WorkersGrid(2), method="singleset", rounds=4).hash == whole.hash

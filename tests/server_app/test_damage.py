@@ -20,21 +20,32 @@ Train = Callable[..., Outcome]
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "nothing": lambda folder: None,
     "checkpoint cut": lambda folder: cut(folder / "checkpoint.safetensors", 7),
-    "checkpoint empty": lambda folder: (folder / "checkpoint.safetensors").write_bytes(b"") and None,
+    "checkpoint empty": lambda folder: (
+        (folder / "checkpoint.safetensors").write_bytes(b"") and None
+    ),
     "checkpoint gone": lambda folder: (folder / "checkpoint.safetensors").unlink(),
     "a bit of the checkpoint": lambda folder: flip(folder / "checkpoint.safetensors", -9),
     "last record cut": lambda folder: cut(folder / "rounds.jsonl", 7),
     "a number of the last record": lambda folder: flip(folder / "rounds.jsonl", -120),
     "first record": lambda folder: flip(folder / "rounds.jsonl", 12),
-    "last two records": lambda folder: [drop_line(folder / "rounds.jsonl", 1) for _ in range(2)] and None,
+    "last two records": lambda folder: (
+        [drop_line(folder / "rounds.jsonl", 1) for _ in range(2)] and None
+    ),
     "all records": lambda folder: (folder / "rounds.jsonl").unlink(),
     "another run's records": lambda folder: of_another_run(folder / "rounds.jsonl"),
     "a bit of a memory file": lambda folder: flip(memory_files(folder)[-1], -1),
     "a memory file gone": lambda folder: memory_files(folder)[-1].unlink(),
     "every memory file": lambda folder: [cut(file, 7) for file in memory_files(folder)] and None,
-    "both checkpoints": lambda folder: [flip(file, 90) for file in folder.glob("*.safetensors")] and None,
+    "both checkpoints": lambda folder: (
+        [flip(file, 90) for file in folder.glob("*.safetensors")] and None
+    ),
 }
-LOST = {"first record": [1], "last two records": [2], "all records": [1, 2], "another run's records": [1, 2]}
+LOST = {
+    "first record": [1],
+    "last two records": [2],
+    "all records": [1, 2],
+    "another run's records": [1, 2],
+}
 """Rounds whose records are gone; that of the last round comes back, as the round is played again."""
 SAID = {
     "nothing": "resuming after round 3",
@@ -71,14 +82,20 @@ def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_p
         shutil.copytree(tmp_path / "killed", tmp_path / damage)
         harm(small(tmp_path / damage, **changes).folder)
         resumed = train(damage, **changes)
-        assert any(SAID.get(damage, "resuming after round 2") in line for line in resumed.lines), damage
+        assert any(SAID.get(damage, "resuming after round 2") in line for line in resumed.lines), (
+            damage
+        )
         if damage not in ("nothing", "checkpoint gone", "a memory file gone", *LOST):
             assert any("damaged" in line for line in resumed.lines), damage
         assert resumed.summary["hash"] == whole.summary["hash"], damage
         lost = LOST.get(damage, [])
-        assert resumed.records == [record for record in whole.records if record.get("round") not in lost], damage
+        assert resumed.records == [
+            record for record in whole.records if record.get("round") not in lost
+        ], damage
         said = [line for line in resumed.lines if "has lost the records of rounds" in line]
-        assert bool(lost) == bool(said) and all(f"of rounds {', '.join(map(str, lost))}:" in line for line in said)
+        assert bool(lost) == bool(said) and all(
+            f"of rounds {', '.join(map(str, lost))}:" in line for line in said
+        )
 
 
 def test_what_has_no_checksum_counts_as_damaged(train: Train) -> None:
@@ -86,7 +103,9 @@ def test_what_has_no_checksum_counts_as_damaged(train: Train) -> None:
     summary, records, origin = folder.summary(), folder.rounds(), folder.origin()
     assert summary is not None and "checksum" not in summary and origin["settings"]["rounds"] == 2
     folder.summary_file.write_text(json.dumps(summary))
-    folder.rounds_file.write_text("".join(json.dumps(record.to_json()) + "\n" for record in records))
+    folder.rounds_file.write_text(
+        "".join(json.dumps(record.to_json()) + "\n" for record in records)
+    )
     folder.settings_file.write_text(json.dumps(origin))
     assert (folder.summary(), folder.rounds(), folder.origin()) == (None, [], {})
     folder.rounds_file.write_text("[" * 100_000 + "\n[1]\n")
@@ -98,8 +117,12 @@ def change_a_digit(file: Path) -> None:
     file.write_text(file.read_text().replace("0.", "1.", 1))
 
 
-@pytest.mark.parametrize("damage", [lambda file: cut(file, 7), change_a_digit], ids=["cut", "changed"])
-def test_a_damaged_summary_is_written_once_more(train: Train, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda file: cut(file, 7), change_a_digit], ids=["cut", "changed"]
+)
+def test_a_damaged_summary_is_written_once_more(
+    train: Train, damage: Callable[[Path], None]
+) -> None:
     first = train(method="creff")
     damage(first.folder.summary_file)
     again = train(method="creff", grid=(grid := TamperingGrid()))
@@ -113,11 +136,21 @@ FINISHED_DAMAGES: list[tuple[str, str, Callable[[Path], Any], list[int]]] = [
     ("rounds.jsonl", "has lost the records of rounds 1: ", lambda file: change_a_digit(file), [1]),
     ("rounds.jsonl", "has lost the records of rounds 2: ", lambda file: drop_line(file, 1), [2]),
     ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.unlink(), [1, 2]),
-    ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", lambda file: file.write_text("{}\n" * 3), [1, 2]),
+    (
+        "rounds.jsonl",
+        "is damaged: of 3 rounds it holds 0",
+        lambda file: file.write_text("{}\n" * 3),
+        [1, 2],
+    ),
     ("checkpoint.safetensors", "is missing", lambda file: file.unlink(), []),
     ("checkpoint.safetensors", "is damaged", lambda file: cut(file, 7), []),
     ("settings.json", "is missing or damaged and is written anew", lambda file: cut(file, 7), []),
-    ("settings.json", "is missing or damaged and is written anew", lambda file: change_a_digit(file), []),
+    (
+        "settings.json",
+        "is missing or damaged and is written anew",
+        lambda file: change_a_digit(file),
+        [],
+    ),
     ("settings.json", "is missing or damaged and is written anew", lambda file: file.unlink(), []),
 ]
 """File, what is said, the damage, and the rounds whose records are lost for good."""
@@ -128,7 +161,9 @@ def drop_line(file: Path, number: int) -> None:
     file.write_text("".join(lines[:number] + lines[number + 1 :]))
 
 
-def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(train: Train, tmp_path: Path) -> None:
+def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(
+    train: Train, tmp_path: Path
+) -> None:
     changes: dict[str, Any] = {"method": "scaffold+fedbn", "rounds": 3}
     whole = train("whole", **changes)
     for number, (name, said, harm, lost) in enumerate(FINISHED_DAMAGES):
@@ -137,15 +172,21 @@ def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(train: Train, 
         config = small(tmp_path / results, **changes)
         assert list(finished([config])) == [config.run_id]
         harm(config.folder / name)
-        still = lost and 3 - len(lost) == 2  # the last round's record is there, so nothing has to be done
+        still = (
+            lost and 3 - len(lost) == 2
+        )  # the last round's record is there, so nothing has to be done
         assert list(finished([config])) == [config.run_id] * bool(still), case
         healed = train(results, grid=(grid := TamperingGrid()), **changes)
         assert f"{config.folder / name} {said}" in " ".join(healed.lines), case
-        assert bool(grid.asked) is (name != "settings.json" and not still), f"{case}: only the settings cost no round"
+        assert bool(grid.asked) is (name != "settings.json" and not still), (
+            f"{case}: only the settings cost no round"
+        )
         records = [record for record in whole.records if record["round"] not in lost]
         assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], records), case
         if not still:
-            assert healed.folder.origin() == whole.folder.origin() | {"settings": config.flat()}, case
+            assert healed.folder.origin() == whole.folder.origin() | {"settings": config.flat()}, (
+                case
+            )
         assert list(finished([config])) == [config.run_id]
 
 
@@ -166,8 +207,13 @@ def test_another_run_s_files_count_nowhere(train: Train, tmp_path: Path) -> None
         folder = RunFolder(small(tmp_path / name, method="fedavg").folder)
         shutil.copy(other.folder.path / name, folder.path)
         again = train(name, method="fedavg")
-        assert again.summary["hash"] == whole.summary["hash"] and again.folder.run == whole.summary["run"], name
-        assert again.records == (whole.records if name != "rounds.jsonl" else whole.records[1:]), name
+        assert (
+            again.summary["hash"] == whole.summary["hash"]
+            and again.folder.run == whole.summary["run"]
+        ), name
+        assert again.records == (whole.records if name != "rounds.jsonl" else whole.records[1:]), (
+            name
+        )
     with pytest.raises(BrokenCheckpoint, match="its run is"):
         Checkpoint.load(Path(shutil.copy(other.folder.checkpoint_file, whole.folder.path)))
 
@@ -177,17 +223,29 @@ def test_a_run_s_folder_that_was_moved_is_still_its_own(train: Train, tmp_path: 
     moved = run.folder.path.rename(tmp_path / "thesis")
     assert fedskew.load(moved).hash == run.hash
     assert TrainedRun(RunFolder(moved, moved=True)).description.run == run.summary["run"]
-    assert [site.name for site, _ in TrainedRun(RunFolder(moved, moved=True)).kept()] == ["0", "1", "2", "3"]
+    assert [site.name for site, _ in TrainedRun(RunFolder(moved, moved=True)).kept()] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
 
 
-def test_a_run_whose_settings_are_lost_goes_on_and_says_what_it_cannot_check(train: Train, tmp_path: Path) -> None:
+def test_a_run_whose_settings_are_lost_goes_on_and_says_what_it_cannot_check(
+    train: Train, tmp_path: Path
+) -> None:
     whole = train("results", method="fedbn", rounds=3)
     whole.folder.summary_file.unlink()
     cut(whole.folder.settings_file, 7)
     again = train("results", method="fedbn", rounds=3)
     (sentence,) = [line for line in again.lines if "settings.json" in line]
-    assert sentence.endswith("written anew; whether the data are those that it was begun on cannot be checked")
-    assert again.hash == whole.hash and again.folder.origin()["partition-hash"] == whole.summary["partition-hash"]
+    assert sentence.endswith(
+        "written anew; whether the data are those that it was begun on cannot be checked"
+    )
+    assert (
+        again.hash == whole.hash
+        and again.folder.origin()["partition-hash"] == whole.summary["partition-hash"]
+    )
 
 
 def test_a_finished_run_whose_settings_are_lost_still_knows_its_data(train: Train) -> None:
@@ -197,7 +255,9 @@ def test_a_finished_run_whose_settings_are_lost_still_knows_its_data(train: Trai
         folder.refuse_other_data("another")
 
 
-@pytest.mark.parametrize("text", ["null", "[]", "{}", "0", '{"settings": []}', '{"models": 1}', "\u00ff"])
+@pytest.mark.parametrize(
+    "text", ["null", "[]", "{}", "0", '{"settings": []}', '{"models": 1}', "\u00ff"]
+)
 def test_json_that_is_something_else_counts_as_damaged(train: Train, text: str) -> None:
     folder = train().folder
     for file in (folder.settings_file, folder.summary_file, folder.rounds_file):

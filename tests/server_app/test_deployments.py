@@ -54,7 +54,10 @@ def test_deployments_do_not_see_each_other(train: Train, other: str) -> None:
 
 def test_a_sweep_of_tau_costs_one_training(train: Train) -> None:
     sweep = train("sweep", method="tau-norm+fedshift", tau_norm__sweep="0,0.5,1")
-    rows = {"average": "fedshift", **{f"tau-norm-{tau}": f"fedshift+tau-norm-{tau}" for tau in ("0", "0.5", "1")}}
+    rows = {
+        "average": "fedshift",
+        **{f"tau-norm-{tau}": f"fedshift+tau-norm-{tau}" for tau in ("0", "0.5", "1")},
+    }
     assert sweep.summary["rows"] == rows
     for tau in (0.0, 0.5, 1.0):
         single = train(f"{tau}", method="tau-norm+fedshift", tau_norm__tau=tau)
@@ -68,7 +71,9 @@ def test_a_sweep_of_tau_costs_one_training(train: Train) -> None:
         ("tau-norm", {"tau_norm__tau": 0.0}),
     ],
 )  # fmt: skip
-def test_identity_settings_deploy_the_average(train: Train, method: str, settings: dict[str, Any]) -> None:
+def test_identity_settings_deploy_the_average(
+    train: Train, method: str, settings: dict[str, Any]
+) -> None:
     models = deployed(train(method=method, **settings))
     assert models[method] == models["average"]
 
@@ -88,10 +93,14 @@ def test_the_final_question_is_asked_once_and_of_everybody(train: Train, tmp_pat
     assert grid.kinds() == ["train", "train", "train", "query"]
     assert list(grid.asked[-1].content["task"]["clients"]) == [0, 1, 2, 3]
     asked = unpack(grid.asked[-1].content.array_records["model"])
-    assert digest([asked]) == deployed(outcome)["average"]  # the final weights, not those of a round before
+    assert (
+        digest([asked]) == deployed(outcome)["average"]
+    )  # the final weights, not those of a round before
     plain = train("plain", participation=0.5, rounds=3)
     ours, theirs = outcome.records, plain.records
-    assert [record["bytes-up"] for record in ours[:2]] == [record["bytes-up"] for record in theirs[:2]]
+    assert [record["bytes-up"] for record in ours[:2]] == [
+        record["bytes-up"] for record in theirs[:2]
+    ]
     counts_KC = federate(small(tmp_path).data, 0).counts_KC
     width = asked["head.weight"].shape[1]
     held = int((counts_KC > 0).sum())
@@ -128,12 +137,20 @@ REASONS = {
 def test_faulty_answers_to_the_final_question(train: Train) -> None:
     undisturbed = train("undisturbed", method="ccvr")
     for kind, reason in REASONS.items():
-        with pytest.raises(TooFewReplies, match=f"question class-statistics for ccvr: 3 good replies of 4.*{reason}"):
+        with pytest.raises(
+            TooFewReplies,
+            match=f"question class-statistics for ccvr: 3 good replies of 4.*{reason}",
+        ):
             train(kind, grid=TamperingGrid(spoiled(kind)), method="ccvr")
         resumed = train(kind, grid=(grid := TamperingGrid()), method="ccvr")
-        assert grid.kinds() == ["train", "query"]  # the last round, which the question belongs to, is played again
+        assert grid.kinds() == [
+            "train",
+            "query",
+        ]  # the last round, which the question belongs to, is played again
         assert resumed.hash == undisturbed.hash
-        without = train(f"without, {kind}", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75)
+        without = train(
+            f"without, {kind}", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75
+        )
         assert without.records[-1]["failures"] == {"1": f"class-statistics: {reason}"}
         assert without.hash != resumed.hash
         assert without.summary["hash"]["shared"] == resumed.summary["hash"]["shared"]
@@ -147,7 +164,9 @@ def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path)
         started = RunFolder(small(tmp_path / place, **changes).folder)
         assert started.summary() is None, place
         resumed = train(place, grid=(grid := TamperingGrid()), **changes)
-        assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "query"]), place
+        assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "query"]), (
+            place
+        )
         assert resumed.summary["hash"] == whole.summary["hash"], place
         assert resumed.records == whole.records, place
         assert resumed.summary["models"] == whole.summary["models"], place

@@ -15,14 +15,19 @@ from fedskew.sweep import refuse_missing_gpus
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seen", "expected"), [("auto", True, "cuda"), ("auto", False, "cpu"), ("cpu", True, "cpu")]
+    ("wanted", "seen", "expected"),
+    [("auto", True, "cuda"), ("auto", False, "cpu"), ("cpu", True, "cpu")],
 )
-def test_auto_takes_what_it_sees(monkeypatch: pytest.MonkeyPatch, wanted: str, seen: bool, expected: str) -> None:
+def test_auto_takes_what_it_sees(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, seen: bool, expected: str
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen)
     assert choose_device(wanted) == expected
 
 
-@pytest.mark.parametrize(("visible", "remedy"), [("", "client-resources-num-gpus"), (None, "device = cpu")])
+@pytest.mark.parametrize(
+    ("visible", "remedy"), [("", "client-resources-num-gpus"), (None, "device = cpu")]
+)
 def test_cuda_without_a_gpu_is_an_error_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, remedy: str
 ) -> None:
@@ -68,10 +73,15 @@ def test_hidden_gpus_are_told_of(
     monkeypatch: pytest.MonkeyPatch, device: str, here: bool, clients: list[str], hidden: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
-    assert ("client-resources-num-gpus" in hidden_gpus(device, [{"device": client} for client in clients])) == hidden
+    assert (
+        "client-resources-num-gpus"
+        in hidden_gpus(device, [{"device": client} for client in clients])
+    ) == hidden
 
 
-@pytest.mark.parametrize(("module", "other"), [(client_app.play, server_app.app), (server_app.app, client_app.play)])
+@pytest.mark.parametrize(
+    ("module", "other"), [(client_app.play, server_app.app), (server_app.app, client_app.play)]
+)
 def test_server_and_clients_hold_cudnn_to_deterministic_algorithms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, other: ModuleType
 ) -> None:

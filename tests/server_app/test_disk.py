@@ -31,15 +31,21 @@ from strategies.exchange import TooFewReplies
 Train = Callable[..., Outcome]
 
 
-def test_a_record_is_on_the_disk_before_its_checkpoint(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_on_the_disk_before_its_checkpoint(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order, fsync, save = list[str](), os.fsync, Checkpoint.save
     monkeypatch.setattr(os, "fsync", lambda file: order.append("record") or fsync(file))
-    monkeypatch.setattr(Checkpoint, "save", lambda *given: order.append("checkpoint") or save(*given))
+    monkeypatch.setattr(
+        Checkpoint, "save", lambda *given: order.append("checkpoint") or save(*given)
+    )
     train(method="fedavg")
     assert order == ["record", "checkpoint"] * 2
 
 
-@pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"]
+)
 def test_a_full_disk_is_one_sentence_and_harms_nothing(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -51,7 +57,9 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(
     @contextlib.contextmanager
     def full(path: Path) -> Iterator[None]:
         with real(path):
-            begun = name == "summary.json" or (path.exists() and len(RunFolder(folder).rounds()) >= 2)
+            begun = name == "summary.json" or (
+                path.exists() and len(RunFolder(folder).rounds()) >= 2
+            )
             if path.name == name and (begun or name == "round-000003.safetensors"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             yield
@@ -59,7 +67,10 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(
     with monkeypatch.context() as patch:
         for module in (client_app.tensor_files, server_app.results):
             patch.setattr(module, "writing", full)
-        with pytest.raises((WriteFailed, TooFewReplies), match=rf"{name} cannot be written: No space left on device"):
+        with pytest.raises(
+            (WriteFailed, TooFewReplies),
+            match=rf"{name} cannot be written: No space left on device",
+        ):
             train("full", **changes)
     resumed = train("full", **changes)
     assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
@@ -75,13 +86,28 @@ def limited(words: list[str], errors: Path) -> None:
 def test_a_file_that_grows_too_large_is_one_sentence(tmp_path: Path, fedskew: FedSkew) -> None:
     """The operating system itself refuses, in the middle of a file."""
     results, errors = tmp_path / "results", tmp_path / "errors"
-    words = ["run", "--engine", "inprocess", "--results", str(results), "--set", "rounds=2", "--set", "local-steps=1"]
-    process = multiprocessing.get_context("forkserver").Process(target=limited, args=(words, errors))
+    words = [
+        "run",
+        "--engine",
+        "inprocess",
+        "--results",
+        str(results),
+        "--set",
+        "rounds=2",
+        "--set",
+        "local-steps=1",
+    ]
+    process = multiprocessing.get_context("forkserver").Process(
+        target=limited, args=(words, errors)
+    )
     process.start()
     process.join()
     assert process.exitcode == 1
     assert errors.read_text().count("\n") == 1
-    assert "checkpoint.safetensors cannot be written" in errors.read_text() and "File too large" in errors.read_text()
+    assert (
+        "checkpoint.safetensors cannot be written" in errors.read_text()
+        and "File too large" in errors.read_text()
+    )
     (folder,) = (file for file in results.iterdir() if file.is_dir())
     assert not [file for file in folder.iterdir() if file.name.startswith(".")]
     assert fedskew(*words)[0] == 0

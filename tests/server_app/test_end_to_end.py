@@ -33,15 +33,23 @@ DEPLOYING = {"creff": ["creff"], "creff-code": ["creff-code"], "ccvr": ["ccvr"],
 @pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
 def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: str) -> None:
     changes = {"method": method, "participation": 0.75}
-    handed, faithful = train("handed", **changes), train("faithful", grid=LocalGrid(faithful=True), **changes)
+    handed, faithful = (
+        train("handed", **changes),
+        train("faithful", grid=LocalGrid(faithful=True), **changes),
+    )
     assert handed.summary["hash"] == faithful.summary["hash"]
     assert handed.records == faithful.records
     summary = handed.summary
-    deployed = ["average", *(model for name in method.split("+") for model in DEPLOYING.get(name, []))]
+    deployed = [
+        "average",
+        *(model for name in method.split("+") for model in DEPLOYING.get(name, [])),
+    ]
     private = any(name in method for name in ("fedbn", "silobn", "singleset"))
     assert sorted(summary["rows"]) == sorted(summary["models"]) == sorted(deployed)
     for record in handed.records:  # what needs a question is deployed after the last round
-        assert set(deployed) - record["models"].keys() == ({"ccvr"} & set(deployed) if record["round"] == 1 else set())
+        assert set(deployed) - record["models"].keys() == (
+            {"ccvr"} & set(deployed) if record["round"] == 1 else set()
+        )
     for record in handed.records:
         assert len(record["clients"]) == 3 and record["failures"] == {}
         assert record["evaluated-by"] == ("clients" if private else "server")
@@ -63,7 +71,9 @@ def test_worker_processes_give_the_same(train: Train, method: str) -> None:
     assert there.records == here.records
     processes = {worker["process"] for record in there.folder.rounds() for worker in record.workers}
     assert processes and os.getpid() not in processes
-    assert {worker["process"] for record in here.folder.rounds() for worker in record.workers} == {os.getpid()}
+    assert {worker["process"] for record in here.folder.rounds() for worker in record.workers} == {
+        os.getpid()
+    }
 
 
 def elsewhere(results: Path, methods: list[str], hashes: SimpleQueue[list[str]]) -> None:
@@ -75,7 +85,9 @@ def test_another_process_gives_the_same(train: Train, tmp_path: Path) -> None:
     """Not forked from this one, so that it hashes text otherwise."""
     methods = ["fedshift+fedbn+iwds", "creff+fedbn"]
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=elsewhere, args=(tmp_path / "there", methods, hashes := context.SimpleQueue()))
+    process = context.Process(
+        target=elsewhere, args=(tmp_path / "there", methods, hashes := context.SimpleQueue())
+    )
     process.start()
     process.join()
     assert hashes.get() == [train("here", method=method).hash for method in methods]
@@ -104,10 +116,14 @@ def test_server_optimizer_identity(train: Train) -> None:
 @pytest.mark.parametrize("method", ["fedshift+iwds", "scaffold", "ratio-loss"])
 def test_bfloat16_repeats_to_the_bit_and_differs_by_little(train: Train, method: str) -> None:
     changes = {"method": method, "model": "small-cnn", "local_epochs": 1}
-    exact, rounded = (train(precision, precision=precision, **changes) for precision in ("float32", "bfloat16"))
+    exact, rounded = (
+        train(precision, precision=precision, **changes) for precision in ("float32", "bfloat16")
+    )
     again = train("again", grid=LocalGrid(faithful=True), precision="bfloat16", **changes)
     assert again.summary["hash"] == rounded.summary["hash"] != exact.summary["hash"]
-    ours, theirs = (Checkpoint.load(outcome.folder.checkpoint_file).shared for outcome in (rounded, exact))
+    ours, theirs = (
+        Checkpoint.load(outcome.folder.checkpoint_file).shared for outcome in (rounded, exact)
+    )
     for name, tensor in theirs.items():
         assert ours[name].dtype == tensor.dtype
         torch.testing.assert_close(ours[name], tensor, rtol=0.02, atol=0.02)
@@ -130,7 +146,12 @@ def test_batch_norm_never_leaves_the_client(train: Train) -> None:
     assert checkpoint.memory_rounds == dict.fromkeys(range(4), 2)
     everything = train("fedavg").records
     sent = sum(tensor.numel() * tensor.element_size() for tensor in checkpoint.shared.values())
-    assert outcome.records[0]["bytes-up"] == outcome.records[0]["bytes-down"] == 4 * sent < everything[0]["bytes-up"]
+    assert (
+        outcome.records[0]["bytes-up"]
+        == outcome.records[0]["bytes-down"]
+        == 4 * sent
+        < everything[0]["bytes-up"]
+    )
 
 
 def test_participation_is_rounded_down_and_at_least_one(train: Train) -> None:
@@ -142,8 +163,12 @@ def test_participation_is_rounded_down_and_at_least_one(train: Train) -> None:
 def test_every_client_is_sampled_in_time(tmp_path: Path) -> None:
     outcome = experiment(tmp_path, rounds=12, participation=0.5, evaluate_every=0, local_steps=1)
     sampled = [tuple(record["clients"]) for record in outcome.records]
-    assert len(set(sampled)) > 2 and {client for clients in sampled for client in clients} == set(range(4))
-    longer = experiment(tmp_path / "longer", rounds=13, participation=0.5, evaluate_every=0, local_steps=1)
+    assert len(set(sampled)) > 2 and {client for clients in sampled for client in clients} == set(
+        range(4)
+    )
+    longer = experiment(
+        tmp_path / "longer", rounds=13, participation=0.5, evaluate_every=0, local_steps=1
+    )
     assert [tuple(record["clients"]) for record in longer.records][:12] == sampled
 
 
@@ -174,16 +199,30 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
     """Both ways of evaluation; the test numbers of the round that is best on validation data are in the summary."""
     draw = np.random.default_rng(0)
     labels = np.arange(120) % 4
-    images = draw.integers(0, 128, (120, 8, 8), dtype=np.uint8) + (40 * labels[:, None, None]).astype(np.uint8)
+    images = draw.integers(0, 128, (120, 8, 8), dtype=np.uint8) + (
+        40 * labels[:, None, None]
+    ).astype(np.uint8)
     arrays = {"train": slice(0, 60), "test": slice(60, 90), "val": slice(90, 120)}
     np.savez(
         tmp_path / "own.npz",
         **{f"{key}_images": images[part] for key, part in arrays.items()},
         **{f"{key}_labels": labels[part] for key, part in arrays.items()},
     )
-    config = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "4", "input-shape": "1x8x8", "partition": "iid"}
+    config = {
+        "dataset": f"npz:{tmp_path / 'own.npz'}",
+        "classes": "4",
+        "input-shape": "1x8x8",
+        "partition": "iid",
+    }
     run_settings = parse(
-        {**config, "clients": 3, "rounds": 3, "method": method, "model": model, "results": str(tmp_path / "r")}
+        {
+            **config,
+            "clients": 3,
+            "rounds": 3,
+            "method": method,
+            "model": model,
+            "results": str(tmp_path / "r"),
+        }
     )
     with LocalGrid() as grid:
         summary = run(grid, run_settings)
@@ -196,15 +235,28 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
         ]
         best = numbers["best-validation"]
         assert best["round"] == 1 + on_validation.index(max(on_validation))
-        assert best["balanced-accuracy"] == records[best["round"] - 1]["models"][name]["balanced-accuracy"]
+        assert (
+            best["balanced-accuracy"]
+            == records[best["round"] - 1]["models"][name]["balanced-accuracy"]
+        )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox+fedshift+iwds+fedbn"])
-def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(method: str, tmp_path: Path) -> None:
+def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(
+    method: str, tmp_path: Path
+) -> None:
     single = experiment(tmp_path, method=method, rounds=1)
-    both = [experiment(tmp_path, LocalGrid(w), method=method, rounds=1, clients_together=2) for w in (0,)]
-    assert single.summary["run"] != both[0].summary["run"] and "clients-together" not in single.summary
-    assert both[0].summary["clients-together"] == "in one pass" and "clients-together = 2: in one pass" in both[0].lines
+    both = [
+        experiment(tmp_path, LocalGrid(w), method=method, rounds=1, clients_together=2)
+        for w in (0,)
+    ]
+    assert (
+        single.summary["run"] != both[0].summary["run"] and "clients-together" not in single.summary
+    )
+    assert (
+        both[0].summary["clients-together"] == "in one pass"
+        and "clients-together = 2: in one pass" in both[0].lines
+    )
     assert both[0].records[0]["loss"] == pytest.approx(single.records[0]["loss"], rel=1e-5)
     pairs = zip(both[0].records[0]["updates"], single.records[0]["updates"], strict=True)
     assert all(left["norm"] == pytest.approx(right["norm"], rel=1e-4) for left, right in pairs)

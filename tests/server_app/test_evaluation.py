@@ -30,12 +30,19 @@ def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
     total, correct = table.sum().item(), table.diagonal().sum().item()
     calibration = torch.zeros(3, BINS).double()
     calibration[:, int(0.9 * BINS)] = torch.tensor([total, correct, 0.9 * total]).double()
-    sums = (torch.tensor(loss).double(), calibration, torch.tensor(0.0).double(), torch.zeros(len(table), 8).double())
+    sums = (
+        torch.tensor(loss).double(),
+        calibration,
+        torch.tensor(0.0).double(),
+        torch.zeros(len(table), 8).double(),
+    )
     return Scores(table, *sums)
 
 
 def test_metrics_by_hand() -> None:
-    actual = measured(scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]})
+    actual = measured(
+        scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]}
+    )
     recall = [0.8, 0.75, 5 / 6]
     assert actual.recall == pytest.approx(recall)
     assert actual["accuracy"] == pytest.approx(16 / 20)
@@ -43,7 +50,9 @@ def test_metrics_by_hand() -> None:
     assert actual["macro-f1"] == pytest.approx((16 / 19 + 6 / 10 + 10 / 11) / 3)
     assert actual["loss"] == pytest.approx(0.5)
     assert actual["calibration-error"] == pytest.approx(0.1)
-    assert actual["many-recall"] == pytest.approx(0.775) and actual["few-recall"] == pytest.approx(5 / 6)
+    assert actual["many-recall"] == pytest.approx(0.775) and actual["few-recall"] == pytest.approx(
+        5 / 6
+    )
 
 
 def test_class_without_test_samples() -> None:
@@ -59,22 +68,37 @@ def test_class_without_test_samples() -> None:
 def test_scores_add_up() -> None:
     left, right = scores([[3, 1], [2, 2]], 2.0), scores([[1, 0], [5, 4]], 3.0)
     together, union = measured(left + right), measured(scores([[4, 1], [7, 6]], 5.0))
-    assert together.means == pytest.approx(union.means, nan_ok=True) and together.recall == pytest.approx(union.recall)
+    assert together.means == pytest.approx(
+        union.means, nan_ok=True
+    ) and together.recall == pytest.approx(union.recall)
     pooled = of_clients({4: left, 7: right}, torch.tensor([[1, 1]] * 8), {})
     assert pooled["accuracy"] == together["accuracy"]
     values = pooled.spreads["client-accuracy"].values
     assert [values[4], values[7]] == pytest.approx([5 / 8, 0.5]) and len(values) == 8
-    assert [k for k in range(8) if math.isnan(values[k])] == [0, 1, 2, 3, 5, 6]  # who was not measured keeps a place
+    assert [k for k in range(8) if math.isnan(values[k])] == [
+        0,
+        1,
+        2,
+        3,
+        5,
+        6,
+    ]  # who was not measured keeps a place
 
 
 def test_client_evaluation_uses_each_clients_own_classes() -> None:
-    actual = of_clients({1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])}, torch.tensor([[1, 3], [3, 1]]), {})
+    actual = of_clients(
+        {1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])},
+        torch.tensor([[1, 3], [3, 1]]),
+        {},
+    )
     assert actual.spreads["local-accuracy"].values == pytest.approx([0.75, 0.75 + 0.125])
 
 
 def test_local_accuracy() -> None:
     counts_KC = torch.tensor([[10, 0, 0], [5, 5, 10], [0, 0, 1]])
-    assert local_accuracies([0.5, 1.0, 0.1], counts_KC) == pytest.approx([0.5, 0.25 * 0.5 + 0.25 + 0.05, 0.1])
+    assert local_accuracies([0.5, 1.0, 0.1], counts_KC) == pytest.approx(
+        [0.5, 0.25 * 0.5 + 0.25 + 0.05, 0.1]
+    )
 
 
 def test_local_accuracy_without_test_samples_of_a_class() -> None:
@@ -102,7 +126,11 @@ def test_spread() -> None:
     ("counts", "long_tailed", "groups"),
     [
         ([5000] * 10, False, {}),
-        ([50, 40, 30, 25, 20, 15, 10, 8, 6, 5], True, {"many": [0, 1, 2], "medium": [3, 4, 5, 6], "few": [7, 8, 9]}),
+        (
+            [50, 40, 30, 25, 20, 15, 10, 8, 6, 5],
+            True,
+            {"many": [0, 1, 2], "medium": [3, 4, 5, 6], "few": [7, 8, 9]},
+        ),
         ([101, 100, 20, 19], True, {"many": [0], "medium": [1, 2], "few": [3]}),
         ([500, 200], True, {"many": [0, 1]}),
     ],
@@ -121,7 +149,8 @@ def test_numbers_by_class_have_means_over_shot_groups() -> None:
     numbers = {"matching-loss": 7.0, "matching-loss-by-class": [0.1, 0.3, math.nan, math.nan]}
     means = by_group(numbers, {"many": [0, 1], "medium": [1, 2], "few": [3]})
     assert means == pytest.approx(
-        {"matching-loss-many": 0.2, "matching-loss-medium": 0.3, "matching-loss-few": math.nan}, nan_ok=True
+        {"matching-loss-many": 0.2, "matching-loss-medium": 0.3, "matching-loss-few": math.nan},
+        nan_ok=True,
     )
 
 
@@ -155,7 +184,9 @@ def record(round: int, **means: float) -> RoundRecord:
 
 def test_summary_names_last_best_and_means() -> None:
     accuracies = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6]
-    records = [record(k + 1, **{"balanced-accuracy": a, "loss": 1.0}) for k, a in enumerate(accuracies)]
+    records = [
+        record(k + 1, **{"balanced-accuracy": a, "loss": 1.0}) for k, a in enumerate(accuracies)
+    ]
     actual = summarize([*records, record(8)])["average"]
     assert actual["last"]["balanced-accuracy"] == 0.6
     assert (actual["best-test"]["round"], actual["best-test"]["balanced-accuracy"]) == (2, 0.9)
@@ -184,4 +215,8 @@ def test_rounds_file_survives_a_cut_line(tmp_path: Path) -> None:
     assert [record.round for record in folder.rounds()] == [1, 2, 3]
     folder.cut_after(2)
     folder.add_round(RoundRecord(3, loss=0.5))
-    assert [(record.round, to_json(record.loss)) for record in folder.rounds()] == [(1, None), (2, None), (3, 0.5)]
+    assert [(record.round, to_json(record.loss)) for record in folder.rounds()] == [
+        (1, None),
+        (2, None),
+        (3, 0.5),
+    ]

@@ -32,7 +32,10 @@ def changed(kind: str, record: str, change: Change) -> Tamper:
 
     def tamper(asked: Message, records: RecordDict) -> None:
         if asked.metadata.message_type == kind and record in records:
-            state = {name: tensor.clone() for name, tensor in unpack(records.array_records[record]).items()}
+            state = {
+                name: tensor.clone()
+                for name, tensor in unpack(records.array_records[record]).items()
+            }
             change(state)
             records[record] = pack(state)
 
@@ -44,8 +47,14 @@ def scaled(factor: float, client: int = 1) -> Tamper:
 
     def tamper(asked: Message, records: RecordDict) -> None:
         if asked.metadata.message_type == "train" and f"{client}/model" in records:
-            start, sent = (unpack(r) for r in (asked.content.array_records["model"], records[f"{client}/model"]))  # type: ignore[arg-type]
-            moved = {n: start[n] + factor * (t - start[n]) if t.is_floating_point() else t for n, t in sent.items()}
+            start, sent = (
+                unpack(r)
+                for r in (asked.content.array_records["model"], records[f"{client}/model"])
+            )  # type: ignore[arg-type]
+            moved = {
+                n: start[n] + factor * (t - start[n]) if t.is_floating_point() else t
+                for n, t in sent.items()
+            }
             moved |= {name: tensor for name, tensor in sent.items() if name.endswith("running_var")}
             records[f"{client}/model"] = pack(moved)
 
@@ -78,12 +87,18 @@ def test_a_node_answers_for_the_clients_it_was_asked_for(train: Train) -> None:
 
 def test_strays_are_few_and_in_one_line() -> None:
     exchange = Exchange([0])
-    exchange.sort(RecordDict({f"\x1b[31m{k}" * 40: MetricRecord({"a": 1}) for k in range(100)}), 7, {0})
-    assert len(exchange.strays) == 20 and all(len(stray) < 300 and stray.isprintable() for stray in exchange.strays)
+    exchange.sort(
+        RecordDict({f"\x1b[31m{k}" * 40: MetricRecord({"a": 1}) for k in range(100)}), 7, {0}
+    )
+    assert len(exchange.strays) == 20 and all(
+        len(stray) < 300 and stray.isprintable() for stray in exchange.strays
+    )
 
 
 @pytest.mark.parametrize(("factor", "trace"), [(1000.0, "norm"), (-1.0, "cosine")])
-def test_an_update_that_is_scaled_or_turned_leaves_a_trace(train: Train, factor: float, trace: str) -> None:
+def test_an_update_that_is_scaled_or_turned_leaves_a_trace(
+    train: Train, factor: float, trace: str
+) -> None:
     changes = {"model": "small-cnn", "alpha": 100.0, "clients": 5}
     first, _ = train(grid=TamperingGrid(scaled(factor)), **changes).records
     hostile = next(update for update in first["updates"] if update["client"] == 1)
@@ -114,7 +129,9 @@ def test_values_that_no_training_makes(train: Train, name: str, value: float, re
     assert math.isfinite(outcome.records[-1]["models"]["average"]["loss"])
 
 
-def test_the_round_goes_on_without_the_client_that_spoils_it(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_round_goes_on_without_the_client_that_spoils_it(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Values that pass alone, and whose weighted sum in float32 does not: FedNova divides by a small norm."""
     combine = FedNova.combine
 
@@ -129,7 +146,9 @@ def test_the_round_goes_on_without_the_client_that_spoils_it(train: Train, monke
     outcome = train(grid=TamperingGrid(spoil), method="fednova", min_replies=0.5)
     assert outcome.records[0]["clients"] == [0, 1, 2]
     assert "model average: head.weight is not finite with it" in outcome.records[0]["failures"]["3"]
-    with pytest.raises(Diverged, match=r"diverged in round 1: .* is not finite; client 3 moved it furthest"):
+    with pytest.raises(
+        Diverged, match=r"diverged in round 1: .* is not finite; client 3 moved it furthest"
+    ):
         train("all", grid=TamperingGrid(spoil), method="fednova")
 
 
@@ -150,7 +169,9 @@ def test_divergence_is_a_sentence(train: Train, method: str) -> None:
 )
 def test_a_class_prior_that_cannot_be(train: Train, change: Change, reason: str) -> None:
     with pytest.raises(TooFewReplies, match=reason):
-        train(grid=TamperingGrid(changed("query", "2/upload/logit-shift", change)), method="fedshift")
+        train(
+            grid=TamperingGrid(changed("query", "2/upload/logit-shift", change)), method="fedshift"
+        )
 
 
 def invented(state: dict[str, torch.Tensor]) -> None:
@@ -207,16 +228,24 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2).clone()), "covariances are not full"),
+        (
+            lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2).clone()),
+            "covariances are not full",
+        ),
         (lambda s: s["covariances"][0].neg_(), "a variance is negative"),
-        (lambda s: s["counts"][0].add_(10**6), r"counts are of 10000\d\d samples, and the client has "),
+        (
+            lambda s: s["counts"][0].add_(10**6),
+            r"counts are of 10000\d\d samples, and the client has ",
+        ),
         (lambda s: s["counts"][0].fill_(0), "not all positive"),
     ],
 )
 def test_statistics_of_classes_that_cannot_be(train: Train, change: Change, reason: str) -> None:
     """The first ended the run with a traceback; the others counted."""
     tamper = changed("query", "1/upload/class-statistics", change)
-    outcome = train(grid=TamperingGrid(tamper), method="ccvr", min_replies=0.5, rounds=1, local_epochs=1)
+    outcome = train(
+        grid=TamperingGrid(tamper), method="ccvr", min_replies=0.5, rounds=1, local_epochs=1
+    )
     assert re.search(reason, outcome.records[-1]["failures"]["1"])
 
 

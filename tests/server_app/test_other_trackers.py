@@ -22,7 +22,14 @@ from server_app.tracking import scalars
 
 Curves = dict[str, list[tuple[int, float]]]
 Train = Callable[..., Any]
-SHORT = {"method": "fedavg", "rounds": 3, "local-epochs": 1, "train-images": 40, "test-images": 40, "clients": 2}
+SHORT = {
+    "method": "fedavg",
+    "rounds": 3,
+    "local-epochs": 1,
+    "train-images": 40,
+    "test-images": 40,
+    "clients": 2,
+}
 BLOCK = 2**15
 """Bytes of a block of LevelDB's log, the form of a .wandb file, behind a header of seven bytes."""
 
@@ -43,8 +50,12 @@ def of_mlflow(results: Path, run: str) -> tuple[Curves, Any]:
     client = MlflowClient(f"file://{results / 'mlruns'}")
     experiment = client.get_experiment_by_name(EXPERIMENT)
     (stored,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run}'")
-    histories = {tag: client.get_metric_history(stored.info.run_id, tag) for tag in stored.data.metrics}
-    return {tag: [(point.step, point.value) for point in points] for tag, points in histories.items()}, stored
+    histories = {
+        tag: client.get_metric_history(stored.info.run_id, tag) for tag in stored.data.metrics
+    }
+    return {
+        tag: [(point.step, point.value) for point in points] for tag, points in histories.items()
+    }, stored
 
 
 def records_of(file: Path) -> Iterator[bytes]:
@@ -79,7 +90,10 @@ def of_wandb(folder: Path) -> tuple[Curves, dict[str, Any]]:
     config: dict[str, Any] = {}
     for record in records:
         config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-        row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        row = {
+            item.key or "/".join(item.nested_key): json.loads(item.value_json)
+            for item in record.history.item
+        }
         for tag in (tag for tag in row if not tag.startswith("_")):
             curves.setdefault(tag, []).append((row["_step"], row[tag]))
     return curves, config
@@ -98,7 +112,9 @@ def test_mlflow_has_every_round_once_also_after_a_resumed_and_a_repeated_start(
     (outcome.folder.path / "summary.json").unlink()  # goes on after its last checkpoint
     for changes in ({}, {"fresh": True}):
         outcome = train(**SHORT, mlflow=True, **changes)
-        assert of_mlflow(tmp_path / "results", outcome.folder.path.name)[0] == recorded(outcome.folder)
+        assert of_mlflow(tmp_path / "results", outcome.folder.path.name)[0] == recorded(
+            outcome.folder
+        )
     with pytest.raises(RuntimeError):
         train(**SHORT, mlflow=True, learning_rate=1e30)
     run = small(tmp_path / "results", **SHORT, learning_rate=1e30).run_id

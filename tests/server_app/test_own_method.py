@@ -175,10 +175,14 @@ def test_it_composes_and_its_settings_are_settings() -> None:
 def test_flower_takes_its_settings_in_the_one_key_that_there_is() -> None:
     mine = parse({"method": "my_methods:Halved", "halved.share": 0.25})
     config = mine.run_config()
-    assert "halved.share" not in config and json.loads(str(config["method-settings"])) == {"halved.share": 0.25}
+    assert "halved.share" not in config and json.loads(str(config["method-settings"])) == {
+        "halved.share": 0.25
+    }
     assert parse(config).run_id == mine.run_id
     for wrong in ("{", "3", '{"rounds": 2}'):
-        with pytest.raises(SettingError, match=r"method-settings = .*must be JSON of settings by key"):
+        with pytest.raises(
+            SettingError, match=r"method-settings = .*must be JSON of settings by key"
+        ):
             parse({"method": "my_methods:Halved", "method-settings": wrong})
 
 
@@ -200,7 +204,9 @@ def test_clients_load_it_and_sites_do_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert "my_methods" not in sys.modules
 
 
-def test_the_folder_comes_last_and_may_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_comes_last_and_may_be_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "data.py").write_text("raise SystemExit")
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
@@ -221,7 +227,10 @@ def test_the_folder_comes_last_and_may_be_named(folder: Path, monkeypatch: pytes
         ("Idle", "Idle must fill one of combine, monitor, deploy, and fills none"),
         ("Largest", "there is no part counting: name its class in parts"),
         ("Counting", "upload 'counting' is not one that fedavg takes"),
-        ("Dividing", "fails on clients with ((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError"),
+        (
+            "Dividing",
+            "fails on clients with ((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError",
+        ),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
         ("Zeroing", "changes what the server gives it"),
@@ -232,7 +241,9 @@ def test_the_folder_comes_last_and_may_be_named(folder: Path, monkeypatch: pytes
 def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: str) -> None:
     with pytest.raises(SettingError) as caught:
         parse({"method": f"my_methods:{name}"})
-    assert str(caught.value).startswith(f"method = 'my_methods:{name}': breaks the contract of methods: ")
+    assert str(caught.value).startswith(
+        f"method = 'my_methods:{name}': breaks the contract of methods: "
+    )
     assert reason in str(caught.value) and f"my_methods:{name}" not in METHODS
 
 

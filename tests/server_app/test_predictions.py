@@ -37,9 +37,16 @@ def test_what_clients_measure_is_not_kept(train: Train) -> None:
     assert "confusion" in outcome.records[-1]["models"]["average"]
 
 
-def test_what_is_too_large_or_damaged_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_or_damaged_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder(tmp_path)
-    kept = {"average": {"log-probabilities": torch.zeros(4, 2).double(), "labels": torch.zeros(4).long()}}
+    kept = {
+        "average": {
+            "log-probabilities": torch.zeros(4, 2).double(),
+            "labels": torch.zeros(4).long(),
+        }
+    }
     write_predictions(folder, kept)
     assert read_predictions(folder, "average") is not None
     folder.predictions_file.write_bytes(folder.predictions_file.read_bytes()[:-8])

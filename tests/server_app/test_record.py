@@ -45,7 +45,17 @@ FULL = RoundRecord(
     strays=["node 7 sent '3/model', which it was not asked for"],
     updates=[Movement(0, 1.5, -0.25, 40)],
     median_norm=1.5,
-    unseen=UnseenSite("usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5}), {}),
+    unseen=UnseenSite(
+        "usps",
+        9,
+        {"average": {"nearest": NUMBERS}},
+        [0],
+        [2],
+        3,
+        4,
+        Nearest(0, "mnist", {0: 0.5}),
+        {},
+    ),
     line="round 3",
     metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
 )
@@ -55,7 +65,9 @@ def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
     assert RoundRecord.of(written) == FULL and written["format"] == 3 and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
-    assert written["matching-loss"] == 0.25 and written["unseen"]["nearest"]["distances"] == {"0": 0.5}
+    assert written["matching-loss"] == 0.25 and written["unseen"]["nearest"]["distances"] == {
+        "0": 0.5
+    }
     assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
 
 
@@ -64,11 +76,18 @@ def test_a_record_of_very_many_clients_is_short() -> None:
     spread = Spread(0.5, 0.0, 0.05, [(7 * k % many) / many for k in range(many - 1)] + [math.nan])
     whole = RoundRecord(
         1,
-        {"average": ModelNumbers({"loss": 0.5}, [0.5], {"local-accuracy": spread, "client-accuracy": spread})},
+        {
+            "average": ModelNumbers(
+                {"loss": 0.5}, [0.5], {"local-accuracy": spread, "client-accuracy": spread}
+            )
+        },
         clients=list(range(many)),
         failures=dict.fromkeys(range(many), "no reply"),
         workers=[{"process": k, "device": "cpu"} for k in range(many)],
-        updates=[Movement(k, 0.1 + (k % 977) / 3e4, math.nan if k % 3 else k / many, 40) for k in range(many)],
+        updates=[
+            Movement(k, 0.1 + (k % 977) / 3e4, math.nan if k % 3 else k / many, 40)
+            for k in range(many)
+        ],
         unseen=UnseenSite(
             "usps",
             9,
@@ -82,15 +101,28 @@ def test_a_record_of_very_many_clients_is_short() -> None:
     )
     short = whole.shortened()
     assert len(json.dumps(short.to_json())) < 20_000
-    assert (short.used, short.failed, short.clients[:2], list(short.failures)[:2]) == (many, many, [0, 1], [0, 1])
-    numbers = short.models["average"].spreads["local-accuracy"]
-    assert (numbers.mean, numbers.worst, numbers.worst_decile) == (0.5, 0.0, 0.05), "as of all clients"
-    assert (
-        numbers.values[0] == 0 and numbers.values[-1] > 0.99 and numbers.values[50] == pytest.approx(0.505, abs=0.001)
+    assert (short.used, short.failed, short.clients[:2], list(short.failures)[:2]) == (
+        many,
+        many,
+        [0, 1],
+        [0, 1],
     )
-    assert max(update.norm for update in short.updates) == max(update.norm for update in whole.updates)
+    numbers = short.models["average"].spreads["local-accuracy"]
+    assert (numbers.mean, numbers.worst, numbers.worst_decile) == (0.5, 0.0, 0.05), (
+        "as of all clients"
+    )
+    assert (
+        numbers.values[0] == 0
+        and numbers.values[-1] > 0.99
+        and numbers.values[50] == pytest.approx(0.505, abs=0.001)
+    )
+    assert max(update.norm for update in short.updates) == max(
+        update.norm for update in whole.updates
+    )
     assert min(update.cosine for update in short.updates) == 0.0 and len(short.updates) == 100
-    assert short.median_norm == pytest.approx(0.1 + 488 / 3e4, abs=1e-3), "of all, not of those that stand out"
+    assert short.median_norm == pytest.approx(0.1 + 488 / 3e4, abs=1e-3), (
+        "of all, not of those that stand out"
+    )
 
 
 def test_a_run_of_many_clients(train: Train) -> None:
@@ -109,14 +141,26 @@ def test_a_run_of_many_clients(train: Train) -> None:
         rounds=1,
     )
     (record,) = outcome.folder.rounds()
-    assert (record.used, len(record.clients), record.failed, len(record.failures)) == (100, 100, 12, 12)
+    assert (record.used, len(record.clients), record.failed, len(record.failures)) == (
+        100,
+        100,
+        12,
+        12,
+    )
     assert outcome.summary["failures"] == 12 and len(record.updates) == 100
     assert len(record.models["average"].spreads["local-accuracy"].values) == 100
-    assert record.line.endswith("client 9, 2 more") and len(outcome.folder.rounds_file.read_text()) < 20_000
+    assert (
+        record.line.endswith("client 9, 2 more")
+        and len(outcome.folder.rounds_file.read_text()) < 20_000
+    )
 
 
 def test_what_is_no_number_is_null() -> None:
-    record = RoundRecord(1, {"average": ModelNumbers({"auroc": math.nan}, [math.inf])}, metrics={"x": [math.nan, 1.0]})
+    record = RoundRecord(
+        1,
+        {"average": ModelNumbers({"auroc": math.nan}, [math.inf])},
+        metrics={"x": [math.nan, 1.0]},
+    )
     written = record.to_json()
     assert (written["loss"], written["x"]) == (None, [None, 1.0])
     assert written["models"]["average"] == {"auroc": None, "recall": [None]}
@@ -125,16 +169,26 @@ def test_what_is_no_number_is_null() -> None:
     assert math.isnan(again.models["average"]["nothing"])
 
 
-def test_records_of_format_1_are_read_and_those_of_a_later_version_refused(train: Train, tmp_path: Path) -> None:
+def test_records_of_format_1_are_read_and_those_of_a_later_version_refused(
+    train: Train, tmp_path: Path
+) -> None:
     written = train(method="creff").records[0]
     later = ("format", "used", "failed", "median-norm")
-    earlier = {name: part for name, part in written.items() if name not in later} | {"seconds": {"round": 1.0}}
+    earlier = {name: part for name, part in written.items() if name not in later} | {
+        "seconds": {"round": 1.0}
+    }
     folder = RunFolder(tmp_path)
     folder.rounds_file.write_text(line_of(earlier))
     (record,) = folder.rounds()
-    assert record.to_json() | {"seconds": {}, "workers": []} == {**written, "seconds": {}, "workers": []}
+    assert record.to_json() | {"seconds": {}, "workers": []} == {
+        **written,
+        "seconds": {},
+        "workers": [],
+    }
     folder.rounds_file.write_text(line_of({**written, "seconds": {}, "format": 4}))
-    with pytest.raises(DataError, match=r"rounds.jsonl: has format 4, not 3: a later version wrote it"):
+    with pytest.raises(
+        DataError, match=r"rounds.jsonl: has format 4, not 3: a later version wrote it"
+    ):
         folder.rounds()
 
 
@@ -146,8 +200,12 @@ def test_records_of_format_1_are_read_and_those_of_a_later_version_refused(train
         ("ratio-loss", {"holdout_per_class": 2}),
     ],
 )
-def test_every_number_of_a_method_has_a_unit(method: str, more: dict[str, Any], train: Train) -> None:
-    outcome = train(method=method, rounds=1, train_images=0, largest_class=30, imbalance_factor=4, **more)
+def test_every_number_of_a_method_has_a_unit(
+    method: str, more: dict[str, Any], train: Train
+) -> None:
+    outcome = train(
+        method=method, rounds=1, train_images=0, largest_class=30, imbalance_factor=4, **more
+    )
     (record,) = outcome.folder.rounds()
     of_groups = {name for name in record.metrics if re.search("-(many|medium|few)$", name)}
     numbers = record.metrics.keys() - of_groups
@@ -156,7 +214,14 @@ def test_every_number_of_a_method_has_a_unit(method: str, more: dict[str, Any], 
 
 
 def test_units() -> None:
-    names = ("few-recall", "client-accuracy.worst", "loss", "matching-loss-few", "class-weights", "bytes-up")
+    names = (
+        "few-recall",
+        "client-accuracy.worst",
+        "loss",
+        "matching-loss-few",
+        "class-weights",
+        "bytes-up",
+    )
     assert [unit_of(name).value for name in names] == ["percent", "percent", "nats", "", "", ""]
     assert UNITS.keys() >= {name for method in SERVER_METHODS.values() for name in method.units}
 
@@ -173,5 +238,7 @@ def test_sites_in_experiments_yaml_are_domains_of_their_data() -> None:
             name, _, site = metric.partition(".")
             if name == "client-accuracy" and site != "mean":
                 named += 1
-                assert site in domain_names(members(str(experiment.settings["dataset"]))), f"{experiment.name}: {site}"
+                assert site in domain_names(members(str(experiment.settings["dataset"]))), (
+                    f"{experiment.name}: {site}"
+                )
     assert named == 23

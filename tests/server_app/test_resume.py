@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
-from in_process import PLACES, LosingWorkers, Outcome, TamperingGrid, cut, experiment, kill, losses, number_of, small
+from in_process import (
+    PLACES,
+    LosingWorkers,
+    Outcome,
+    TamperingGrid,
+    cut,
+    experiment,
+    kill,
+    losses,
+    number_of,
+    small,
+)
 
 import server_app.app
 import server_app.results
@@ -53,7 +64,9 @@ def test_kill_and_resume(train: Train, tmp_path: Path, method: str, places: Sequ
 def test_lost_and_refused_replies(train: Train, tmp_path: Path, method: str) -> None:
     changes = {"method": method, "rounds": 4, "min_replies": 0.5}
     whole = train("whole", grid=TamperingGrid(losses(LOSSES)), **changes)
-    failures = {record["round"]: record["failures"] for record in whole.records if record["failures"]}
+    failures = {
+        record["round"]: record["failures"] for record in whole.records if record["failures"]
+    }
     assert failures == {2: {"1": "no reply"}, 4: {"2": "model: head.bias is not finite"}}
     assert whole.hash != train("undisturbed", **changes).hash
     faithful = train("faithful", grid=TamperingGrid(losses(LOSSES), faithful=True), **changes)
@@ -67,48 +80,78 @@ def test_lost_and_refused_replies(train: Train, tmp_path: Path, method: str) -> 
 
 
 def test_resume_keeps_the_memory_of_a_refused_client(train: Train, tmp_path: Path) -> None:
-    outcome = train(method="fedbn", rounds=3, min_replies=0.5, grid=TamperingGrid(losses({3: ("nan", 1)})))
+    outcome = train(
+        method="fedbn", rounds=3, min_replies=0.5, grid=TamperingGrid(losses({3: ("nan", 1)}))
+    )
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert checkpoint.memory_rounds == {0: 3, 1: 2, 2: 3, 3: 3}
 
 
-def test_memory_that_is_not_where_the_server_looks_is_missed_by_the_client(train: Train, tmp_path: Path) -> None:
+def test_memory_that_is_not_where_the_server_looks_is_missed_by_the_client(
+    train: Train, tmp_path: Path
+) -> None:
     plan = {3: ("nan", 1)}
     with pytest.raises(TooFewReplies):
         train(method="fedbn", rounds=3, grid=TamperingGrid(losses(plan)))
     folder = small(tmp_path / "results", method="fedbn", rounds=3).folder
     shutil.rmtree(folder / "memory" / "client-00001")
-    with pytest.raises(TooFewReplies, match=r"client 1: the memory of round 2 is not at .*round-000002"):
+    with pytest.raises(
+        TooFewReplies, match=r"client 1: the memory of round 2 is not at .*round-000002"
+    ):
         train(method="fedbn", rounds=3)
 
 
-def test_the_hash_of_memory_on_other_machines_is_of_its_digests(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_of_memory_on_other_machines_is_of_its_digests(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = train("here", method="fedbn", rounds=2).summary["hash"]
-    monkeypatch.setattr(server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client))
+    monkeypatch.setattr(
+        server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client)
+    )
     there = train("there", method="fedbn", rounds=2).summary["hash"]
     workers = train("workers", grid=WorkersGrid(2), method="fedbn", rounds=2).summary["hash"]
-    assert there == workers and there["memory"] not in (None, here["memory"]) and there["all"] != here["all"]
+    assert (
+        there == workers
+        and there["memory"] not in (None, here["memory"])
+        and there["all"] != here["all"]
+    )
     assert {**there, "all": 0, "memory": 0} == {**here, "all": 0, "memory": 0}
     other = train("other", method="fedbn", rounds=2, learning_rate=0.02).summary["hash"]
     assert other["memory"] != there["memory"]
 
 
-def test_a_memory_that_is_not_the_one_that_the_server_knows_is_refused_by_name(train: Train, tmp_path: Path) -> None:
+def test_a_memory_that_is_not_the_one_that_the_server_knows_is_refused_by_name(
+    train: Train, tmp_path: Path
+) -> None:
     plan = {3: ("nan", 0)}
     with pytest.raises(TooFewReplies):
         train(method="fedbn", rounds=3, grid=TamperingGrid(losses(plan)))
     folder = folder_of(small(tmp_path / "results", method="fedbn", rounds=3).folder, 1)
-    changed = {name: {k: t + 1 for k, t in state.items()} for name, state in recall(folder, 2).items()}
+    changed = {
+        name: {k: t + 1 for k, t in state.items()} for name, state in recall(folder, 2).items()
+    }
     remember(folder, 2, changed)  # whole, and of this client, run and round
     with pytest.raises(
-        Damaged, match=r"round-000002.safetensors is whole, and not the memory that the server knows of"
+        Damaged,
+        match=r"round-000002.safetensors is whole, and not the memory that the server knows of",
     ):
-        recall(folder, 2, known=Checkpoint.load(folder.parent.parent / "checkpoint.safetensors").digests["memory"][1])
+        recall(
+            folder,
+            2,
+            known=Checkpoint.load(folder.parent.parent / "checkpoint.safetensors").digests[
+                "memory"
+            ][1],
+        )
     said: list[str] = []
-    assert latest(RunFolder(folder.parent.parent), said.append) is not None and "not the memory" in said[0]
+    assert (
+        latest(RunFolder(folder.parent.parent), said.append) is not None
+        and "not the memory" in said[0]
+    )
 
 
-def test_a_client_whose_data_have_changed_stays_out(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_data_have_changed_stays_out(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changed: list[int] = []
 
     class OfData:
@@ -126,7 +169,9 @@ def test_a_client_whose_data_have_changed_stays_out(train: Train, monkeypatch: p
         if not changed and asked.metadata.message_type == "train":
             changed.append(1)
 
-    with pytest.raises(TooFewReplies, match=r"round 2: 0 good replies.*client 0: the data are not those of"):
+    with pytest.raises(
+        TooFewReplies, match=r"round 2: 0 good replies.*client 0: the data are not those of"
+    ):
         train("changed", grid=TamperingGrid(tamper), rounds=2)
 
 
@@ -147,24 +192,42 @@ def test_a_client_that_tells_of_other_data_is_refused(train: Train) -> None:
                 known["data-digests"] = [""] * len(known["clients"])  # type: ignore[arg-type]
             return super().push_messages(messages)
 
-    with pytest.raises(TooFewReplies, match=r"round 2: 3 good replies.*client 1: its data are not those of its first"):
+    with pytest.raises(
+        TooFewReplies,
+        match=r"round 2: 3 good replies.*client 1: its data are not those of its first",
+    ):
         train("other", grid=Unmoved(tamper), rounds=2)
 
 
 def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
     def trained(results: str, labels: np.ndarray, **more: Any) -> Outcome:
         images = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
-        np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-        os.utime(tmp_path / "own.npz", (0, 100 * labels[0]))  # another time, as of a file that is written later
+        np.savez(
+            tmp_path / "own.npz",
+            train_images=images,
+            train_labels=labels,
+            test_images=images,
+            test_labels=labels,
+        )
+        os.utime(
+            tmp_path / "own.npz", (0, 100 * labels[0])
+        )  # another time, as of a file that is written later
         federate.cache_clear()
         player.cache_clear()
-        stated = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "2", "input-shape": "1x8x8", "alpha": 5.0}
+        stated = {
+            "dataset": f"npz:{tmp_path / 'own.npz'}",
+            "classes": "2",
+            "input-shape": "1x8x8",
+            "alpha": 5.0,
+        }
         return experiment(tmp_path / results, **{**stated, "rounds": 2, **more})
 
     before, after = np.arange(200) % 2, np.arange(200) % 2
     after[:20] = 1 - after[:20]
     first = trained("results", before)
-    with pytest.raises(SettingError, match="was begun on other data or another partition: state fresh = true"):
+    with pytest.raises(
+        SettingError, match="was begun on other data or another partition: state fresh = true"
+    ):
         trained("results", after)
     first.folder.summary_file.unlink()
     with pytest.raises(SettingError, match="was begun on other data"):
@@ -172,7 +235,9 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
     assert trained("results", after, fresh=True).hash == trained("alone", after).hash != first.hash
 
 
-def test_the_previous_memory_is_there_when_the_next_round_had_begun(train: Train, tmp_path: Path) -> None:
+def test_the_previous_memory_is_there_when_the_next_round_had_begun(
+    train: Train, tmp_path: Path
+) -> None:
     changes = {"method": "fedbn", "rounds": 5}
     whole = train("whole", **changes)
     kill(tmp_path / "killed", "during training", changes, round=4)
@@ -202,14 +267,24 @@ def test_run_killed_before_its_summary_only_writes_it(train: Train) -> None:
     assert {key: again.summary[key] for key in keys} == {key: first.summary[key] for key in keys}
 
 
-def test_other_versions_that_made_rounds_of_a_run_stay_on_record(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    for torch, earlier in (("1", None), ("2", ["1"]), ("2", ["1"]), ("1", ["2"]), ("3", ["2", "1"])):
+def test_other_versions_that_made_rounds_of_a_run_stay_on_record(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for torch, earlier in (
+        ("1", None),
+        ("2", ["1"]),
+        ("2", ["1"]),
+        ("1", ["2"]),
+        ("3", ["2", "1"]),
+    ):
         monkeypatch.setattr(server_app.results, "versions", lambda torch=torch: {"torch": torch})
         folder = train().folder
         folder.summary_file.unlink()
         origin = folder.origin()
         assert origin["versions"] == {"torch": torch}
-        assert [versions["torch"] for versions in origin.get("earlier-versions", [])] == (earlier or [])
+        assert [versions["torch"] for versions in origin.get("earlier-versions", [])] == (
+            earlier or []
+        )
     folder.checkpoint_file.unlink()
     folder.previous_file.unlink()
     assert "earlier-versions" not in train().folder.origin(), "all rounds are made anew"
@@ -223,4 +298,6 @@ def test_json_of_the_run_folder(train: Train) -> None:
     assert [record["evaluated-by"] for record in outcome.records] == ["nobody", "server"]
     assert [bool(record["models"]) for record in outcome.records] == [False, True]
     assert outcome.summary["models"]["average"]["best-test"]["round"] == 2
-    assert server_app.app.RunFolder(outcome.folder.path).summary() == json.loads(json.dumps(outcome.summary))
+    assert server_app.app.RunFolder(outcome.folder.path).summary() == json.loads(
+        json.dumps(outcome.summary)
+    )

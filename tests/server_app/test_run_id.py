@@ -40,7 +40,9 @@ class MoreTrainingSettings(TrainingSettings):
 def test_ids_stay_and_a_new_setting_at_its_default_renames_no_run(run_id: str) -> None:
     settings = parse(PINNED[run_id])
     assert settings.run_id == run_id
-    values = {field.name: getattr(settings.training, field.name) for field in fields(TrainingSettings)}
+    values = {
+        field.name: getattr(settings.training, field.name) for field in fields(TrainingSettings)
+    }
     assert replace(settings, training=MoreTrainingSettings(**values)).run_id == run_id
     assert replace(settings, training=MoreTrainingSettings(**values, warm_up=1)).run_id != run_id
 
@@ -55,5 +57,7 @@ def test_what_is_resolved_and_what_a_name_sets_is_the_same_run_spelled_out() -> 
 
 def test_no_default_that_ids_leave_out_is_changed() -> None:
     """A changed one would give runs of other numbers the id of finished ones."""
-    known = {key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+    known = {
+        key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT_ON_NUMBERS
+    }
     assert {key: known.get(key) for key in DEFAULTS} == DEFAULTS

@@ -24,12 +24,17 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         yield from (tensor for item in value for tensor in tensors(item))
     elif is_dataclass(value):
-        yield from (tensor for field in fields(value) for tensor in tensors(getattr(value, field.name)))
+        yield from (
+            tensor for field in fields(value) for tensor in tensors(getattr(value, field.name))
+        )
 
 
 def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
     """Return whether two lists of tensors are equal to the bit."""
-    bits = ((tensor.numpy().tobytes(), other.numpy().tobytes()) for tensor, other in zip(left, right, strict=True))
+    bits = (
+        (tensor.numpy().tobytes(), other.numpy().tobytes())
+        for tensor, other in zip(left, right, strict=True)
+    )
     return all(tensor == other for tensor, other in bits)
 
 
@@ -48,8 +53,12 @@ def test_a_place_leaves_its_inputs_and_repeats(
         def checked(self: ServerMethod, server: Server, *given: object) -> Any:
             before = list(tensors((given, server.start)))
             first = filled(self, server, *given)
-            assert same(before, list(tensors((given, server.start)))), f"{place} changes what it is given"
-            assert same(list(tensors(first)), list(tensors(filled(self, server, *given)))), f"{place} does not repeat"
+            assert same(before, list(tensors((given, server.start)))), (
+                f"{place} changes what it is given"
+            )
+            assert same(list(tensors(first)), list(tensors(filled(self, server, *given)))), (
+                f"{place} does not repeat"
+            )
             called.add(place)
             return first
 

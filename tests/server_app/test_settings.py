@@ -21,7 +21,12 @@ from server_app.settings import as_toml, defaults, explanations, groups, parse, 
 ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
     section: next(
-        (name for name, method in METHODS.items() if section in (*method.variants, *method.serving)), "fedavg"
+        (
+            name
+            for name, method in METHODS.items()
+            if section in (*method.variants, *method.serving)
+        ),
+        "fedavg",
     )
     for section in section_types()
 }
@@ -31,22 +36,30 @@ DOMAINS: dict[str, Any] = {"dataset": "domains:mnist,usps"}
 UNSEEN: dict[str, Any] = {**DOMAINS, "method": "fedbn", "unseen-domain": "usps"}
 BN_SHARES = "local-batch-norm.share-norm-statistics"
 HINTS: dict[str, Any] = {
-    group.key(field): hint for group in groups() for field, hint in get_type_hints(group, include_extras=True).items()
+    group.key(field): hint
+    for group in groups()
+    for field, hint in get_type_hints(group, include_extras=True).items()
 }
 """The annotation of every setting."""
 
 
 def markers(key: str, kind: type) -> list[Any]:
     """Return the rules of a kind beside a setting's field."""
-    return [marker for marker in getattr(HINTS[key], "__metadata__", ()) if isinstance(marker, kind)]
+    return [
+        marker for marker in getattr(HINTS[key], "__metadata__", ()) if isinstance(marker, kind)
+    ]
 
 
 def beyond(key: str, default: Scalar) -> list[Scalar]:
     """Return values next to the ends of a setting's range, and no word of its choice."""
     values: list[Scalar] = [INFINITY, NAN] if isinstance(default, float) else []
     step, kind = (0.1, float) if isinstance(default, float) else (1, int)
-    values += [kind(marker.ge - step) for marker in markers(key, Ge)] + [kind(marker.gt) for marker in markers(key, Gt)]
-    values += [kind(marker.le + step) for marker in markers(key, Le)] + [kind(marker.lt) for marker in markers(key, Lt)]
+    values += [kind(marker.ge - step) for marker in markers(key, Ge)] + [
+        kind(marker.gt) for marker in markers(key, Gt)
+    ]
+    values += [kind(marker.le + step) for marker in markers(key, Le)] + [
+        kind(marker.lt) for marker in markers(key, Lt)
+    ]
     return values + ["", "no such"] * bool(markers(key, OneOf))
 
 
@@ -77,7 +90,9 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
 }
 """Values that are refused by more than a range or a choice."""
 OUT_OF_RANGE = {
-    key: values for key, default in defaults().items() if (values := beyond(key, default) + RULES_IN_CODE.get(key, []))
+    key: values
+    for key, default in defaults().items()
+    if (values := beyond(key, default) + RULES_IN_CODE.get(key, []))
 }
 ANYTHING_GOES = {"results", "data-root", "cache"}
 """Beside what is true or false."""
@@ -93,7 +108,14 @@ OTHER_VALUE: dict[str, Scalar] = {
 NEEDED: dict[str, dict[str, Scalar]] = {
     **{
         key: {"dataset": "npz:x", "classes": "10", "input-shape": "1x8x8"}
-        for key in ("first-label", "pixel-range", "frame", "columns", "outside-folder", "split-seed")
+        for key in (
+            "first-label",
+            "pixel-range",
+            "frame",
+            "columns",
+            "outside-folder",
+            "split-seed",
+        )
     },
     "fedbe.concentration": {"fedbe.distribution": "dirichlet"},
     "llt-form": {"partition": "llt", "clients": 20},
@@ -110,7 +132,10 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     **{
         f"{part}.{key}": {"dataset": "domains:mnist,usps", "unseen-domain": "usps", **shares}
         for part in ("local-batch-norm", "local-statistics")
-        for key, shares in (("share-norm-statistics", {}), ("refused-by", {f"{part}.share-norm-statistics": True}))
+        for key, shares in (
+            ("share-norm-statistics", {}),
+            ("refused-by", {f"{part}.share-norm-statistics": True}),
+        )
     },
 }
 """Other settings without which a setting would change nothing."""
@@ -142,7 +167,13 @@ def other_value(key: str) -> Scalar:
         return not default
     if isinstance(default, int):
         return default + 1
-    return default / 2 if isinstance(default, float) and default else f"{default}x" if isinstance(default, str) else 0.5
+    return (
+        default / 2
+        if isinstance(default, float) and default
+        else f"{default}x"
+        if isinstance(default, str)
+        else 0.5
+    )
 
 
 def test_every_key_is_listed_here() -> None:
@@ -150,13 +181,18 @@ def test_every_key_is_listed_here() -> None:
     assert OUT_OF_RANGE.keys() | ANYTHING_GOES | switches == defaults().keys()
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OUT_OF_RANGE.items() for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in OUT_OF_RANGE.items() for value in values]
+)
 def test_out_of_range(key: str, value: Scalar) -> None:
     with pytest.raises(SettingError) as caught:
         parse({**in_force(key), key: value})
     message = str(caught.value)
     assert caught.value.key == key
-    assert message.startswith(f"{key} = {value!r}: ") and len(message) > len(f"{key} = {value!r}: ") + 8
+    assert (
+        message.startswith(f"{key} = {value!r}: ")
+        and len(message) > len(f"{key} = {value!r}: ") + 8
+    )
 
 
 @pytest.mark.parametrize("key", defaults())
@@ -198,7 +234,11 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"partition": "pooled", "alpha": 0.5}, "alpha", ("has no effect", "pooled")),
         ({"partition": "feddf", "min-samples": 3}, "min-samples", ("has no effect", "feddf")),
         ({"llt-form": "literal"}, "llt-form", ("has no effect", "lda")),
-        ({"partition": "llt", "llt-form": "literal"}, "llt-form", ("has no effect", "as many as classes")),
+        (
+            {"partition": "llt", "llt-form": "literal"},
+            "llt-form",
+            ("has no effect", "as many as classes"),
+        ),
         ({"recipe": "fedbn"}, "recipe", ("several domains",)),
         ({"dataset": "abide", "recipe": "fedbn"}, "recipe", ("several domains",)),
         ({"dataset": "mnist", "cinic-train": "train"}, "cinic-train", ("has no effect", "mnist")),
@@ -208,47 +248,147 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"parts-per-domain": 2}, "parts-per-domain", ("has no effect", "lda")),
         ({"domain-percent": 50.0}, "domain-percent", ("has no effect", "lda")),
         ({"unseen-domain": "usps"}, "unseen-domain", ("has no effect", "lda")),
-        ({"unseen-domain": "usps", **DOMAINS, "partition": "pooled"}, "unseen-domain", ("has no effect", "pooled")),
-        ({"unseen-domain": "svhn", **DOMAINS}, "unseen-domain", ("must be a domain", "mnist, usps")),
-        ({"unseen-domain": "usps", "dataset": "domains:usps"}, "unseen-domain", ("only domain", "domains:usps")),
-        ({"unseen-domain": "usps", **DOMAINS, "clients": 2}, "clients", ("must be 0 or 1", "but usps")),
-        ({"unseen-domain": "usps", **DOMAINS, "method": "singleset"}, "unseen-domain", ("shares nothing",)),
-        ({"method": "fedbn", **DOMAINS, BN_SHARES: True}, BN_SHARES, ("has no effect", "without unseen-domain")),
+        (
+            {"unseen-domain": "usps", **DOMAINS, "partition": "pooled"},
+            "unseen-domain",
+            ("has no effect", "pooled"),
+        ),
+        (
+            {"unseen-domain": "svhn", **DOMAINS},
+            "unseen-domain",
+            ("must be a domain", "mnist, usps"),
+        ),
+        (
+            {"unseen-domain": "usps", "dataset": "domains:usps"},
+            "unseen-domain",
+            ("only domain", "domains:usps"),
+        ),
+        (
+            {"unseen-domain": "usps", **DOMAINS, "clients": 2},
+            "clients",
+            ("must be 0 or 1", "but usps"),
+        ),
+        (
+            {"unseen-domain": "usps", **DOMAINS, "method": "singleset"},
+            "unseen-domain",
+            ("shares nothing",),
+        ),
+        (
+            {"method": "fedbn", **DOMAINS, BN_SHARES: True},
+            BN_SHARES,
+            ("has no effect", "without unseen-domain"),
+        ),
         ({"method": "fedavg", **DOMAINS, BN_SHARES: True}, BN_SHARES, ("has no effect", "fedavg")),
-        ({**UNSEEN, "local-batch-norm.refused-by": "0"}, "local-batch-norm.refused-by", ("without share",)),
-        ({**UNSEEN, BN_SHARES: True, "local-batch-norm.refused-by": "1"}, "local-batch-norm.refused-by", ("below",)),
-        ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps", ("has no effect", "fedavg", "creff")),
-        ({"method": "creff-code", "creff.distance": "paper-literal"}, "creff.distance", ("no effect", "creff-code")),
-        ({"method": "creff-code", "dataset": "abide"}, "method", ("augmented-gradients", "vectors of 6105")),
+        (
+            {**UNSEEN, "local-batch-norm.refused-by": "0"},
+            "local-batch-norm.refused-by",
+            ("without share",),
+        ),
+        (
+            {**UNSEEN, BN_SHARES: True, "local-batch-norm.refused-by": "1"},
+            "local-batch-norm.refused-by",
+            ("below",),
+        ),
+        (
+            {"method": "fedavg", "creff.head-steps": 3},
+            "creff.head-steps",
+            ("has no effect", "fedavg", "creff"),
+        ),
+        (
+            {"method": "creff-code", "creff.distance": "paper-literal"},
+            "creff.distance",
+            ("no effect", "creff-code"),
+        ),
+        (
+            {"method": "creff-code", "dataset": "abide"},
+            "method",
+            ("augmented-gradients", "vectors of 6105"),
+        ),
         ({"method": "fedshift", "proximal.mu": 0.3}, "proximal.mu", ("has no effect", "fedshift")),
-        ({"method": "feddf+fedbe", "holdout-per-class": 5}, "method", ("feddf and fedbe", "combine")),
+        (
+            {"method": "feddf+fedbe", "holdout-per-class": 5},
+            "method",
+            ("feddf and fedbe", "combine"),
+        ),
         ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class", ("feddf", "at least 1")),
-        ({"method": "ratio-loss", "holdout-per-class": 0}, "holdout-per-class", ("ratio-loss", "at least 1")),
+        (
+            {"method": "ratio-loss", "holdout-per-class": 0},
+            "holdout-per-class",
+            ("ratio-loss", "at least 1"),
+        ),
         (
             {"method": "ratio-loss+fedshift", "holdout-per-class": 5},
             "method",
             ("class-weights and logit-shift", "twice"),
         ),
-        ({"method": "ratio-loss+singleset", "holdout-per-class": 5}, "method", ("ratio-loss would do nothing",)),
-        ({"method": "tau-norm+real-features", "holdout-per-class": 0}, "holdout-per-class", ("real-features",)),
-        ({"method": "ccvr+fedbn", "model": "mlp-bn"}, "method", ("ccvr", "local-batch-norm", "same everywhere")),
-        ({"method": "feddf+fedbn", "holdout-per-class": 5}, "method", ("feddf", "local-batch-norm")),
-        ({"method": "fedbe+fedbn", "holdout-per-class": 5}, "method", ("fedbe", "local-batch-norm")),
-        ({"method": "fedbn+real-features", "holdout-per-class": 5}, "method", ("real-features", "local-batch-norm")),
-        ({"method": "tau-norm", "tau-norm.tau": 0.5, "tau-norm.sweep": "0,1"}, "tau-norm.tau", ("tau-norm.sweep",)),
+        (
+            {"method": "ratio-loss+singleset", "holdout-per-class": 5},
+            "method",
+            ("ratio-loss would do nothing",),
+        ),
+        (
+            {"method": "tau-norm+real-features", "holdout-per-class": 0},
+            "holdout-per-class",
+            ("real-features",),
+        ),
+        (
+            {"method": "ccvr+fedbn", "model": "mlp-bn"},
+            "method",
+            ("ccvr", "local-batch-norm", "same everywhere"),
+        ),
+        (
+            {"method": "feddf+fedbn", "holdout-per-class": 5},
+            "method",
+            ("feddf", "local-batch-norm"),
+        ),
+        (
+            {"method": "fedbe+fedbn", "holdout-per-class": 5},
+            "method",
+            ("fedbe", "local-batch-norm"),
+        ),
+        (
+            {"method": "fedbn+real-features", "holdout-per-class": 5},
+            "method",
+            ("real-features", "local-batch-norm"),
+        ),
+        (
+            {"method": "tau-norm", "tau-norm.tau": 0.5, "tau-norm.sweep": "0,1"},
+            "tau-norm.tau",
+            ("tau-norm.sweep",),
+        ),
         ({"method": "fedshift+reweighting"}, "method", ("logit-shift and reweighting", "twice")),
         ({"method": "fedbn", "model": "small-cnn"}, "model", ("no batch norm", "fedbn")),
         ({"method": "silobn", "model": "small-cnn"}, "model", ("no batch norm", "silobn")),
         ({"method": "scaffold+fednova"}, "method", ("fednova", "scaffold", "combine")),
         ({"method": "fedlc+fedshift"}, "method", ("logit-calibration and logit-shift", "twice")),
         ({"method": "silobn+fedbn"}, "method", ("batch norm stays",)),
-        ({"method": "iwds+uniform-sampling"}, "method", ("iwds and uniform-sampling", "draw the samples")),
-        ({"method": "singleset+fedprox+fedavgm"}, "method", ("fedprox and fedavgm would do nothing", "local-model")),
+        (
+            {"method": "iwds+uniform-sampling"},
+            "method",
+            ("iwds and uniform-sampling", "draw the samples"),
+        ),
+        (
+            {"method": "singleset+fedprox+fedavgm"},
+            "method",
+            ("fedprox and fedavgm would do nothing", "local-model"),
+        ),
         ({"method": "singleset+tau-norm"}, "method", ("tau-norm would do nothing",)),
-        ({"method": "uniform-sampling", "resampling.beta-start": 0.5}, "resampling.beta-start", ("means 0.0",)),
+        (
+            {"method": "uniform-sampling", "resampling.beta-start": 0.5},
+            "resampling.beta-start",
+            ("means 0.0",),
+        ),
         ({"method": "singleset", "server-momentum": 0.5}, "server-momentum", ("shares nothing",)),
-        ({"method": "singleset", "fedavg.weights-over": "all"}, "fedavg.weights-over", ("shares nothing",)),
-        ({"server-momentum-form": "damped"}, "server-momentum-form", ("has no effect", "server-momentum")),
+        (
+            {"method": "singleset", "fedavg.weights-over": "all"},
+            "fedavg.weights-over",
+            ("shares nothing",),
+        ),
+        (
+            {"server-momentum-form": "damped"},
+            "server-momentum-form",
+            ("has no effect", "server-momentum"),
+        ),
         ({"method": "fedsift"}, "method", ("fedsift", "did you mean fedshift")),
         ({"method": "fedbn+iwsd"}, "method", ("iwsd", "did you mean iwds")),
         ({"method": "fedbn++iwds"}, "method", ("an empty name",)),
@@ -257,20 +397,40 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"partition": "domains"}, "partition", ("domains",)),
         ({"partition": "file"}, "partition", ("needs a partition-file",)),
         ({"partition-file": "x", "alpha": 0.5}, "alpha", ("has no effect", "file")),
-        ({"partition-file": "x", "train-images": 50}, "train-images", ("has no effect", "partition-file")),
+        (
+            {"partition-file": "x", "train-images": 50},
+            "train-images",
+            ("has no effect", "partition-file"),
+        ),
         ({"partition-file": "x", "partition": "lda"}, "partition", ("must be auto",)),
         ({"model": "mlp-bn", "weights": "x.pth"}, "weights", ("backbones", "mlp-bn")),
         ({"model": "small-cnn", "norm": "group"}, "norm", ("no effect", "no batch norm")),
-        ({"model": "efficientnet-lite0", "dataset": "cifar10", "norm": "group"}, "norm", ("small models",)),
+        (
+            {"model": "efficientnet-lite0", "dataset": "cifar10", "norm": "group"},
+            "norm",
+            ("small models",),
+        ),
         ({"model": "efficientnet-lite0", "freeze": "stages"}, "freeze", ("random", "weights")),
-        ({"model": "efficientnet-lite0", "image-side": 16}, "model", ("32x32", "1x16x16", "image-side")),
-        ({"model": "torchvision:resnet19", "image-side": 32}, "model", ("no classifier", "resnet18")),
+        (
+            {"model": "efficientnet-lite0", "image-side": 16},
+            "model",
+            ("32x32", "1x16x16", "image-side"),
+        ),
+        (
+            {"model": "torchvision:resnet19", "image-side": 32},
+            "model",
+            ("no classifier", "resnet18"),
+        ),
         ({"model": "torchvision:squeezenet1_0", "image-side": 32}, "model", ("no linear head",)),
         ({"model": "torchvision:vit_b_32", "image-side": 32}, "model", ("224x224", "32x32")),
         ({"model": "efficientnet-lite0", "dataset": "abide"}, "model", ("images", "6105")),
         ({"model": "mlp-bn", "batch-size": 1}, "batch-size", ("at least 2", "mlp-bn")),
         ({"train-images": 100, "imbalance-factor": 10.0}, "train-images", ("imbalance-factor",)),
-        ({"model": "small-cnn", "dataset": "npz:x", "classes": "2", "input-shape": "30"}, "model", ("images", "30")),
+        (
+            {"model": "small-cnn", "dataset": "npz:x", "classes": "2", "input-shape": "30"},
+            "model",
+            ("images", "30"),
+        ),
     ],
 )
 def test_contradictions(config: Mapping[str, Any], key: str, words: tuple[str, ...]) -> None:
@@ -304,7 +464,9 @@ def test_method_order_does_not_matter() -> None:
     assert parse({"method": " fedbn + fedavg ", "model": "mlp-bn"}).general.method == "fedbn"
 
 
-@pytest.mark.parametrize("key", [key for key in defaults() if key not in {*NEED_A_FILE, "method-settings", *NOT_HERE}])
+@pytest.mark.parametrize(
+    "key", [key for key in defaults() if key not in {*NEED_A_FILE, "method-settings", *NOT_HERE}]
+)
 def test_run_id(key: str) -> None:
     """It changes with every setting that can change a number, and with no other."""
     changed = {**in_force(key), key: other_value(key)}
@@ -313,7 +475,10 @@ def test_run_id(key: str) -> None:
 
 
 def test_run_id_is_the_same_for_what_is_left_out_and_spelled_out() -> None:
-    plain, spelled = parse({}), parse({**defaults(), "partition": "lda", "model": "small-cnn", "clients": 10})
+    plain, spelled = (
+        parse({}),
+        parse({**defaults(), "partition": "lda", "model": "small-cnn", "clients": 10}),
+    )
     assert plain.run_id == spelled.run_id
     assert plain.run_id.startswith("digits-fedshift-seed0-")
     assert parse({"results": "~/x"}).folder == Path.home() / "x" / plain.run_id
@@ -323,7 +488,12 @@ def test_run_id_is_the_same_for_what_is_left_out_and_spelled_out() -> None:
     "config",
     [
         {},
-        {"method": "creff+fedshift+fedbn", "model": "mlp-bn", "creff.feature-steps": 7, "logit-shift.smoothing": 0.5},
+        {
+            "method": "creff+fedshift+fedbn",
+            "model": "mlp-bn",
+            "creff.feature-steps": 7,
+            "logit-shift.smoothing": 0.5,
+        },
         {"method": "tau-norm+iwds", "partition": "iid", "tau-norm.tau": 0.5, "resampling.decay": 1},
         {"dataset": "cifar10", "imbalance-factor": 50, "partition": "llt", "clients": 20},
         {"dataset": "domains:mnist,usps,mnist-m", "method": "fedbn"},
@@ -378,9 +548,16 @@ def test_defaults_of_the_flower_app() -> None:
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert written == tomllib.loads(as_toml())["tool"]["flwr"]["app"]["config"]
     assert as_toml() in (ROOT / "pyproject.toml").read_text() + "\n"
-    flat = {f"{k}.{n}": v for k, part in written.items() if isinstance(part, dict) for n, v in part.items()}
+    flat = {
+        f"{k}.{n}": v
+        for k, part in written.items()
+        if isinstance(part, dict)
+        for n, v in part.items()
+    }
     flat |= {key: value for key, value in written.items() if not isinstance(value, dict)}
-    assert flat.pop("readiness") == ""  # no setting: where it names a file, the sites are asked, and nothing is run
+    assert (
+        flat.pop("readiness") == ""
+    )  # no setting: where it names a file, the sites are asked, and nothing is run
     assert {key: (type(value), value) for key, value in flat.items()} == {
         key: (type(value), value) for key, value in defaults().items()
     }

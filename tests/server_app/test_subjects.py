@@ -36,7 +36,12 @@ def root(tmp_path: Path) -> str:
         subjects = 50 - 10 * number
         length = draws.integers(40, 60, subjects)
         label = np.ones(subjects, int) if site == SITES[-1] else np.arange(subjects) % 2
-        np.savez(tmp_path / f"abide/{site}.npz", ts=draws.normal(size=(length.sum(), 5)), length=length, label=label)
+        np.savez(
+            tmp_path / f"abide/{site}.npz",
+            ts=draws.normal(size=(length.sum(), 5)),
+            length=length,
+            label=label,
+        )
     return str(tmp_path)
 
 
@@ -51,13 +56,17 @@ def test_a_run_s_numbers_are_those_of_its_subjects(train: Train, root: str) -> N
         samples = federation.test(client)
         assert samples.groups_N is not None
         with torch.no_grad():
-            p_N = torch.softmax(model(samples.batch(torch.arange(len(samples)))).double(), 1)[:, 1].numpy()
+            p_N = torch.softmax(model(samples.batch(torch.arange(len(samples)))).double(), 1)[
+                :, 1
+            ].numpy()
         groups, labels = samples.groups_N.numpy(), samples.labels_N.numpy()
         truths.append([labels[groups == subject][0] for subject in np.unique(groups)])
         positives.append([p_N[groups == subject].mean() for subject in np.unique(groups)])
     assert list(map(len, truths)) == [10, 8, 6, 4]
     numbers = outcome.records[-1]["models"]["average"]
-    right = [accuracy_score(truth, np.array(p) > 0.5) for truth, p in zip(truths, positives, strict=True)]
+    right = [
+        accuracy_score(truth, np.array(p) > 0.5) for truth, p in zip(truths, positives, strict=True)
+    ]
     assert numbers["client-accuracy"]["values"] == pytest.approx(right, abs=1e-12)
     assert numbers["accuracy"] == pytest.approx(np.average(right, weights=[10, 8, 6, 4]), abs=1e-12)
     areas = [roc_auc_score(truth, p) for truth, p in zip(truths[:3], positives[:3], strict=True)]
@@ -70,7 +79,13 @@ def test_a_run_s_numbers_are_those_of_its_subjects(train: Train, root: str) -> N
 @pytest.mark.parametrize("method", ["fedbn", "silobn", "singleset", "fedprox"])
 def test_scores_of_subjects_travel(train: Train, root: str, method: str) -> None:
     handed, faithful = (
-        train(name, method=method, data_root=root, grid=LocalGrid(faithful=name == "faithful"), **ABIDE)
+        train(
+            name,
+            method=method,
+            data_root=root,
+            grid=LocalGrid(faithful=name == "faithful"),
+            **ABIDE,
+        )
         for name in ("handed", "faithful")
     )
     assert handed.records == faithful.records and handed.hash == faithful.hash
@@ -84,7 +99,9 @@ def test_a_client_with_impossible_pairs_is_left_out(train: Train, root: str) -> 
             scores = unpack(records.array_records["1/test/average"])
             records["1/test/average"] = pack({**scores, "ranking": scores["ranking"] * 2})
 
-    outcome = train(grid=TamperingGrid(tamper), method="fedbn", data_root=root, min_replies=0.5, **ABIDE)
+    outcome = train(
+        grid=TamperingGrid(tamper), method="fedbn", data_root=root, min_replies=0.5, **ABIDE
+    )
     assert "over other pairs than their samples make" in outcome.records[-1]["failures"]["1"]
     values = outcome.records[-1]["models"]["average"]["client-auroc"]["values"]
     assert values[1] is None and len(values) == 4
@@ -102,4 +119,10 @@ def test_the_table_has_a_column_where_all_have_two_classes(train: Train, root: s
     other = train("digits", method="fedavg")
     plain = small(Path(root))
     digits = results_table(lines([], [plain], {plain.run_id: other.summary}))
-    assert [column.header for column in digits.columns][:5] == ["method", "balanced", "best", "F1", "0"]
+    assert [column.header for column in digits.columns][:5] == [
+        "method",
+        "balanced",
+        "best",
+        "F1",
+        "0",
+    ]

@@ -30,7 +30,10 @@ def curves(folder: RunFolder) -> Curves:
 
     events = EventAccumulator(str(folder.path / "tensorboard"))
     events.Reload()
-    return {tag: sorted((event.step, event.value) for event in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
+    return {
+        tag: sorted((event.step, event.value) for event in events.Scalars(tag))
+        for tag in events.Tags()["scalars"]
+    }
 
 
 def recorded(folder: RunFolder) -> Curves:
@@ -47,7 +50,10 @@ def assert_equal(drawn: Curves, wanted: Curves) -> None:
     assert drawn.keys() == wanted.keys()
     for tag, points in wanted.items():
         assert [step for step, _ in drawn[tag]] == [step for step, _ in points], tag
-        assert all(math.isclose(a, b, rel_tol=1e-6) for (_, a), (_, b) in zip(drawn[tag], points, strict=True)), tag
+        assert all(
+            math.isclose(a, b, rel_tol=1e-6)
+            for (_, a), (_, b) in zip(drawn[tag], points, strict=True)
+        ), tag
 
 
 def test_the_curves_are_the_records(train: Train) -> None:
@@ -70,8 +76,12 @@ def test_a_run_is_the_same_with_and_without(train: Train) -> None:
 def test_a_killed_run_goes_on_with_the_same_curve(train: Train, tmp_path: Path, place: str) -> None:
     changes = {"rounds": 4, "tensorboard": True}
     kill(tmp_path / "results", place, changes)
-    for file in (tmp_path / "results").rglob("events.out.tfevents.*"):  # which are read in the order of their seconds
-        began = re.sub(r"tfevents\.(\d+)", lambda second: f"tfevents.{int(second[1]) - 1}", file.name)
+    for file in (tmp_path / "results").rglob(
+        "events.out.tfevents.*"
+    ):  # which are read in the order of their seconds
+        began = re.sub(
+            r"tfevents\.(\d+)", lambda second: f"tfevents.{int(second[1]) - 1}", file.name
+        )
         file.rename(file.with_name(began))
     outcome = train(**changes)
     assert any("resuming" in line for line in outcome.lines)
@@ -87,7 +97,9 @@ def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train:
 
 
 @pytest.mark.parametrize("way", ["a sweep", "ray"])
-def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path: Path, way: str) -> None:
+def test_a_finished_run_is_drawn_without_being_conducted(
+    train: Train, tmp_path: Path, way: str
+) -> None:
     outcome, config = train(), small(tmp_path / "results", tensorboard=True)
     if way == "ray":
         execute(config, "ray", print)
@@ -129,6 +141,8 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server_app.run_settings.find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"tensorboard = True: .*pip install 'fedskew\[tensorboard\]'"):
+    with pytest.raises(
+        SettingError, match=r"tensorboard = True: .*pip install 'fedskew\[tensorboard\]'"
+    ):
         parse({"tensorboard": True})
     parse({})

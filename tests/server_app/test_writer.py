@@ -63,14 +63,18 @@ with Writer() as writer:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the library of GCC's OpenMP, which torch has on Linux")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="asks the library of GCC's OpenMP, which torch has on Linux"
+)
 def test_the_writer_computes_with_one_thread_whatever_the_machine_has() -> None:
     """Two would add up what a record says of the clients in another order at times, and get in the training's way."""
     command, environment = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "2"}
     assert subprocess.check_output(command, env=environment, text=True) == "1\n"
 
 
-def test_the_next_round_trains_while_files_are_written(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_round_trains_while_files_are_written(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train_round, save, training = client_app.play.train_round, Run.save, threading.Event()
 
     def train_and_tell(client: Any, *rest: Any) -> Any:
@@ -97,7 +101,13 @@ def test_no_later_round_changes_what_is_being_written(
     checkpoint, kept = Run.checkpoint, list[tuple[Checkpoint, str]]()
 
     def code(part: Checkpoint) -> str:
-        about = (part.round, list(part.states), list(part.deployed), part.memory_rounds, part.digests)
+        about = (
+            part.round,
+            list(part.states),
+            list(part.deployed),
+            part.memory_rounds,
+            part.digests,
+        )
         return digest([part.shared, *part.states.values(), *part.deployed.values()], repr(about))
 
     def keep(run: Run) -> Checkpoint:
@@ -111,7 +121,9 @@ def test_no_later_round_changes_what_is_being_written(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, WriteFailed])
-def test_a_run_that_ends_early_has_written_what_it_has_told(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_run_that_ends_early_has_written_what_it_has_told(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
     """And lets its folder go only then."""
     settings = small(tmp_path, method="fedbn", rounds=3)
 

@@ -14,14 +14,21 @@ from site_agent.audit import FIRST, Audit
 def audit(tmp_path: Path) -> Audit:
     audit = Audit(tmp_path / "audit.jsonl")
     for number in range(4):
-        audit.write("answered", message=str(number), left=[{"name": "0/model", "bytes": 8, "norm": 1.5}])
+        audit.write(
+            "answered", message=str(number), left=[{"name": "0/model", "bytes": 8, "norm": 1.5}]
+        )
     return audit
 
 
 def test_lines_follow_from_each_other(audit: Audit) -> None:
     assert audit.verify() == 4
     entries = [json.loads(line) for line in audit.lines()]
-    assert entries[0]["before"] == FIRST and [entry["message"] for entry in entries] == ["0", "1", "2", "3"]
+    assert entries[0]["before"] == FIRST and [entry["message"] for entry in entries] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
     assert audit.path.stat().st_mode & 0o777 == 0o600
 
 
@@ -70,7 +77,9 @@ def test_a_kill_between_a_line_and_its_hash_is_no_change(audit: Audit) -> None:
     assert audit.verify() == 6
 
 
-def test_a_full_disk_leaves_the_log_as_it_was(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_log_as_it_was(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 

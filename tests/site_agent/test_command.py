@@ -18,7 +18,12 @@ from site_agent.audit import Audit
 from site_agent.keys import make_key
 from site_agent.main import main
 
-CODE = {"client_app/app.py": b"app = 1\n", "data/a.py": b"", "site_agent/main.py": b"", "README.md": b"what it is"}
+CODE = {
+    "client_app/app.py": b"app = 1\n",
+    "data/a.py": b"",
+    "site_agent/main.py": b"",
+    "README.md": b"what it is",
+}
 
 
 def written(folder: Path, app: str, **site: str) -> Path:
@@ -39,10 +44,17 @@ def written(folder: Path, app: str, **site: str) -> Path:
     for name in ("north", "south"):
         text += f'[[site]]\nname = "{name}"\nkey = "{(folder / f"{name}.pub").read_text()}"\n'
     (folder / "federation.toml").write_text(text)
-    keys = {"federation": "federation.toml", "name": "north", "data": "npz:data.npz", "state": "state"} | site
+    keys = {
+        "federation": "federation.toml",
+        "name": "north",
+        "data": "npz:data.npz",
+        "state": "state",
+    } | site
     (folder / "ca.crt").touch()
     link = '[link]\naddress = "127.0.0.1:1"\nkey = "north"\nca = "ca.crt"\n'
-    (folder / "site.toml").write_text("".join(f'{key} = "{value}"\n' for key, value in keys.items()) + link)
+    (folder / "site.toml").write_text(
+        "".join(f'{key} = "{value}"\n' for key, value in keys.items()) + link
+    )
     return folder / "site.toml"
 
 
@@ -82,7 +94,11 @@ def test_what_is_approved_is_kept_and_shown(
     assert run(monkeypatch, "approve", federation, app, "--site", site, "--yes") == 0
     said = capsys.readouterr().out
     place = read_site(site)
-    assert place.agreement.sha256 in said and place.agreement.app in said and "stays here  head-gradients" in said
+    assert (
+        place.agreement.sha256 in said
+        and place.agreement.app in said
+        and "stays here  head-gradients" in said
+    )
     assert approved_app(place) == place.agreement.app
     assert place.state.stat().st_mode & 0o077 == 0
     assert run(monkeypatch, "status", "--site", site) == 0
@@ -107,7 +123,12 @@ def test_nothing_is_kept_when_somebody_says_no(site: Path, app: Path) -> None:
 def test_another_app_than_the_agreed_is_refused(site: Path, app: Path) -> None:
     (app / "README.md").write_text("what it is not")
     with pytest.raises(DataError, match="its hash is"):
-        approve(read_site(site), site.with_name("federation.toml"), app, lambda text: pytest.fail("it asks"))
+        approve(
+            read_site(site),
+            site.with_name("federation.toml"),
+            app,
+            lambda text: pytest.fail("it asks"),
+        )
 
 
 @pytest.mark.parametrize("change", ["changed", "removed", "added"])
@@ -196,7 +217,11 @@ def test_a_run_is_forgotten_with_the_copy_of_the_data(
         folder.mkdir(parents=True)
         (folder / "file").touch()
     assert run(monkeypatch, "forget", "a", "--site", site) == 0
-    assert not place.run_folder("a").exists() and not place.cache.exists() and place.run_folder("b").exists()
+    assert (
+        not place.run_folder("a").exists()
+        and not place.cache.exists()
+        and place.run_folder("b").exists()
+    )
     assert b'"event": "forgotten", "run": "a"' in Audit(place.state / "audit.jsonl").lines()[-1]
     for run_id in ("a", "../b"):
         assert run(monkeypatch, "forget", run_id, "--site", site) == 2
@@ -207,13 +232,24 @@ def test_key_prints_the_lines_of_federation_toml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "key", tmp_path / "node", "--name", "west") == 0
-    assert capsys.readouterr().out.startswith('[[site]]\nname = "west"\nkey = "ecdsa-sha2-nistp384 ')
+    assert capsys.readouterr().out.startswith(
+        '[[site]]\nname = "west"\nkey = "ecdsa-sha2-nistp384 '
+    )
     assert run(monkeypatch, "key", tmp_path / "node") == 2
 
 
 def test_the_hospitals_command_imports_few_packages() -> None:
     """Itself; flwr brings others with it."""
-    allowed = {"client_app", "cryptography", "data", "flwr", "numpy", "safetensors", "site_agent", "torch"}
+    allowed = {
+        "client_app",
+        "cryptography",
+        "data",
+        "flwr",
+        "numpy",
+        "safetensors",
+        "site_agent",
+        "torch",
+    }
     for file in Path(site_agent.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -235,5 +271,7 @@ build("mlp-bn", (1, 8, 8), 3, 0)
 others = "ray sklearn scipy torchvision matplotlib pandas jinja2 strategies server_app fedskew".split()
 print(*({name.split(".")[0] for name in sys.modules} & {*others}))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert ended.stdout.strip() == ""

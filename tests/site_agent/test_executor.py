@@ -65,12 +65,18 @@ class Site:
         self.message, self.fab = asked(w=[1, 2]), fab()
         monkeypatch.setattr(module, "connect", lambda *_: self)
         monkeypatch.setattr(module, "pull_task_input", self.pull)
-        monkeypatch.setattr(module, "push_message", lambda client, reply, context: self.pushed.append(reply))
-        monkeypatch.setattr(module, "push_task_output", lambda client, context, status, _: self.ended.append(status))
+        monkeypatch.setattr(
+            module, "push_message", lambda client, reply, context: self.pushed.append(reply)
+        )
+        monkeypatch.setattr(
+            module, "push_task_output", lambda client, context, status, _: self.ended.append(status)
+        )
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
         approved = app_hash(packed_files(fab()))
-        self.executor = Executor("loopback", b"secret", approved, self.pool, self.audit, folder / "task", lambda: None)
+        self.executor = Executor(
+            "loopback", b"secret", approved, self.pool, self.audit, folder / "task", lambda: None
+        )
 
     def pull(self, client: object) -> Any:
         return self.message, context(), SimpleNamespace(run_id=7), SimpleNamespace(content=self.fab)
@@ -95,10 +101,14 @@ def double(message: Message, context: Context) -> Message:
 
 
 def pid(message: Message, context: Context) -> Message:
-    return Message(RecordDict({"0/pid": pack({"w": torch.tensor([os.getpid()])})}), reply_to=message)
+    return Message(
+        RecordDict({"0/pid": pack({"w": torch.tensor([os.getpid()])})}), reply_to=message
+    )
 
 
-def test_the_approved_app_is_answered_by_the_code_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_approved_app_is_answered_by_the_code_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(tmp_path, monkeypatch, double)
     try:
         reply = site.serve()
@@ -108,20 +118,34 @@ def test_the_approved_app_is_answered_by_the_code_here(tmp_path: Path, monkeypat
     assert site.ended == ["completed"]
     entry = site.entry()
     assert entry["event"] == "answered" and entry["run"] == 7 and entry["kind"] == "train"
-    assert [(row["name"], row["norm"]) for row in entry["left"]] == [("0/model", 2.23607)], "the norm of the change"
+    assert [(row["name"], row["norm"]) for row in entry["left"]] == [("0/model", 2.23607)], (
+        "the norm of the change"
+    )
     assert entry["left"][0]["bytes"] > 0
 
 
-def test_another_app_is_refused_before_anything_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_app_is_refused_before_anything_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
     for content in (fab("app = 2"), b"no zip"):
         site.fab = content
         reply = site.serve()
-        assert reply.has_error() and reply.error.code == 7 and "not approved" in str(reply.error.reason)
-        assert site.ended[-1] == "failed" and site.entry()["event"] == "refused" and site.pool.process is None
+        assert (
+            reply.has_error()
+            and reply.error.code == 7
+            and "not approved" in str(reply.error.reason)
+        )
+        assert (
+            site.ended[-1] == "failed"
+            and site.entry()["event"] == "refused"
+            and site.pool.process is None
+        )
 
 
-def test_the_first_digits_of_a_hash_are_not_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_digits_of_a_hash_are_not_the_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """flwr keeps unpacked apps under eight of them."""
     site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
     site.fab = fab("app = 2")
@@ -131,7 +155,9 @@ def test_the_first_digits_of_a_hash_are_not_the_hash(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != PLAYED])
-def test_tasks_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_tasks_of_other_kinds_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
     assert kind in str(site.serve(kind).error.reason) and site.entry()["why"].endswith(kind)
 
@@ -145,10 +171,14 @@ def test_what_an_error_says_stays_here(tmp_path: Path, monkeypatch: pytest.Monke
         reply = site.serve()
     finally:
         site.pool.end()
-    assert (reply.error.code, reply.error.reason) == (2, "ValueError") and site.entry()["event"] == "failed"
+    assert (reply.error.code, reply.error.reason) == (2, "ValueError") and site.entry()[
+        "event"
+    ] == "failed"
 
 
-def test_a_worker_that_dies_is_replaced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_is_replaced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = tmp_path / "dead"
 
     def die_once(message: Message, context: Context) -> Message:
@@ -169,14 +199,18 @@ def test_a_worker_that_dies_twice_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert site.serve().error.code == 8 and site.ended == ["failed"] and site.pool.process is None
 
 
-def test_a_task_that_nobody_waits_for_ends_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_nobody_waits_for_ends_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(tmp_path, monkeypatch, lambda *_: signal.pause())
     site.running = False
     site.executor.serve(SimpleNamespace(type=PLAYED), "token")  # type: ignore[arg-type]
     assert not site.pushed and site.pool.process is None
 
 
-def test_processes_are_new_for_every_run_and_after_so_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_new_for_every_run_and_after_so_many_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("site_agent.worker.MOST_MESSAGES", 3)
     assert MOST_MESSAGES == 200
     pool, seen = Pool(pid), []
@@ -199,7 +233,10 @@ class Left:
     """A SuperNode's runtime interface, and a task of which a message is still to be pulled, or has been."""
 
     def __init__(self, begun: bool, pulled: bool) -> None:
-        self.begun, self.messages = begun, [] if pulled else [message_to_proto(remove_content_from_message(asked()))]
+        self.begun, self.messages = (
+            begun,
+            [] if pulled else [message_to_proto(remove_content_from_message(asked()))],
+        )
 
     def PullTaskInput(self, request: object) -> None:
         if self.begun:
@@ -215,7 +252,8 @@ class Left:
 
 
 @pytest.mark.parametrize(
-    ("begun", "pulled", "noted"), [(False, False, False), (True, False, False), (True, True, True), (True, True, False)]
+    ("begun", "pulled", "noted"),
+    [(False, False, False), (True, False, False), (True, True, True), (True, True, False)],
 )
 def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, pulled: bool, noted: bool
@@ -225,7 +263,11 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     def killed(*_: object) -> Any:
         raise Away
 
-    left, site, tokens = Left(begun=False, pulled=False), Site(tmp_path, monkeypatch, double), list[str]()
+    left, site, tokens = (
+        Left(begun=False, pulled=False),
+        Site(tmp_path, monkeypatch, double),
+        list[str](),
+    )
     at_work = Noting(left, lambda message: site.executor.note.write("the token", message))
     site.executor.note.write("the token")
     if begun:
@@ -233,8 +275,12 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     if pulled:
         (left if not noted else at_work).PullMessages(None)
     file = tmp_path / "task"
-    assert file.stat().st_mode & 0o77 == 0 and bool(json.loads(file.read_text())["message"]) == noted
-    TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = None  # as in a process that has served none
+    assert (
+        file.stat().st_mode & 0o77 == 0 and bool(json.loads(file.read_text())["message"]) == noted
+    )
+    TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = (
+        None  # as in a process that has served none
+    )
     monkeypatch.setattr(module, "connect", lambda *_: left)
     monkeypatch.setattr(module, "RuntimeTokenHttpInterceptor", tokens.append)
     monkeypatch.setattr(site.executor, "take", killed)
@@ -245,11 +291,17 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
         assert not site.pushed
         return
     (reply,) = site.pushed
-    assert reply.error.code == 8 and reply.metadata.reply_to_message_id == "m" and reply.metadata.src_node_id == 1
+    assert (
+        reply.error.code == 8
+        and reply.metadata.reply_to_message_id == "m"
+        and reply.metadata.src_node_id == 1
+    )
     assert site.entry()["why"] == "the executor was killed" and site.entry()["left"] == []
 
 
-def test_a_task_that_is_served_is_noted_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_served_is_noted_with_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site, notes = Site(tmp_path, monkeypatch, double), list[Any]()
 
     def pull(client: Any) -> Any:
@@ -258,24 +310,34 @@ def test_a_task_that_is_served_is_noted_with_its_message(tmp_path: Path, monkeyp
         notes.append(site.executor.note.read())
         return site.pull(client)
 
-    monkeypatch.setattr(site, "PullMessages", Left(begun=True, pulled=False).PullMessages, raising=False)
+    monkeypatch.setattr(
+        site, "PullMessages", Left(begun=True, pulled=False).PullMessages, raising=False
+    )
     monkeypatch.setattr(module, "pull_task_input", pull)
     try:
         site.serve()
     finally:
         site.pool.end()
     (token, nothing), (same, message) = notes
-    assert token == same == "token" and not nothing and MessageOnTheWire.FromString(message).metadata.message_id == "m"
+    assert (
+        token == same == "token"
+        and not nothing
+        and MessageOnTheWire.FromString(message).metadata.message_id == "m"
+    )
     assert site.executor.note.read() is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"token": "t"}', '{"token": "t", "message": "?"}', "\u00ff"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"token": "t"}', '{"token": "t", "message": "?"}', "\u00ff"]
+)
 def test_a_note_cut_short_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "task").write_text(text, encoding="latin-1")
     assert Note(tmp_path / "task").read() is None
 
 
-def test_what_the_audit_log_cannot_hold_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_audit_log_cannot_hold_does_not_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(event: str, **entry: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -379,7 +441,9 @@ def test_a_request_on_a_connection_that_is_just_closed_is_sent_again() -> None:
     assert len(heard) == 2 and not serving.is_alive()
 
 
-def test_a_message_travels_folded_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_travels_folded_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(tmp_path, monkeypatch, double)
     sent: list[Message] = []
     monkeypatch.setattr(module, "push_message", push_message)
@@ -389,5 +453,7 @@ def test_a_message_travels_folded_both_ways(tmp_path: Path, monkeypatch: pytest.
         site.executor.serve(SimpleNamespace(type=PLAYED), "token")  # type: ignore[arg-type]
     finally:
         site.pool.end()
-    assert list(sent[0].content) == [FOLDED] and [row["name"] for row in site.entry()["left"]] == ["0/model"]
+    assert list(sent[0].content) == [FOLDED] and [row["name"] for row in site.entry()["left"]] == [
+        "0/model"
+    ]
     assert unpack(unfolded(sent[0].content).array_records["0/model"])["w"].tolist() == [2, 4]

@@ -32,9 +32,15 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         read_key(tmp_path / "node")
 
 
-@pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()])
+@pytest.mark.parametrize(
+    "key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()]
+)
 def test_keys_of_other_kinds_are_refused(tmp_path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
     (tmp_path / "node").write_bytes(key.private_bytes(*form))
     (tmp_path / "node").chmod(0o600)
     with pytest.raises(DataError, match="must be an ECDSA P-384 key"):

@@ -76,7 +76,9 @@ def test_the_supernode_leaves_its_tasks_to_us_on_loopback(tmp_path: Path) -> Non
 def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals) -> None:
     pid = tmp_path / "pid"
     script = f"import os, time, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
-    keeper = subprocess.Popen([sys.executable, "-m", "site_agent.link", str(tmp_path), sys.executable, "-c", script])
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "site_agent.link", str(tmp_path), sys.executable, "-c", script]
+    )
     while not pid.exists() or not pid.read_text():
         time.sleep(0.05)
     keeper.send_signal(number)

@@ -46,7 +46,9 @@ class Handler(BaseHTTPRequestHandler):
     server: Gate
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        return format_datetime(datetime.now(UTC) + timedelta(seconds=self.server.ahead), usegmt=True)
+        return format_datetime(
+            datetime.now(UTC) + timedelta(seconds=self.server.ahead), usegmt=True
+        )
 
     def do_GET(self) -> None:
         self.answer(404, b"")
@@ -93,7 +95,10 @@ def listen() -> Iterator[Listen]:
 def certified(folder: Path, *hosts: str) -> tuple[Path, Pair]:
     """Make an authority and a server's certificate; return ca.crt, and the server's two files."""
     folder.mkdir()
-    authority, server = (folder / "ca.crt", folder / "ca.key"), (folder / "server.crt", folder / "server.key")
+    authority, server = (
+        (folder / "ca.crt", folder / "ca.key"),
+        (folder / "server.crt", folder / "server.key"),
+    )
     write_authority("four hospitals", *authority)
     write_server("four hospitals", hosts, authority, *server)
     return authority[0], server
@@ -110,13 +115,18 @@ def looked(gate: Gate, ca: Path, folder: Path) -> dict[str, Row]:
 def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:
     ca, server = certified(tmp_path / "here")
     rows = looked(listen(server), ca, tmp_path)
-    assert list(rows) == ["proxy", "tls", "clock", "key known"] and all(row.holds for row in rows.values()), rows
+    assert list(rows) == ["proxy", "tls", "clock", "key known"] and all(
+        row.holds for row in rows.values()
+    ), rows
     assert "396 days" in rows["tls"].text and rows["key known"].text == "as north"
 
 
 @pytest.mark.parametrize(
     ("days", "sentence"),
-    [(-500, "has expired; the coordinator must renew it"), (2, "is not yet valid; look at this machine's clock first")],
+    [
+        (-500, "has expired; the coordinator must renew it"),
+        (2, "is not yet valid; look at this machine's clock first"),
+    ],
 )
 def test_a_certificate_out_of_its_dates(
     tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch, days: int, sentence: str
@@ -134,7 +144,9 @@ def test_a_certificate_out_of_its_dates(
     assert not rows["tls"].holds and sentence in rows["tls"].text and "clock" not in rows
 
 
-def test_a_certificate_without_the_name(tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_without_the_name(
+    tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(certificates, "LOCAL", ())
     ca, server = certified(tmp_path / "here", "gate.example.org")
     row = looked(listen(server), ca, tmp_path)["tls"]
@@ -150,7 +162,9 @@ def test_the_authority_of_another_federation(tmp_path: Path, listen: Listen) -> 
 def test_plain_http(tmp_path: Path, listen: Listen) -> None:
     ca, _ = certified(tmp_path / "here")
     row = looked(listen(None), ca, tmp_path)["tls"]
-    assert not row.holds and "not with TLS (plain HTTP?); a SuperNode would retry for ever" in row.text
+    assert (
+        not row.holds and "not with TLS (plain HTTP?); a SuperNode would retry for ever" in row.text
+    )
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
@@ -243,7 +257,9 @@ def test_a_proxy_is_gone_through_and_named(
     monkeypatch.setenv("https_proxy", proxy[0])
     rows = looked(gate, ca, tmp_path)
     assert all(row.holds for row in rows.values()), rows
-    assert rows["proxy"].text == f"{proxy[0]} for 127.0.0.1; loopback goes past it, as `start` sees to"
+    assert (
+        rows["proxy"].text == f"{proxy[0]} for 127.0.0.1; loopback goes past it, as `start` sees to"
+    )
     assert set(proxy[1]) == {f"127.0.0.1:{gate.server_address[1]}"}
 
 
@@ -253,4 +269,6 @@ def test_no_proxy_is_gone_past(
     ca, server = certified(tmp_path / "here")
     monkeypatch.setenv("https_proxy", proxy[0])
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert looked(listen(server), ca, tmp_path)["proxy"].text == "none for 127.0.0.1" and not proxy[1]
+    assert (
+        looked(listen(server), ca, tmp_path)["proxy"].text == "none for 127.0.0.1" and not proxy[1]
+    )

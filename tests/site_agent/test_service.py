@@ -62,7 +62,16 @@ def test_the_link_becomes_a_process_without_the_data(
 
     monkeypatch.setattr(service.os, "execv", execv)
     with pytest.raises(Replaced):
-        link_only(Link("gate:1", tmp_path / "node.key", tmp_path / "ca.crt"), tmp_path / "state", 9, secret)
+        link_only(
+            Link("gate:1", tmp_path / "node.key", tmp_path / "ca.crt"),
+            tmp_path / "state",
+            9,
+            secret,
+        )
     words = " ".join(commands[0])
-    assert "-m site_agent.link" in words and "--isolation process" in words and f"{tmp_path}/node.key" in words
+    assert (
+        "-m site_agent.link" in words
+        and "--isolation process" in words
+        and f"{tmp_path}/node.key" in words
+    )
     assert stat.S_IMODE(secret.stat().st_mode) == 0o640 and (tmp_path / "state/link").is_dir()

@@ -51,7 +51,9 @@ def ask(
     if change is not None:
         change(assignment)
     strategy = Strategy(build("mlp-bn", (1, 8, 8), 3, 0), chosen.assignment(), clients=3)
-    states = {"deployed/average": strategy.shared} if kind == EVALUATE else {"model": strategy.shared}
+    states = (
+        {"deployed/average": strategy.shared} if kind == EVALUATE else {"model": strategy.shared}
+    )
     task: dict[str, int | str] = {"round": 1, "question": question}
     identify()
     with handing_over():
@@ -59,7 +61,10 @@ def ask(
         message.metadata.__dict__["_message_id"] = "1"
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         content = app(message, context).content
-    return {name: str(record.get("reason", "")) if name.endswith("/error") else "" for name, record in content.items()}
+    return {
+        name: str(record.get("reason", "")) if name.endswith("/error") else ""
+        for name, record in content.items()
+    }
 
 
 def error_of(records: dict[str, str], client: int = 0) -> str:
@@ -104,7 +109,9 @@ def changed(part: str, key: str, value: Any) -> Change:
         changed("", "model", "os:system"),
     ],
 )
-def test_a_message_that_names_a_place_a_module_or_another_agreement_is_refused(folder: Path, change: Change) -> None:
+def test_a_message_that_names_a_place_a_module_or_another_agreement_is_refused(
+    folder: Path, change: Change
+) -> None:
     records = ask(folder, change=change)
     assert {*records} == {"0/error"} and error_of(records) == "agreement"
     assert not list((folder / "north").glob("state/runs/*"))
@@ -112,9 +119,14 @@ def test_a_message_that_names_a_place_a_module_or_another_agreement_is_refused(f
 
 @pytest.mark.parametrize(
     ("method", "question", "kept"),
-    [("ccvr", "class-statistics", "class-statistics"), ("fedshift", "class-counts", "class-counts")],
+    [
+        ("ccvr", "class-statistics", "class-statistics"),
+        ("fedshift", "class-counts", "class-counts"),
+    ],
 )
-def test_policy_holds_whatever_was_asked_before(folder: Path, method: str, question: str, kept: str) -> None:
+def test_policy_holds_whatever_was_asked_before(
+    folder: Path, method: str, question: str, kept: str
+) -> None:
     """A server that leaves the question of readiness out gets no further."""
     path = write(folder / "north/site.toml", site_entries(policy={"allow": ["model", "scores"]}))
     install({0: read_site(path)})
@@ -135,13 +147,18 @@ def test_a_node_that_is_no_site_plays_no_sites(folder: Path) -> None:
     assert "no site" in ask(folder)["0/error"]
 
 
-def test_the_sentence_stays_in_the_sites_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_sentence_stays_in_the_sites_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     np.savez(folder / "north/data.npz", **{**arrays(0), "train_labels": np.full(24, 7)})
     with caplog.at_level(logging.ERROR, "fedskew.site"):
         reason = ask(folder)["0/error"]
     kind, _, number = reason.rpartition(" ")
     assert kind == "data" and number.isdecimal()
-    assert f"north: {reason}: DataError: {folder}/north/data.npz: train_labels: label 7 of 3 classes" in caplog.text
+    assert (
+        f"north: {reason}: DataError: {folder}/north/data.npz: train_labels: label 7 of 3 classes"
+        in caplog.text
+    )
 
 
 def nan(parts: dict[str, Any]) -> None:
@@ -153,15 +170,29 @@ def nan(parts: dict[str, Any]) -> None:
     ("spoil", "sentence"),
     [
         (nan, "pixels must be finite"),
-        (lambda parts: parts.update(test_images=parts["test_images"][:0], test_labels=parts["test_labels"][:0]), "one"),
-        (lambda parts: parts.update(train_images=parts["train_images"].astype(np.float64)), "must all be of one type"),
+        (
+            lambda parts: parts.update(
+                test_images=parts["test_images"][:0], test_labels=parts["test_labels"][:0]
+            ),
+            "one",
+        ),
+        (
+            lambda parts: parts.update(train_images=parts["train_images"].astype(np.float64)),
+            "must all be of one type",
+        ),
         (lambda parts: parts.update(train_images=np.zeros((24, 8, 8, 4), np.uint8)), "channels"),
-        (lambda parts: parts.update(class_names=np.array(["ill", "healthy", "other"])), "class_names"),
+        (
+            lambda parts: parts.update(class_names=np.array(["ill", "healthy", "other"])),
+            "class_names",
+        ),
         (lambda parts: parts.update(train_labels=np.array([{}] * 24)), "train_labels"),
     ],
 )
 def test_data_that_are_not_as_agreed_stay_out(
-    folder: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[dict[str, Any]], None], sentence: str
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[dict[str, Any]], None],
+    sentence: str,
 ) -> None:
     parts: dict[str, Any] = arrays(0)
     spoil(parts)
@@ -170,7 +201,9 @@ def test_data_that_are_not_as_agreed_stay_out(
     assert sentence in caplog.text
 
 
-def test_data_that_change_while_a_run_goes_on_stay_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_that_change_while_a_run_goes_on_stay_out(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert "0/model" in ask(folder)
     np.savez(folder / "north/data.npz", **arrays(5))
     site_player.cache_clear()  # as when the site is started again

@@ -24,13 +24,21 @@ from strategies.exchange import TooFewReplies
 from tests.site_files import CLASSES, NAMES, agreed, data_sets, site_entries, site_folders, write
 
 WORK = {"ccvr.features-per-class": 2, "ccvr.head-steps": 2}
-RUN: dict[str, Any] = {"method": "fedshift+fedbn", "model": "mlp-bn", "rounds": 2, "batch-size": 8, "device": "cpu"}
+RUN: dict[str, Any] = {
+    "method": "fedshift+fedbn",
+    "model": "mlp-bn",
+    "rounds": 2,
+    "batch-size": 8,
+    "device": "cpu",
+}
 
 
 def rehearse(
     folder: Path, results: Path, tell: Callable[[str], None] = lambda line: None, **changes: Any
 ) -> tuple[dict[str, Any], RunFolder]:
-    settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results), **changes})
+    settings = parse(
+        {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results), **changes}
+    )
     summary = execute(settings, "inprocess", tell, sites=str(folder))
     return summary, RunFolder(settings.folder)
 
@@ -42,14 +50,23 @@ def test_sites_with_their_own_files_make_the_simulations_model(tmp_path: Path) -
     simulation = parse({**RUN, **known, "cache": str(tmp_path / "cache"), "results": str(tmp_path)})
     simulated = execute(simulation, "inprocess", lambda line: None)
     assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
-    ours, theirs = (folder.rounds()[-1].models["average"] for folder in (records, RunFolder(simulation.folder)))
-    assert ours.means == theirs.means and ours.recall == theirs.recall and ours.spreads == theirs.spreads
+    ours, theirs = (
+        folder.rounds()[-1].models["average"] for folder in (records, RunFolder(simulation.folder))
+    )
+    assert (
+        ours.means == theirs.means
+        and ours.recall == theirs.recall
+        and ours.spreads == theirs.spreads
+    )
     assert installed() == {}
 
 
 def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
-    write(folder / "north/site.toml", site_entries(name="north", policy={"allow": ["model", "scores"]}))
+    write(
+        folder / "north/site.toml",
+        site_entries(name="north", policy={"allow": ["model", "scores"]}),
+    )
     (folder / "east/data.npz").write_bytes(b"damaged")
     file, results = tmp_path / "answers.json", tmp_path / "results"
     config = {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results)}
@@ -61,7 +78,9 @@ def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) ->
         assert re.fullmatch(r"policy: class-counts \d+", answers["north"])
         assert re.fullmatch(r"data \d+", answers["east"])
         assert not results.exists() and not list(folder.glob("*/state/runs"))
-        with pytest.raises(SettingError, match=r"dataset = .*: must be sites:FILE with readiness = FILE"):
+        with pytest.raises(
+            SettingError, match=r"dataset = .*: must be sites:FILE with readiness = FILE"
+        ):
             main(grid, SimpleNamespace(run_config={"dataset": "digits", "readiness": str(file)}))  # type: ignore[arg-type]
 
 
@@ -79,7 +98,14 @@ class Alone(RehearsalGrid):
 def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
     rehearsed, _ = rehearse(folder, tmp_path)
-    settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), "fresh": True})
+    settings = parse(
+        {
+            **RUN,
+            "dataset": f"sites:{folder}/federation.toml",
+            "results": str(tmp_path),
+            "fresh": True,
+        }
+    )
     agreement = settings.agreement
     assert agreement is not None
     with Alone(read_sites(folder), agreement, faithful=True) as grid:
@@ -112,18 +138,28 @@ def test_a_run_that_needs_what_a_site_keeps_is_refused_by_name_before_round_1(
     tmp_path: Path, method: str, allow: list[str], kept: str
 ) -> None:
     folder = site_folders(tmp_path / "sites")
-    write(folder / "east/site.toml", site_entries(name="east", policy={"allow": allow} if allow else None))
+    write(
+        folder / "east/site.toml",
+        site_entries(name="east", policy={"allow": allow} if allow else None),
+    )
     with pytest.raises(SettingError) as error:
         rehearse(folder, tmp_path, method=method)
     site = "east" if allow else "north"
-    assert re.fullmatch(rf"method = .*: needs what site {site} does not let leave: {kept} \d+", str(error.value))
+    assert re.fullmatch(
+        rf"method = .*: needs what site {site} does not let leave: {kept} \d+", str(error.value)
+    )
     assert not list(tmp_path.glob("*/rounds.jsonl"))
 
 
 @pytest.mark.parametrize("method", ["ccvr", "creff", "scaffold", "fedshift"])
 def test_what_a_site_allows_leaves(tmp_path: Path, method: str) -> None:
     folder = site_folders(tmp_path / "sites", {"allow": list(PERMISSIONS)})
-    assert rehearse(folder, tmp_path, method=method, rounds=1, **(WORK if method == "ccvr" else {}))[0]["failures"] == 0
+    assert (
+        rehearse(folder, tmp_path, method=method, rounds=1, **(WORK if method == "ccvr" else {}))[
+            0
+        ]["failures"]
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +181,9 @@ def test_a_site_that_moves_the_model_too_far_is_left_out(tmp_path: Path) -> None
     write(folder / "east/site.toml", site_entries(name="east", policy={"max-norm": 1e-6}))
     _, records = rehearse(folder, tmp_path, method="fedavg")
     assert [record.clients for record in records.rounds()] == [[0, 2], [0, 2]]
-    assert all(re.fullmatch(r"policy: model \d+", record.failures[1]) for record in records.rounds())
+    assert all(
+        re.fullmatch(r"policy: model \d+", record.failures[1]) for record in records.rounds()
+    )
 
 
 def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: Path) -> None:
@@ -158,7 +196,10 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     (folder / "south/data.npz").write_bytes(b"damaged")
     federate.cache_clear()
     site_player.cache_clear()
-    with pytest.raises(TooFewReplies, match=r"readiness: 1 good replies of 3.* client 1: data \d+; client 2: data \d+"):
+    with pytest.raises(
+        TooFewReplies,
+        match=r"readiness: 1 good replies of 3.* client 1: data \d+; client 2: data \d+",
+    ):
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
 
 
@@ -173,9 +214,13 @@ def test_a_rehearsal_needs_sites_and_their_folder(
     tmp_path: Path, changes: dict[str, Any], sites: str, sentence: str
 ) -> None:
     folder = site_folders(tmp_path / "sites")
-    settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), **changes})
+    settings = parse(
+        {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), **changes}
+    )
     with pytest.raises(SettingError) as error:
-        execute(settings, "inprocess", lambda line: None, sites=str(tmp_path / sites) if sites else "")
+        execute(
+            settings, "inprocess", lambda line: None, sites=str(tmp_path / sites) if sites else ""
+        )
     assert sentence in str(error.value)
 
 

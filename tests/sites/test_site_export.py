@@ -55,31 +55,48 @@ def test_a_site_joins_the_model_that_it_was_measured_with(
     accuracies = run.rounds()[-1].models["average"].spreads["client-accuracy"].values
     for number, name in enumerate(("north", "east")):
         monkeypatch.chdir(sites / name)
-        monkeypatch.setattr(sys, "argv", ["fedskew-site", "export", str(shared), str(tmp_path / name)])
+        monkeypatch.setattr(
+            sys, "argv", ["fedskew-site", "export", str(shared), str(tmp_path / name)]
+        )
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 0
         numbers = at(tmp_path / name, sites / name / "data.npz")
         assert numbers is not None and numbers["accuracy"] == accuracies[number]
     north, east = (load_file(tmp_path / name / "model.safetensors") for name in ("north", "east"))
-    assert north.keys() > load_file(shared / "model.safetensors").keys() and digest([north]) != digest([east])
+    assert north.keys() > load_file(shared / "model.safetensors").keys() and digest(
+        [north]
+    ) != digest([east])
 
 
 def test_the_joined_model_reads_as_the_site_does(trained: Trained, tmp_path: Path) -> None:
     sites, _, shared = trained
-    site = replace(read_site(sites / "north/site.toml"), reading=DataSettings(pixel_range="0,255", first_label=1))
+    site = replace(
+        read_site(sites / "north/site.toml"),
+        reading=DataSettings(pixel_range="0,255", first_label=1),
+    )
     join(site, shared, tmp_path)
     read_by = ModelFolder(tmp_path).description.data
     assert (read_by.pixel_range, read_by.first_label, read_by.frame) == ("0,255", 1, "")
 
 
-def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(trained: Trained, tmp_path: Path) -> None:
+def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(
+    trained: Trained, tmp_path: Path
+) -> None:
     sites, run, shared = trained
-    with pytest.raises(DataError, match="is missing, and every site keeps its own: `fedskew-site export`"):
+    with pytest.raises(
+        DataError, match="is missing, and every site keeps its own: `fedskew-site export`"
+    ):
         ModelFolder(shared)
     card = (shared / "README.md").read_text()
-    assert "`fedskew-site export model.safetensors OUT`" in card and "sites-chest" in card and str(sites) not in card
-    with pytest.raises(SettingError, match="--onnx = True: is not for a model that is whole at its sites alone"):
+    assert (
+        "`fedskew-site export model.safetensors OUT`" in card
+        and "sites-chest" in card
+        and str(sites) not in card
+    )
+    with pytest.raises(
+        SettingError, match="--onnx = True: is not for a model that is whole at its sites alone"
+    ):
         export(TrainedRun(run), tmp_path / "onnx", onnx=True)
 
 
@@ -87,7 +104,9 @@ def changed(shared: Path, folder: Path, **text: str | None) -> Path:
     """Return a copy of the coordinator's file that says something else."""
     tensors, said = read(shared / "model.safetensors")
     said = {**said, **text}  # type: ignore[dict-item]
-    write_atomically(folder / "model.safetensors", tensors, {key: value for key, value in said.items() if value})
+    write_atomically(
+        folder / "model.safetensors", tensors, {key: value for key, value in said.items() if value}
+    )
     return folder
 
 
@@ -96,7 +115,10 @@ def changed(shared: Path, folder: Path, **text: str | None) -> Path:
     [
         ({KEPT: None}, "is whole as it is: no site keeps a part of it"),
         ({KEPT: json.dumps({"east": [1, ""]})}, "north has trained in no round of sites-chest-"),
-        ({KEPT: json.dumps({"north": [1, "0" * 64]})}, "is whole, and not the memory that the server knows of"),
+        (
+            {KEPT: json.dumps({"north": [1, "0" * 64]})},
+            "is whole, and not the memory that the server knows of",
+        ),
         ({KEPT: json.dumps({"north": [7, ""]})}, "the memory of round 7 is not at "),
         ({KEPT: json.dumps({"north": 7})}, "its metadata memory names no memory of a site"),
         ({KEPT: "["}, "its metadata memory names no memory of a site"),
@@ -110,11 +132,17 @@ def test_what_a_site_has_no_part_in_is_refused(
 ) -> None:
     sites, _, shared = trained
     with pytest.raises(DataError) as error:
-        join(read_site(sites / "north/site.toml"), changed(shared, tmp_path / "shared", **text), tmp_path / "out")
+        join(
+            read_site(sites / "north/site.toml"),
+            changed(shared, tmp_path / "shared", **text),
+            tmp_path / "out",
+        )
     assert sentence in str(error.value) and not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_none_or_its_own_folder_or_a_lost_memory_is_refused(trained: Trained, tmp_path: Path) -> None:
+def test_a_file_that_is_none_or_its_own_folder_or_a_lost_memory_is_refused(
+    trained: Trained, tmp_path: Path
+) -> None:
     sites, run, shared = trained
     site = read_site(sites / "north/site.toml")
     for source, output, sentence in (

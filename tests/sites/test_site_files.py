@@ -23,10 +23,21 @@ def sites(*entries: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Path) -> None:
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    assert agreement.names == list(NAMES) and agreement.number("south") == 2 and agreement.min_sites == 2
-    assert agreement.classes == tuple(CLASSES) and agreement.shape == (1, 8, 8) and len(agreement.sha256) == 64
+    assert (
+        agreement.names == list(NAMES)
+        and agreement.number("south") == 2
+        and agreement.min_sites == 2
+    )
+    assert (
+        agreement.classes == tuple(CLASSES)
+        and agreement.shape == (1, 8, 8)
+        and len(agreement.sha256) == 64
+    )
     commented = {"name": "south", "key": f"{public_key('south')} anna@south"}
-    assert read_agreement(write(tmp_path / "other.toml", agreed(site=sites(commented)))).sites == agreement.sites
+    assert (
+        read_agreement(write(tmp_path / "other.toml", agreed(site=sites(commented)))).sites
+        == agreement.sites
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +46,10 @@ def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Pa
         ({"clases": ["a"]}, "clases = ['a']: there is no such key; did you mean classes?"),
         ({"classes": []}, "classes = []: must be at least two names"),
         ({"classes": ["ill", "ill"]}, "classes = ['ill', 'ill']: must name each once"),
-        ({"classes": ["ill", " "]}, "classes = ['ill', ' ']: must be without commas and spaces around"),
+        (
+            {"classes": ["ill", " "]},
+            "classes = ['ill', ' ']: must be without commas and spaces around",
+        ),
         ({"classes": "ill,healthy"}, "classes = 'ill,healthy': must be a list"),
         ({"input_shape": "1x8"}, "input-shape = '1x8': must be CHANNELSxHEIGHTxWIDTH"),
         ({"mean": [0.5, 0.5]}, "mean = [0.5, 0.5]: must be one value, or 1, for input-shape 1x8x8"),
@@ -47,21 +61,36 @@ def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Pa
         ({"min_sites": 4}, "min-sites = 4: must be at most the number of sites, 3"),
         ({"site": sites()[:1]}, "min-sites = 1: must be at least 2"),
         ({"name": "../chest"}, "name = '../chest': must be 1 to 40 letters"),
-        ({"site": sites({"name": "north", "key": public_key("south")})}, "site 3: name = 'north': is another site's"),
+        (
+            {"site": sites({"name": "north", "key": public_key("south")})},
+            "site 3: name = 'north': is another site's",
+        ),
         ({"site": sites({"name": "south", "key": public_key("east")})}, "is another site's"),
-        ({"site": sites({"name": "south", "key": ED25519})}, "must be a node's public key: ecdsa-sha2-nistp384"),
-        ({"site": sites({"name": "south", "key": P256})}, "must be a node's public key: ecdsa-sha2-nistp384"),
+        (
+            {"site": sites({"name": "south", "key": ED25519})},
+            "must be a node's public key: ecdsa-sha2-nistp384",
+        ),
+        (
+            {"site": sites({"name": "south", "key": P256})},
+            "must be a node's public key: ecdsa-sha2-nistp384",
+        ),
         (
             {"site": sites({"name": "south", "keys": "x"})},
             "site 3: keys = 'x': there is no such key; did you",
         ),
     ],
 )
-def test_what_nobody_can_agree_to_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_what_nobody_can_agree_to_is_refused(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
     path = write(tmp_path / "federation.toml", agreed(**changes))
     with pytest.raises(DataError) as error:
         read_agreement(path)
-    assert sentence in str(error.value) and str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+    assert (
+        sentence in str(error.value)
+        and str(error.value).startswith(str(path))
+        and "\n" not in str(error.value)
+    )
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"x" * (2**20 + 1)])
@@ -84,37 +113,69 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"stat": "x"}, "stat = 'x': there is no such key; did you mean state?"),
-        ({"name": "west"}, "name = 'west': is no site of federation chest, whose sites are north, east, south"),
+        (
+            {"name": "west"},
+            "name = 'west': is no site of federation chest, whose sites are north, east, south",
+        ),
         ({"federation": "other.toml"}, "other.toml: there is no such file"),
-        ({"federation": "../federation.toml"}, "federation = '../federation.toml': must not hold .."),
+        (
+            {"federation": "../federation.toml"},
+            "federation = '../federation.toml': must not hold ..",
+        ),
         ({"data": "npz:../north/data.npz"}, "data = 'npz:../north/data.npz': must not hold .."),
         ({"data": "npz:gone.npz"}, "data = 'npz:gone.npz': there is no "),
         ({"data": "folder:data.npz"}, "data = 'folder:data.npz': there is no "),
-        ({"data": "digits"}, "data = 'digits': must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"),
+        (
+            {"data": "digits"},
+            "data = 'digits': must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE",
+        ),
         ({"data": "abide:YALE"}, "data = 'abide:YALE': YALE is no site of ABIDE"),
         ({"state": "."}, "must not lie below state = '.'"),
         ({"state": "data.npz"}, "state = 'data.npz': must be a folder"),
         ({"state": "a/../b"}, "state = 'a/../b': must not hold .."),
         ({"state": "x" * 4301}, f"state = '{'x' * 80}': is no path here (File name too long)"),
         ({"state": "a\0b"}, "state = 'a\\x00b': is no path here (embedded null byte)"),
-        ({"federation": "~nobody-here/f.toml"}, "federation = '~nobody-here/f.toml': is no path here"),
-        ({"data": "npz:" + "x" * 300}, f"data = '{'x' * 80}': is no path here (File name too long)"),
+        (
+            {"federation": "~nobody-here/f.toml"},
+            "federation = '~nobody-here/f.toml': is no path here",
+        ),
+        (
+            {"data": "npz:" + "x" * 300},
+            f"data = '{'x' * 80}': is no path here (File name too long)",
+        ),
         ({"device": "tpu"}, "device = 'tpu': must be one of cpu, cuda, auto"),
         ({"threads": 0}, "threads = 0: must be 1 to 1024"),
         ({"threads": True}, "threads = True: must be a whole number"),
-        ({"policy": {"allow": ["model", "images"]}}, "policy: allow = 'images': must be some of model, scores"),
+        (
+            {"policy": {"allow": ["model", "images"]}},
+            "policy: allow = 'images': must be some of model, scores",
+        ),
         ({"policy": {"alow": []}}, "policy: alow = []: there is no such key; did you mean allow?"),
         ({"policy": {"max-norm": -1}}, "policy: max-norm = -1: must be 0 (no limit) or more"),
-        ({"read": {"pixel-rang": "0,1"}}, "read: pixel-rang = '0,1': there is no such key; did you mean pixel-range?"),
+        (
+            {"read": {"pixel-rang": "0,1"}},
+            "read: pixel-rang = '0,1': there is no such key; did you mean pixel-range?",
+        ),
         ({"read": {"pixel-range": [0, 1]}}, "read: pixel-range = [0, 1]: must be text"),
-        ({"read": {"pixel-range": "9,1"}}, "site.toml: read: pixel-range = '9,1': must be LOW,HIGH with LOW"),
-        ({"read": {"columns": "labels=y"}}, "read: columns = 'labels=y': must be ROLE=NAME,... with path, label, site"),
+        (
+            {"read": {"pixel-range": "9,1"}},
+            "site.toml: read: pixel-range = '9,1': must be LOW,HIGH with LOW",
+        ),
+        (
+            {"read": {"columns": "labels=y"}},
+            "read: columns = 'labels=y': must be ROLE=NAME,... with path, label, site",
+        ),
         ({"read": {"outside-folder": 1}}, "read: outside-folder = 1: must be true or false"),
-        ({"read": {"first-label": 1}, "data": "abide:NYU"}, "data = 'abide:NYU': is read in one way: [read] has no"),
+        (
+            {"read": {"first-label": 1}, "data": "abide:NYU"},
+            "data = 'abide:NYU': is read in one way: [read] has no",
+        ),
         ({"policy": {"min-test-samples": 0}}, "policy: min-test-samples = 0: must be at least 1"),
     ],
 )
-def test_what_no_site_can_run_with_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_what_no_site_can_run_with_is_refused(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
     folder = site_folders(tmp_path)
     path = write(folder / "north/site.toml", site_entries(**changes))
     with pytest.raises(DataError) as error:
@@ -126,15 +187,25 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     """Pixels of 12 bits, which nothing else says, and a table whose columns have names of their own."""
     folder = site_folders(tmp_path) / "north"
     images, labels = np.arange(4 * 64, dtype=np.int16).reshape(4, 8, 8) * 16, np.arange(4) % 3
-    np.savez(folder / "ct.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(
+        folder / "ct.npz",
+        train_images=images,
+        train_labels=labels,
+        test_images=images,
+        test_labels=labels,
+    )
     ct = write(folder / "site.toml", site_entries(data="npz:ct.npz"))
-    with pytest.raises(DataError, match=r'under \[read\] of site.toml, pixel-range = "0,4080" takes these two'):
+    with pytest.raises(
+        DataError, match=r'under \[read\] of site.toml, pixel-range = "0,4080" takes these two'
+    ):
         view_of(read_site(ct))
     from_1 = {"train_labels": labels + 1, "test_labels": labels + 1}
     np.savez(folder / "from1.npz", train_images=images // 64, test_images=images // 64, **from_1)
     with pytest.raises(DataError, match=r"under \[read\] of site.toml, first-label = 1$"):
         view_of(read_site(write(folder / "site.toml", site_entries(data="npz:from1.npz"))))
-    ct = write(folder / "site.toml", site_entries(data="npz:ct.npz", read={"pixel-range": "0,4080"}))
+    ct = write(
+        folder / "site.toml", site_entries(data="npz:ct.npz", read={"pixel-range": "0,4080"})
+    )
     view = view_of(read_site(ct))
     assert hash(read_site(ct))  # as players are kept by it
     assert view.dataset.train_inputs.max() == 1.0 and view.dataset.train_inputs.dtype == np.float32
@@ -147,7 +218,9 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
 
 
 def view_of(site: Site) -> SiteView:
-    return SiteView(DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading)
+    return SiteView(
+        DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading
+    )
 
 
 def test_a_link_names_files_that_are_there(tmp_path: Path) -> None:
@@ -169,7 +242,10 @@ def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
     (folder / "south/site.toml").unlink()
     with pytest.raises(DataError, match=r"holds no site\.toml of south"):
         read_sites(folder)
-    write(folder / "copy/site.toml", site_entries(federation=str(folder / "north/federation.toml"), data="npz:d.npz"))
+    write(
+        folder / "copy/site.toml",
+        site_entries(federation=str(folder / "north/federation.toml"), data="npz:d.npz"),
+    )
     (folder / "copy/d.npz").touch()
     with pytest.raises(DataError, match="name = 'north': is another folder's site as well"):
         read_sites(folder)

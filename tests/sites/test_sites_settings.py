@@ -16,10 +16,16 @@ def file(tmp_path: Path) -> Path:
 
 
 def stated(file: Path, **changes: Any) -> dict[str, Any]:
-    return {"method": "fedavg", "dataset": f"sites:{file}", **{k.replace("_", "-"): v for k, v in changes.items()}}
+    return {
+        "method": "fedavg",
+        "dataset": f"sites:{file}",
+        **{k.replace("_", "-"): v for k, v in changes.items()},
+    }
 
 
-def test_the_agreement_is_part_of_the_runs_id_wherever_its_file_lies(file: Path, tmp_path: Path) -> None:
+def test_the_agreement_is_part_of_the_runs_id_wherever_its_file_lies(
+    file: Path, tmp_path: Path
+) -> None:
     settings = parse(stated(file))
     assert settings.data.clients == 3 and settings.data.classes == "healthy,ill,other"
     assert settings.run_id.startswith("sites-chest-fedavg-seed0-")
@@ -32,8 +38,15 @@ def test_the_agreement_is_part_of_the_runs_id_wherever_its_file_lies(file: Path,
 def test_the_server_sees_sites_and_no_sample(file: Path) -> None:
     settings = parse(stated(file))
     federation = federate(settings.data, 0)
-    assert federation.client_names == ["0 north", "1 east", "2 south"] and federation.hash == settings.agreement.sha256
-    assert not federation.counts_KC.any() and not len(federation.test()) and federation.holdout() is None
+    assert (
+        federation.client_names == ["0 north", "1 east", "2 south"]
+        and federation.hash == settings.agreement.sha256
+    )
+    assert (
+        not federation.counts_KC.any()
+        and not len(federation.test())
+        and federation.holdout() is None
+    )
 
 
 def test_no_message_names_a_place(file: Path, tmp_path: Path) -> None:
@@ -53,23 +66,65 @@ def test_an_agreement_that_is_changed_under_a_run_is_refused(file: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"data_root": "/data"}, "data-root = '/data': does not go with dataset = sites:FILE: how a site reads"),
-        ({"cache": "/cache"}, "cache = '/cache': does not go with dataset = sites:FILE: how a site reads"),
-        ({"download": True}, "download = True: does not go with dataset = sites:FILE: how a site reads"),
-        ({"partition_file": "p.json"}, "partition-file = 'p.json': does not go with dataset = sites:FILE"),
-        ({"holdout_per_class": 3}, "holdout-per-class = 3: does not go with dataset = sites:FILE: the server has no"),
-        ({"unseen_domain": "north"}, "unseen-domain = 'north': does not go with dataset = sites:FILE: the server has"),
+        (
+            {"data_root": "/data"},
+            "data-root = '/data': does not go with dataset = sites:FILE: how a site reads",
+        ),
+        (
+            {"cache": "/cache"},
+            "cache = '/cache': does not go with dataset = sites:FILE: how a site reads",
+        ),
+        (
+            {"download": True},
+            "download = True: does not go with dataset = sites:FILE: how a site reads",
+        ),
+        (
+            {"partition_file": "p.json"},
+            "partition-file = 'p.json': does not go with dataset = sites:FILE",
+        ),
+        (
+            {"holdout_per_class": 3},
+            "holdout-per-class = 3: does not go with dataset = sites:FILE: the server has no",
+        ),
+        (
+            {"unseen_domain": "north"},
+            "unseen-domain = 'north': does not go with dataset = sites:FILE: the server has",
+        ),
         ({"partition": "iid"}, "partition = 'iid': must be auto"),
-        ({"alpha": 0.5}, "alpha = 0.5: does not go with dataset = sites:FILE: every site holds what it holds"),
-        ({"imbalance_factor": 2.0}, "imbalance-factor = 2.0: does not go with dataset = sites:FILE: every site"),
-        ({"train_images": 100}, "train-images = 100: does not go with dataset = sites:FILE: every site"),
+        (
+            {"alpha": 0.5},
+            "alpha = 0.5: does not go with dataset = sites:FILE: every site holds what it holds",
+        ),
+        (
+            {"imbalance_factor": 2.0},
+            "imbalance-factor = 2.0: does not go with dataset = sites:FILE: every site",
+        ),
+        (
+            {"train_images": 100},
+            "train-images = 100: does not go with dataset = sites:FILE: every site",
+        ),
         ({"clients": 5}, "clients = 5: must be 0 or 3, the sites of"),
-        ({"classes": "ill,healthy,other"}, "classes = 'ill,healthy,other': must be that of federation.toml"),
-        ({"input_shape": "1x28x28"}, "input-shape = '1x28x28': must be that of federation.toml, 1x8x8"),
-        ({"model": "my.models:net"}, "model = 'my.models:net': does not go with dataset = sites:FILE: no site imports"),
-        ({"participation": 0.5}, "participation = 0.5: does not go with dataset = sites:FILE: every site"),
+        (
+            {"classes": "ill,healthy,other"},
+            "classes = 'ill,healthy,other': must be that of federation.toml",
+        ),
+        (
+            {"input_shape": "1x28x28"},
+            "input-shape = '1x28x28': must be that of federation.toml, 1x8x8",
+        ),
+        (
+            {"model": "my.models:net"},
+            "model = 'my.models:net': does not go with dataset = sites:FILE: no site imports",
+        ),
+        (
+            {"participation": 0.5},
+            "participation = 0.5: does not go with dataset = sites:FILE: every site",
+        ),
         *(
-            ({"method": method}, f"method = '{method}': does not go with dataset = sites:FILE: {method} needs images")
+            (
+                {"method": method},
+                f"method = '{method}': does not go with dataset = sites:FILE: {method} needs images",
+            )
             for method in ("feddf", "fedbe", "ratio-loss", "real-features", "real-blocks")
         ),
     ],

@@ -46,7 +46,9 @@ def server_of(holdout: Samples | None = None, **fields: Any) -> Server:
     model = model_of()
     parameters = frozenset(name for name, _ in model.named_parameters())
     fields = {"round": 1, "seed": 0, "clients": 3, "start": state_of(50), **fields}
-    return Server(model=model, training=TrainingSettings(), parameters=parameters, holdout=holdout, **fields)
+    return Server(
+        model=model, training=TrainingSettings(), parameters=parameters, holdout=holdout, **fields
+    )
 
 
 def updates_of(*seeds: int) -> list[Update]:

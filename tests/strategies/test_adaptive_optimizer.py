@@ -37,7 +37,9 @@ def test_three_rounds_by_hand(rule: str) -> None:
     shared, state = start, {}
     deltas = []
     for round in range(3):
-        delta = state_of(round)["head.bias"] * 0.1 ** (round + 1)  # large, then small: yogi's sign turns
+        delta = state_of(round)["head.bias"] * 0.1 ** (
+            round + 1
+        )  # large, then small: yogi's sign turns
         combined = {**shared, "head.bias": shared["head.bias"] + delta}
         deltas.append((combined["head.bias"] - shared["head.bias"]).tolist())
         shared, state = optimizer.step(server_of(start=shared), state, combined)
@@ -59,7 +61,11 @@ def test_a_large_tau_is_fedavgm_damped_and_a_small_one_equal_steps() -> None:
     server, combined = server_of(), state_of(3)
     name = "head.weight"
     delta = combined[name] - server.start[name]
-    large, _ = AdaptiveOptimizer(2e6, 0.0, 0.99, 1e6, "adagrad").step(server, {}, combined)  # sqrt(v) + tau is 2 tau
+    large, _ = AdaptiveOptimizer(2e6, 0.0, 0.99, 1e6, "adagrad").step(
+        server, {}, combined
+    )  # sqrt(v) + tau is 2 tau
     torch.testing.assert_close(large[name], combined[name], rtol=1e-4, atol=1e-5)
     small, _ = AdaptiveOptimizer(0.1, 0.0, 0.0, 1e-12).step(server, {}, combined)
-    torch.testing.assert_close(small[name] - server.start[name], 0.1 * torch.sign(delta), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        small[name] - server.start[name], 0.1 * torch.sign(delta), rtol=1e-4, atol=1e-5
+    )

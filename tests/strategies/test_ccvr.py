@@ -23,7 +23,9 @@ HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
 """Samples of each class at each client: class 1 nowhere, class 2 always alone."""
 
 
-def client_data(counts_KC: Sequence[Sequence[int]], width: int = WIDTH) -> list[tuple[Tensor, Tensor]]:
+def client_data(
+    counts_KC: Sequence[Sequence[int]], width: int = WIDTH
+) -> list[tuple[Tensor, Tensor]]:
     """Return each client's features, with a center of its own, and labels."""
     data = []
     for number, counts_C in enumerate(counts_KC):
@@ -43,11 +45,17 @@ def answers_of(counts_KC: Sequence[Sequence[int]] = HELD, width: int = WIDTH) ->
 def test_a_client_s_statistics() -> None:
     ((features_ND, labels_N),) = client_data([(5, 0, 1, 9)])
     statistics = class_statistics(features_ND, labels_N)
-    assert statistics["classes"].tolist() == [0, 2, 3] and statistics["counts"].tolist() == [5, 1, 9]
+    assert statistics["classes"].tolist() == [0, 2, 3] and statistics["counts"].tolist() == [
+        5,
+        1,
+        9,
+    ]
     for row, label in enumerate((0, 2, 3)):
         of_class = features_ND[labels_N == label]
         torch.testing.assert_close(statistics["means"][row], of_class.mean(0), rtol=0, atol=1e-12)
-        expected = torch.cov(of_class.T) if len(of_class) > 1 else torch.zeros(WIDTH, WIDTH).double()
+        expected = (
+            torch.cov(of_class.T) if len(of_class) > 1 else torch.zeros(WIDTH, WIDTH).double()
+        )
         torch.testing.assert_close(statistics["covariances"][row], expected, rtol=0, atol=1e-12)
     assert class_statistics(features_ND, labels_N, 6)["classes"].tolist() == [3]
     assert class_statistics(features_ND, labels_N, 10)["covariances"].shape == (0, WIDTH, WIDTH)
@@ -61,7 +69,9 @@ def test_pooled_statistics_are_the_central_ones() -> None:
     for label in (0, 2, 3):
         of_class = features_ND[labels_N == label]
         torch.testing.assert_close(means_CD[label], of_class.mean(0), rtol=0, atol=1e-10)
-        torch.testing.assert_close(covariances_CDD[label], torch.cov(of_class.T), rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            covariances_CDD[label], torch.cov(of_class.T), rtol=0, atol=1e-10
+        )
     assert not means_CD[1].any() and not covariances_CDD[1].any()
 
 
@@ -75,7 +85,9 @@ def test_pooling_is_the_docstring_s_sum() -> None:
         for n, answer in zip(counts, answers, strict=True):
             expected += (n - 1) / (total - 1) * answer["covariances"][c]
             expected += n / (total - 1) * torch.outer(answer["means"][c], answer["means"][c])
-        torch.testing.assert_close(covariances_CDD[c], expected, rtol=0, atol=1e-9)  # 1e4 cancels in the equation
+        torch.testing.assert_close(
+            covariances_CDD[c], expected, rtol=0, atol=1e-9
+        )  # 1e4 cancels in the equation
 
 
 def test_one_client_s_pooled_statistics_are_its_own() -> None:
@@ -97,18 +109,24 @@ def test_pooled_covariances_are_symmetric_and_positive_semidefinite() -> None:
     covariances_CDD = pooled(answers_of(width=20).values(), CLASSES, 20)[2]
     torch.testing.assert_close(covariances_CDD, covariances_CDD.mT, rtol=0, atol=1e-12)
     assert torch.linalg.eigvalsh(covariances_CDD).min() > -1e-11
-    assert torch.linalg.matrix_rank(covariances_CDD[2]) == 2  # three samples in 20 dimensions: singular, and no error
+    assert (
+        torch.linalg.matrix_rank(covariances_CDD[2]) == 2
+    )  # three samples in 20 dimensions: singular, and no error
 
 
 def test_diagonals_are_those_of_the_full_covariances() -> None:
     full, data = answers_of(), client_data(HELD)
     diagonal = {k: class_statistics(*part, diagonal=True) for k, part in enumerate(data)}
     for k, answer in diagonal.items():
-        torch.testing.assert_close(answer["covariances"], full[k]["covariances"].diagonal(dim1=1, dim2=2))
+        torch.testing.assert_close(
+            answer["covariances"], full[k]["covariances"].diagonal(dim1=1, dim2=2)
+        )
     _, means_CD, variances_CD = pooled(diagonal.values(), CLASSES, WIDTH)
     _, expected_CD, covariances_CDD = pooled(full.values(), CLASSES, WIDTH)
     assert torch.equal(means_CD, expected_CD)
-    torch.testing.assert_close(variances_CD, covariances_CDD.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        variances_CD, covariances_CDD.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-10
+    )
     drawn_MD = virtual_features(means_CD[3], variances_CD[3], 200_000, draws(0))
     torch.testing.assert_close(drawn_MD.var(0), variances_CD[3], rtol=0.02, atol=0)
     with pytest.raises(ValueError, match="others only diagonals"):
@@ -116,10 +134,15 @@ def test_diagonals_are_those_of_the_full_covariances() -> None:
 
 
 def test_a_model_with_diagonal_covariances(server: Server) -> None:
-    answers = {k: class_statistics(*part, diagonal=True) for k, part in enumerate(client_data(HELD))}
+    answers = {
+        k: class_statistics(*part, diagonal=True) for k, part in enumerate(client_data(HELD))
+    }
     check_answer(answers[0], server, CCVR())
     model = calibrated(server, answers)
-    assert digest([model]) not in (digest([state_of(1)]), digest([calibrated(server, answers_of())]))
+    assert digest([model]) not in (
+        digest([state_of(1)]),
+        digest([calibrated(server, answers_of())]),
+    )
 
 
 # ---- virtual features ------------------------------------------------------------------------------------------------
@@ -130,16 +153,22 @@ def test_virtual_features_have_the_mean_and_the_covariance() -> None:
     drawn_MD = virtual_features(means_CD[3], covariances_CDD[3], 200_000, draws(0))
     spread = covariances_CDD[3].diagonal().max().sqrt()
     assert (drawn_MD.mean(0) - means_CD[3]).abs().max() < 0.02 * spread
-    torch.testing.assert_close(torch.cov(drawn_MD.T), covariances_CDD[3], rtol=0.02, atol=0.02 * float(spread) ** 2)
+    torch.testing.assert_close(
+        torch.cov(drawn_MD.T), covariances_CDD[3], rtol=0.02, atol=0.02 * float(spread) ** 2
+    )
 
 
 def test_singular_covariances_draw_inside_their_span() -> None:
     direction = torch.arange(1.0, WIDTH + 1, dtype=torch.float64)
-    drawn_MD = virtual_features(torch.zeros(WIDTH).double(), torch.outer(direction, direction), 50, draws(0))
+    drawn_MD = virtual_features(
+        torch.zeros(WIDTH).double(), torch.outer(direction, direction), 50, draws(0)
+    )
     torch.testing.assert_close(drawn_MD, drawn_MD[:, :1] * direction, rtol=0, atol=1e-6)
     mean_D = torch.randn(WIDTH, generator=draws(1), dtype=torch.float64)
     for indefinite in (torch.zeros(WIDTH, WIDTH), -1e-9 * torch.eye(WIDTH)):
-        assert torch.equal(virtual_features(mean_D, indefinite.double(), 3, draws(0)), mean_D.expand(3, -1))
+        assert torch.equal(
+            virtual_features(mean_D, indefinite.double(), 3, draws(0)), mean_D.expand(3, -1)
+        )
 
 
 # ---- deployment ------------------------------------------------------------------------------------------------------
@@ -159,7 +188,10 @@ def test_only_the_head_changes(server: Server) -> None:
     assert model.keys() == shared.keys()
     changed = {name for name in model if not torch.equal(model[name], shared[name])}
     assert changed == {"head.weight", "head.bias"}
-    assert all(torch.isfinite(tensor).all() and tensor.dtype == shared[n].dtype for n, tensor in model.items())
+    assert all(
+        torch.isfinite(tensor).all() and tensor.dtype == shared[n].dtype
+        for n, tensor in model.items()
+    )
     assert digest([calibrated(server, answers_of())]) == digest([model])
     assert digest([calibrated(replace(server, seed=1), answers_of())]) != digest([model])
 
@@ -189,9 +221,15 @@ def test_classes_that_nobody_holds(server: Server) -> None:
         ({"classes": torch.tensor([0, 3, 2])}, "not ascending"),
         ({"classes": torch.tensor([0, 2, CLASSES])}, "not ascending numbers from 0 to 3"),
         ({"counts": torch.tensor([5, 0, 9])}, "not all positive"),
-        ({"covariances": torch.arange(3.0 * WIDTH**2).reshape(3, WIDTH, WIDTH).double()}, "not symmetric"),
+        (
+            {"covariances": torch.arange(3.0 * WIDTH**2).reshape(3, WIDTH, WIDTH).double()},
+            "not symmetric",
+        ),
         ({"means": torch.full((3, WIDTH), torch.nan).double()}, "means is not finite"),
-        ({"covariances": torch.full((3, WIDTH, WIDTH), torch.nan).double()}, "covariances is not finite"),
+        (
+            {"covariances": torch.full((3, WIDTH, WIDTH), torch.nan).double()},
+            "covariances is not finite",
+        ),
         ({"more": torch.zeros(1)}, "'more' is not expected"),
     ],
 )
@@ -214,7 +252,10 @@ def test_head_steps_are_gradient_descent(server: Server) -> None:
     samples, head = samples_of(), head_of(state_of(1))
     features_ND = features_of(model_of(), state_of(1), samples)
     trained = train_head(head, features_ND, samples.labels_N, 3, 0.2)
-    weights = [head["weight"].clone().requires_grad_(True), head["bias"].clone().requires_grad_(True)]
+    weights = [
+        head["weight"].clone().requires_grad_(True),
+        head["bias"].clone().requires_grad_(True),
+    ]
     optimizer = torch.optim.SGD(weights, 0.2)
     for _ in range(3):
         optimizer.zero_grad()
@@ -230,16 +271,23 @@ def test_features_are_those_of_the_state_in_eval_mode(server: Server) -> None:
     expected = model.eval().features(samples.inputs_N).detach()
     scratch = model_of(2).train()
     torch.testing.assert_close(features_of(scratch, state_of(1), samples), expected)
-    assert digest([scratch.state_dict()]) == digest([state_of(1)])  # running statistics did not move
+    assert digest([scratch.state_dict()]) == digest(
+        [state_of(1)]
+    )  # running statistics did not move
 
 
 def test_real_features_change_the_head_alone_and_fit_the_holdout(server: Server) -> None:
     shared, samples = state_of(1), samples_of()
     model = RealFeatures().deploy(server, {}, shared, []).models["real-features"]
-    assert {n for n in model if not torch.equal(model[n], shared[n])} == {"head.weight", "head.bias"}
+    assert {n for n in model if not torch.equal(model[n], shared[n])} == {
+        "head.weight",
+        "head.bias",
+    }
     features_ND = features_of(model_of(), shared, samples)
     losses = [
-        F.cross_entropy(F.linear(features_ND, state["head.weight"], state["head.bias"]), samples.labels_N)
+        F.cross_entropy(
+            F.linear(features_ND, state["head.weight"], state["head.bias"]), samples.labels_N
+        )
         for state in (shared, model)
     ]
     assert losses[1] < losses[0] / 2

@@ -8,7 +8,9 @@ import torch
 from strategies.checks import LARGEST, OutOfRange, check_values
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, LARGEST, -LARGEST, 3e38, LARGEST * 1.001, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "value", [0.0, -1.0, LARGEST, -LARGEST, 3e38, LARGEST * 1.001, math.nan, math.inf, -math.inf]
+)
 @pytest.mark.parametrize("length", [1, 1000])
 def test_a_value_is_refused_by_its_own_size_alone(value: float, length: int) -> None:
     values_N = torch.zeros(length)

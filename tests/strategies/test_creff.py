@@ -15,7 +15,14 @@ from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import Samples, SettingError
 from strategies.checks import Refused
-from strategies.creff import CReFF, feature_gradients, labeled, mean_gradients, random_head, row_distances
+from strategies.creff import (
+    CReFF,
+    feature_gradients,
+    labeled,
+    mean_gradients,
+    random_head,
+    row_distances,
+)
 from strategies.head import train_head
 from strategies.server import Server, Update
 
@@ -32,22 +39,34 @@ def server_of(classes: int = CLASSES, width: int = WIDTH, round: int = 1) -> Ser
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator(9)) / 3)
-    return Server(model, dict(model.state_dict()), clients=4, round=round, seed=0, training=TrainingSettings())
+    return Server(
+        model, dict(model.state_dict()), clients=4, round=round, seed=0, training=TrainingSettings()
+    )
 
 
-def upload_of(samples_of_class: Sequence[int], head: State, seed: int = 0, shift: float = 0.5) -> State:
+def upload_of(
+    samples_of_class: Sequence[int], head: State, seed: int = 0, shift: float = 0.5
+) -> State:
     """Return the upload of a client with so many samples of each class, around one center a class."""
     width, classes = head["weight"].shape[1], len(head["weight"])
     centers_CD = shift * torch.randn(classes, width, generator=generator(99))
     labels_N = torch.arange(classes).repeat_interleave(torch.tensor(samples_of_class))
-    features_ND = (centers_CD[labels_N] + 0.3 * torch.randn(len(labels_N), width, generator=generator(seed))).relu()
+    features_ND = (
+        centers_CD[labels_N] + 0.3 * torch.randn(len(labels_N), width, generator=generator(seed))
+    ).relu()
     held = torch.tensor(samples_of_class).nonzero().flatten()
-    return {"classes": held, "gradients": class_gradients(features_ND, labels_N, head["weight"], head["bias"])[held]}
+    return {
+        "classes": held,
+        "gradients": class_gradients(features_ND, labels_N, head["weight"], head["bias"])[held],
+    }
 
 
 def updates_of(server: Server, uploads: Sequence[State]) -> list[Update]:
     """Return updates with these uploads; their models do not matter to CReFF."""
-    return [Update(k, server.start, 10 * k + 1, {"feature-gradients": upload}) for k, upload in enumerate(uploads)]
+    return [
+        Update(k, server.start, 10 * k + 1, {"feature-gradients": upload})
+        for k, upload in enumerate(uploads)
+    ]
 
 
 @pytest.fixture
@@ -70,8 +89,12 @@ def test_distance_properties() -> None:
     torch.testing.assert_close(distances, row_distances(right, left))
     factors = torch.rand(CLASSES, CLASSES, 1, generator=generator(3), dtype=torch.float64) + 0.1
     torch.testing.assert_close(row_distances(left * factors, right), distances)
-    torch.testing.assert_close(row_distances(left, left * factors), torch.zeros(CLASSES, CLASSES).double())
-    torch.testing.assert_close(row_distances(left, -left), torch.full((CLASSES, CLASSES), 2.0).double())
+    torch.testing.assert_close(
+        row_distances(left, left * factors), torch.zeros(CLASSES, CLASSES).double()
+    )
+    torch.testing.assert_close(
+        row_distances(left, -left), torch.full((CLASSES, CLASSES), 2.0).double()
+    )
 
 
 def test_distance_of_zero_rows() -> None:
@@ -82,7 +105,9 @@ def test_distance_of_zero_rows() -> None:
     assert row_distances(right, left)[1, 2] == 1
     left.requires_grad_(True)
     (slope,) = torch.autograd.grad(row_distances(left, right).sum(), left)
-    assert torch.isfinite(slope).all() and slope[1, 2].abs().max() == 0 and slope[0, 0].abs().max() > 0
+    assert (
+        torch.isfinite(slope).all() and slope[1, 2].abs().max() == 0 and slope[0, 0].abs().max() > 0
+    )
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
@@ -93,7 +118,9 @@ def test_feature_gradients_are_autograds_and_the_clients(server: Server) -> None
     features_CMD = torch.randn(CLASSES, 7, WIDTH, generator=generator())
     actual = feature_gradients(features_CMD, head.weight.detach(), head.bias.detach())
     labels_N = torch.arange(CLASSES).repeat_interleave(7)
-    clients = class_gradients(features_CMD.reshape(-1, WIDTH), labels_N, head.weight.detach(), head.bias.detach())
+    clients = class_gradients(
+        features_CMD.reshape(-1, WIDTH), labels_N, head.weight.detach(), head.bias.detach()
+    )
     for k in range(CLASSES):
         loss = nn.functional.cross_entropy(head(features_CMD[k]), torch.full((7,), k))
         (expected,) = torch.autograd.grad(loss, head.weight)
@@ -161,7 +188,9 @@ def test_absent_class_keeps_its_features(server: Server) -> None:
 
 @pytest.mark.parametrize("distance", ["code-scale", "paper-literal"])
 def test_loss_does_not_rise(server: Server, distance: str) -> None:
-    method = CReFF(features_per_class=6, feature_steps=1, feature_learning_rate=0.02, distance=distance)
+    method = CReFF(
+        features_per_class=6, feature_steps=1, feature_learning_rate=0.02, distance=distance
+    )
     state = method.initial_state(server)
     uploads = [upload_of([3, 2, 1, 5, 4], state, seed=s) for s in (1, 2)]
     mean_nCD, held = mean_gradients(uploads, state["weight"])
@@ -178,10 +207,14 @@ def test_real_features_give_no_gradient(server: Server) -> None:
     state = method.initial_state(server)
     real_CMD = torch.randn(CLASSES, 4, WIDTH, generator=generator(5))
     labels_N = torch.arange(CLASSES).repeat_interleave(4)
-    gradients = class_gradients(real_CMD.reshape(-1, WIDTH), labels_N, state["weight"], state["bias"])
+    gradients = class_gradients(
+        real_CMD.reshape(-1, WIDTH), labels_N, state["weight"], state["bias"]
+    )
     upload = {"classes": torch.arange(CLASSES), "gradients": gradients}
     assert loss_of(method, real_CMD, state, [upload]) < 1e-5
-    stayed = method.match(real_CMD, state["weight"], state["bias"], gradients, torch.arange(CLASSES))
+    stayed = method.match(
+        real_CMD, state["weight"], state["bias"], gradients, torch.arange(CLASSES)
+    )
     torch.testing.assert_close(stayed, real_CMD, rtol=0, atol=1e-4)
 
 
@@ -189,24 +222,34 @@ def test_code_scale_is_classes_times_the_papers(server: Server) -> None:
     """One step of the code's sum is C steps' length of the paper's mean over the C rows."""
     steps = {}
     for distance in ("code-scale", "paper-literal"):
-        method = CReFF(features_per_class=6, feature_steps=1, distance=distance, feature_learning_rate=1.0)
-        state, features_CMD = matched(method, server, [upload_of([3, 2, 1, 5, 4], method.initial_state(server))])
+        method = CReFF(
+            features_per_class=6, feature_steps=1, distance=distance, feature_learning_rate=1.0
+        )
+        state, features_CMD = matched(
+            method, server, [upload_of([3, 2, 1, 5, 4], method.initial_state(server))]
+        )
         steps[distance] = features_CMD - state["features"]
     assert steps["paper-literal"].abs().max() > 1e-4
-    torch.testing.assert_close(steps["code-scale"], CLASSES * steps["paper-literal"], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        steps["code-scale"], CLASSES * steps["paper-literal"], rtol=1e-3, atol=1e-5
+    )
 
 
 def test_matching_is_autograd_descent(server: Server) -> None:
     """I steps equal torch.optim.SGD on the summed distance, all classes written out one by one."""
     method = CReFF(features_per_class=3, feature_steps=4, feature_learning_rate=0.3)
-    state, actual = matched(method, server, [upload := upload_of([3, 0, 1, 5, 2], method.initial_state(server))])
+    state, actual = matched(
+        method, server, [upload := upload_of([3, 0, 1, 5, 2], method.initial_state(server))]
+    )
     features_CMD = state["features"].clone().requires_grad_(True)
     optimizer = torch.optim.SGD([features_CMD], lr=0.3)
     for _ in range(4):
         optimizer.zero_grad()
         for position, k in enumerate(upload["classes"].tolist()):
             head = state["weight"].clone().requires_grad_(True)
-            loss = nn.functional.cross_entropy(features_CMD[k] @ head.T + state["bias"], torch.full((3,), k))
+            loss = nn.functional.cross_entropy(
+                features_CMD[k] @ head.T + state["bias"], torch.full((3,), k)
+            )
             (gradient,) = torch.autograd.grad(loss, head, create_graph=True)
             cosine = nn.functional.cosine_similarity(gradient, upload["gradients"][position], dim=1)
             (1 - cosine).sum().backward()
@@ -256,15 +299,21 @@ def test_deployment(server: Server) -> None:
     assert 0 < deployment.metrics["matching-loss"] < 2
 
 
-def test_features_match_at_the_clients_head_and_the_new_head_learns_from_them(server: Server) -> None:
+def test_features_match_at_the_clients_head_and_the_new_head_learns_from_them(
+    server: Server,
+) -> None:
     """One step by autograd at the head that the clients had; the new head is trained where that has led."""
     settings = {"features_per_class": 6, "feature_steps": 1, "head_steps": 4}
     method = CReFF(**settings)  # type: ignore[arg-type]
     samples = [[3, 0, 1, 5, 0], [1, 1, 0, 0, 0]]
     state, deployment = deploy(server, samples, **settings)
-    gradients, held = mean_gradients([upload_of(n, state, seed=k) for k, n in enumerate(samples)], state["weight"])
+    gradients, held = mean_gradients(
+        [upload_of(n, state, seed=k) for k, n in enumerate(samples)], state["weight"]
+    )
     features = state["features"][held].clone().requires_grad_(True)
-    row_distances(feature_gradients(features, state["weight"], state["bias"], held), gradients).sum().backward()
+    row_distances(
+        feature_gradients(features, state["weight"], state["bias"], held), gradients
+    ).sum().backward()
     assert features.grad is not None
     moved = state["features"].clone()
     moved[held] = features.detach() - method.feature_learning_rate * features.grad
@@ -318,7 +367,9 @@ def test_matching_loss_falls_as_in_the_papers_figure() -> None:
     state = method.initial_state(server)
     for round in range(1, 11):
         server = replace(server, round=round)
-        uploads = [upload_of([40 // (k + 1) + 2] * classes, state, seed=10 * round + k) for k in range(4)]
+        uploads = [
+            upload_of([40 // (k + 1) + 2] * classes, state, seed=10 * round + k) for k in range(4)
+        ]
         deployment = method.deploy(server, state, server.start, updates_of(server, uploads))
         state = deployment.state
         losses.append(deployment.metrics["matching-loss"])
@@ -345,7 +396,10 @@ def test_accepts(server: Server, good: State) -> None:
         ({"classes": torch.tensor([0])}, "gradients is missing"),
         ({"gradients": torch.zeros(0, CLASSES, WIDTH)}, "classes is missing"),
         (upload(more=torch.zeros(1)), "'more' is not expected"),
-        (upload(gradients=torch.zeros(3, CLASSES, WIDTH)), "gradients is float32 of 3x5x12, not float32 of 2x5x12"),
+        (
+            upload(gradients=torch.zeros(3, CLASSES, WIDTH)),
+            "gradients is float32 of 3x5x12, not float32 of 2x5x12",
+        ),
         (upload(gradients=torch.zeros(2, CLASSES, WIDTH + 1)), "gradients is"),
         (upload(gradients=torch.zeros(2, CLASSES * WIDTH)), "gradients is"),
         (upload(gradients=torch.zeros(2, CLASSES, WIDTH).double()), "gradients is float64"),
@@ -384,24 +438,40 @@ def test_settings_are_checked(field: str, value: Any) -> None:
 
 
 def test_comparing_features_records_by_class_and_changes_no_model(server: Server) -> None:
-    inputs_N, labels_N = torch.randn(8, 3, generator=generator(4)), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    inputs_N, labels_N = (
+        torch.randn(8, 3, generator=generator(4)),
+        torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]),
+    )
     server = replace(server, holdout=Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1)))
-    plain, compared = CReFF(features_per_class=6), CReFF(features_per_class=6, compare_features=True)
+    plain, compared = (
+        CReFF(features_per_class=6),
+        CReFF(features_per_class=6, compare_features=True),
+    )
     state = plain.initial_state(server)
     updates = updates_of(server, [upload_of([3, 0, 1, 5, 2], state)])
-    ours, theirs = (server_method.deploy(server, state, server.start, updates) for server_method in (compared, plain))
-    assert digest([ours.models["creff"], ours.state]) == digest([theirs.models["creff"], theirs.state])
+    ours, theirs = (
+        server_method.deploy(server, state, server.start, updates)
+        for server_method in (compared, plain)
+    )
+    assert digest([ours.models["creff"], ours.state]) == digest(
+        [theirs.models["creff"], theirs.state]
+    )
     assert list(theirs.metrics) == ["matching-loss"]
 
     losses_C = torch.tensor(ours.metrics["matching-loss-by-class"])
     assert losses_C.isnan().tolist() == [False, True, False, False, False]
     assert losses_C.nanmean().item() == pytest.approx(ours.metrics["matching-loss"])
     found_C = torch.tensor(ours.metrics["feature-dissimilarity-by-class"])
-    features_CD, real_ND = ours.state["features"].mean(1), inputs_N @ server.start["features.weight"].T
+    features_CD, real_ND = (
+        ours.state["features"].mean(1),
+        inputs_N @ server.start["features.weight"].T,
+    )
     real_ND = real_ND + server.start["features.bias"]
     for label in range(4):
         left, right = features_CD[label], real_ND[2 * label : 2 * label + 2].mean(0)
-        assert found_C[label].item() == pytest.approx(1 - (left @ right / left.norm() / right.norm()).item(), abs=1e-5)
+        assert found_C[label].item() == pytest.approx(
+            1 - (left @ right / left.norm() / right.norm()).item(), abs=1e-5
+        )
     assert found_C[4].isnan()  # no image of that class
 
 

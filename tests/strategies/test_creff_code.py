@@ -31,13 +31,19 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 @pytest.fixture
 def server() -> Server:
     model = Classifier(nn.Linear(3, WIDTH), nn.Linear(WIDTH, CLASSES))
-    return Server(model, dict(model.state_dict()), clients=4, round=1, seed=0, training=TrainingSettings())
+    return Server(
+        model, dict(model.state_dict()), clients=4, round=1, seed=0, training=TrainingSettings()
+    )
 
 
-def literal_gradients(features_MD: Tensor, label: int, weight_CD: Tensor, bias_C: Tensor) -> tuple[Tensor, ...]:
+def literal_gradients(
+    features_MD: Tensor, label: int, weight_CD: Tensor, bias_C: Tensor
+) -> tuple[Tensor, ...]:
     """Return what autograd gives for the weight and for the bias, with a graph behind it."""
     weight, bias = weight_CD.clone().requires_grad_(True), bias_C.clone().requires_grad_(True)
-    loss = nn.functional.cross_entropy(features_MD @ weight.T + bias, torch.full((len(features_MD),), label))
+    loss = nn.functional.cross_entropy(
+        features_MD @ weight.T + bias, torch.full((len(features_MD),), label)
+    )
     return torch.autograd.grad(loss, (weight, bias), create_graph=True)
 
 
@@ -47,7 +53,9 @@ def literal_distance(actual: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> 
     for ours, theirs in zip(actual, wanted, strict=True):
         ours, theirs = ours.reshape(-1, ours.shape[-1]), theirs.reshape(-1, theirs.shape[-1])
         for a, b in zip(ours, theirs, strict=True):
-            total = total + 1 - torch.dot(a, b) / (torch.linalg.norm(a) * torch.linalg.norm(b) + 1e-6)
+            total = (
+                total + 1 - torch.dot(a, b) / (torch.linalg.norm(a) * torch.linalg.norm(b) + 1e-6)
+            )
     return total
 
 
@@ -55,7 +63,11 @@ def literal_distance(actual: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> 
 
 
 def test_bias_gradient_is_autograds() -> None:
-    features_CMD, weight_CD, bias_C = normal(CLASSES, 7, WIDTH), normal(CLASSES, WIDTH, seed=1), normal(CLASSES, seed=2)
+    features_CMD, weight_CD, bias_C = (
+        normal(CLASSES, 7, WIDTH),
+        normal(CLASSES, WIDTH, seed=1),
+        normal(CLASSES, seed=2),
+    )
     actual = CReFFCode().gradients(features_CMD, weight_CD, bias_C)
     assert actual.shape == (CLASSES, CLASSES, WIDTH + 1)
     for k in range(CLASSES):
@@ -76,11 +88,17 @@ def test_bias_gradient_is_autograds() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-5])
 def test_distance_is_the_literal_one(scale: float) -> None:
     """Its value and its gradient, where the guard is nothing and where it is nearly everything."""
-    actual, wanted = scale * normal(3, CLASSES, WIDTH + 1), scale * normal(3, CLASSES, WIDTH + 1, seed=1)
+    actual, wanted = (
+        scale * normal(3, CLASSES, WIDTH + 1),
+        scale * normal(3, CLASSES, WIDTH + 1, seed=1),
+    )
     method, slopes, values = CReFFCode(), [], []
 
     def literal(moving: Tensor) -> Tensor:
-        pairs = [((a[:, :-1], a[:, -1]), (b[:, :-1], b[:, -1])) for a, b in zip(moving, wanted, strict=True)]
+        pairs = [
+            ((a[:, :-1], a[:, -1]), (b[:, :-1], b[:, -1]))
+            for a, b in zip(moving, wanted, strict=True)
+        ]
         return torch.stack([literal_distance(ours, theirs) for ours, theirs in pairs]).sum()
 
     for distance in (literal, lambda moving: method.total(method.distances(moving, wanted))):
@@ -103,11 +121,15 @@ def test_guard_in_closed_form() -> None:
     rows = normal(4, WIDTH)
     for scale in (1.0, 1e-3, 1e-6):
         squares = (scale * rows).square().sum(1)
-        torch.testing.assert_close(guarded_distances(scale * rows, scale * rows), 1 - squares / (squares + 1e-6))
+        torch.testing.assert_close(
+            guarded_distances(scale * rows, scale * rows), 1 - squares / (squares + 1e-6)
+        )
     nothing = torch.zeros_like(rows).requires_grad_(True)
     assert torch.equal(guarded_distances(rows, torch.zeros_like(rows)), torch.ones(4, dtype=DOUBLE))
     (slope,) = torch.autograd.grad(guarded_distances(nothing, rows).sum(), nothing)
-    torch.testing.assert_close(slope, -rows / 1e-6)  # the code's: huge where only the features' row is zero
+    torch.testing.assert_close(
+        slope, -rows / 1e-6
+    )  # the code's: huge where only the features' row is zero
     moving = rows.clone().requires_grad_(True)
     (slope,) = torch.autograd.grad(guarded_distances(moving, torch.zeros_like(rows)).sum(), moving)
     assert slope.abs().max() == 0
@@ -115,7 +137,11 @@ def test_guard_in_closed_form() -> None:
 
 def test_matching_is_literal_descent() -> None:
     method = CReFFCode(features_per_class=3, feature_steps=4, feature_learning_rate=0.3)
-    features_CMD, weight_CD, bias_C = normal(CLASSES, 3, WIDTH), normal(CLASSES, WIDTH, seed=1), normal(CLASSES, seed=2)
+    features_CMD, weight_CD, bias_C = (
+        normal(CLASSES, 3, WIDTH),
+        normal(CLASSES, WIDTH, seed=1),
+        normal(CLASSES, seed=2),
+    )
     wanted = method.gradients(normal(CLASSES, 9, WIDTH, seed=3), weight_CD, bias_C)
     held = torch.tensor([0, 2, 3])
     actual = method.match(features_CMD, weight_CD, bias_C, wanted[held], held)
@@ -139,7 +165,9 @@ def test_matching_is_literal_descent() -> None:
 
 def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
     """Of 5 x 7 features in batches of 8, the last of 3; the order is that of the generator."""
-    method = CReFFCode(features_per_class=7, head_epochs=6, head_batch_size=8, head_learning_rate=0.2)
+    method = CReFFCode(
+        features_per_class=7, head_epochs=6, head_batch_size=8, head_learning_rate=0.2
+    )
     features_CMD = torch.randn(CLASSES, 7, WIDTH, generator=generator())
     start = random_head(torch.Size((CLASSES, WIDTH)), generator(1))
     kept = digest([start])
@@ -151,7 +179,9 @@ def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
     for _ in range(6):
         for batch in torch.split(torch.randperm(35, generator=draws), 8):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(layer(features_CMD.reshape(-1, WIDTH)[batch]), labels_N[batch]).backward()
+            nn.functional.cross_entropy(
+                layer(features_CMD.reshape(-1, WIDTH)[batch]), labels_N[batch]
+            ).backward()
             optimizer.step()
             sizes.append(len(batch))
     assert sizes == [8, 8, 8, 8, 3] * 6
@@ -161,13 +191,23 @@ def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
 
 def test_defaults_are_those_of_the_code() -> None:
     method, client = CReFFCode(), AugmentedGradients()
-    assert (method.features_per_class, method.feature_steps, method.feature_learning_rate) == (100, 100, 0.1)
-    assert (method.head_epochs, method.head_batch_size, method.head_learning_rate) == (300, 32, 0.01)
+    assert (method.features_per_class, method.feature_steps, method.feature_learning_rate) == (
+        100,
+        100,
+        0.1,
+    )
+    assert (method.head_epochs, method.head_batch_size, method.head_learning_rate) == (
+        300,
+        32,
+        0.01,
+    )
     assert (client.repeats, client.batch_size) == (10, 32)
 
 
 def deploy(server: Server, held: tuple[int, ...] = (0, 2, 3), **settings: Any) -> tuple[Any, Any]:
-    method = CReFFCode(**{"features_per_class": 6, "feature_steps": 3, "head_epochs": 2, **settings})
+    method = CReFFCode(
+        **{"features_per_class": 6, "feature_steps": 3, "head_epochs": 2, **settings}
+    )
     state = method.initial_state(server)
     real_CMD = torch.randn(CLASSES, 4, WIDTH, generator=generator(3)).relu()
     gradients = method.gradients(real_CMD, state["weight"], state["bias"])[list(held)]
@@ -180,7 +220,10 @@ def deploy(server: Server, held: tuple[int, ...] = (0, 2, 3), **settings: Any) -
 def test_deployment(server: Server) -> None:
     state, deployment = deploy(server)
     model = deployment.models["creff-code"]
-    assert {name for name in model if not torch.equal(model[name], server.start[name])} == {"head.weight", "head.bias"}
+    assert {name for name in model if not torch.equal(model[name], server.start[name])} == {
+        "head.weight",
+        "head.bias",
+    }
     assert torch.equal(model["head.weight"], deployment.state["weight"])
     moved = (deployment.state["features"] != state["features"]).flatten(1).any(1)
     assert moved.tolist() == [True, False, True, True, False]
@@ -210,7 +253,12 @@ def test_only_its_own_uploads_are_accepted(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("features_per_class", -1), ("head_epochs", -1), ("head_batch_size", 0), ("head_learning_rate", 0.0)],
+    [
+        ("features_per_class", -1),
+        ("head_epochs", -1),
+        ("head_batch_size", 0),
+        ("head_learning_rate", 0.0),
+    ],
 )
 def test_settings_are_checked(field: str, value: Any) -> None:
     with pytest.raises(SettingError, match=rf"creff-code\.{field.replace('_', '-')}"):

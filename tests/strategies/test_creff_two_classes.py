@@ -46,11 +46,15 @@ def test_rows_of_a_class_gradient_have_one_rank_less_than_classes(classes: int) 
 
 
 @pytest.mark.parametrize("lengths", [(1.0, 1.0), (2.0, 3.0), (30.0, 0.1)])
-def test_features_that_know_nothing_of_the_classes_match_almost_wholly(lengths: tuple[float, float]) -> None:
+def test_features_that_know_nothing_of_the_classes_match_almost_wholly(
+    lengths: tuple[float, float],
+) -> None:
     """All on the common mean, of any length: the loss is 1 - 1 / sqrt(1 + r^2), about r^2 / 2, whatever the head."""
     weight_CD, bias_C = head_of(2)
     wanted = class_gradients(real_features(), torch.arange(2), weight_CD, bias_C)
-    ignorant_CMD = torch.stack([length * common_mean() for length in lengths])[:, None].expand(2, 7, WIDTH)
+    ignorant_CMD = torch.stack([length * common_mean() for length in lengths])[:, None].expand(
+        2, 7, WIDTH
+    )
     distances_CR = row_distances(feature_gradients(ignorant_CMD, weight_CD, bias_C), wanted)
     expected = 1 - 1 / math.sqrt(1 + RATIO**2)
     torch.testing.assert_close(distances_CR, torch.full((2, 2), expected), atol=2e-7, rtol=0)
@@ -58,12 +62,18 @@ def test_features_that_know_nothing_of_the_classes_match_almost_wholly(lengths: 
 
 
 @pytest.mark.parametrize(("lengths", "label"), [((2.0, 3.0), 0), ((3.0, 2.0), 1)])
-def test_the_head_that_learns_from_them_calls_everything_one_class(lengths: tuple[float, float], label: int) -> None:
+def test_the_head_that_learns_from_them_calls_everything_one_class(
+    lengths: tuple[float, float], label: int
+) -> None:
     """What tells the federated features apart is what was not compared: recalls of 0 and 1."""
-    features_CMD = torch.stack([length * common_mean() for length in lengths])[:, None].expand(2, 7, WIDTH)
+    features_CMD = torch.stack([length * common_mean() for length in lengths])[:, None].expand(
+        2, 7, WIDTH
+    )
     start = dict(zip(("weight", "bias"), head_of(2), strict=True))
     head = train_head(start, *labeled(features_CMD), steps=3000, learning_rate=0.1)
     logits_NC = features_CMD.reshape(-1, WIDTH) @ head["weight"].T + head["bias"]
-    assert logits_NC.argmax(1).tolist() == [0] * 7 + [1] * 7, "of the federated features it knows all"
+    assert logits_NC.argmax(1).tolist() == [0] * 7 + [1] * 7, (
+        "of the federated features it knows all"
+    )
     real_NC = real_features() @ head["weight"].T + head["bias"]
     assert real_NC.argmax(1).tolist() == [label, label]

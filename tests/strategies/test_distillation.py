@@ -39,7 +39,9 @@ def combined(server: Server, kind: type[ServerMethod], *seeds: int, **settings: 
 
 
 @pytest.mark.parametrize(("kind", "settings"), METHODS)
-def test_no_steps_are_fedavg(server: Server, kind: type[ServerMethod], settings: dict[str, Any]) -> None:
+def test_no_steps_are_fedavg(
+    server: Server, kind: type[ServerMethod], settings: dict[str, Any]
+) -> None:
     mean, _ = FedAvg().combine(server, {}, updates_of(1, 2, 3))
     assert digest([combined(server, kind, steps=0, **settings)]) == digest([mean])
     model = combined(server, kind, steps=5, batch_size=8, **settings)
@@ -48,7 +50,9 @@ def test_no_steps_are_fedavg(server: Server, kind: type[ServerMethod], settings:
 
 
 @pytest.mark.parametrize(("kind", "settings"), METHODS)
-def test_a_round_repeats_to_the_bit(server: Server, kind: type[ServerMethod], settings: dict[str, Any]) -> None:
+def test_a_round_repeats_to_the_bit(
+    server: Server, kind: type[ServerMethod], settings: dict[str, Any]
+) -> None:
     settings = {"steps": 5, "batch_size": 8, **settings}
     first = digest([combined(server, kind, **settings)])
     server.model.load_state_dict(state_of(9))  # the scratchpad's weights have no meaning
@@ -61,7 +65,10 @@ def test_a_round_repeats_to_the_bit(server: Server, kind: type[ServerMethod], se
 def test_labels_are_not_looked_at(kind: type[ServerMethod], settings: dict[str, Any]) -> None:
     samples = samples_of()
     shuffled = type(samples)(samples.inputs_N, samples.labels_N.flip(0), samples.mean, samples.std)
-    models = [combined(server_of(holdout), kind, steps=5, batch_size=8, **settings) for holdout in (samples, shuffled)]
+    models = [
+        combined(server_of(holdout), kind, steps=5, batch_size=8, **settings)
+        for holdout in (samples, shuffled)
+    ]
     assert digest(models[:1]) == digest(models[1:])
 
 
@@ -73,12 +80,16 @@ def test_nothing_is_mutated(server: Server, kind: type[ServerMethod]) -> None:
     shared, _ = kind(steps=4).combine(server, {}, updates)  # type: ignore[call-arg]
     result = digest([shared])
     server.model.load_state_dict(state_of(9))
-    assert digest(given) == before and digest([shared]) == result  # the result is no view of the scratchpad
+    assert (
+        digest(given) == before and digest([shared]) == result
+    )  # the result is no view of the scratchpad
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_holdout_is_needed(kind: type[ServerMethod]) -> None:
-    with pytest.raises(SettingError, match=rf"holdout-per-class = 0: {kind.name} needs images of the server's own"):
+    with pytest.raises(
+        SettingError, match=rf"holdout-per-class = 0: {kind.name} needs images of the server's own"
+    ):
         combined(server_of(), kind)
 
 
@@ -92,9 +103,15 @@ def test_the_student_comes_closer_to_the_teacher(
         teacher = mean_logits([logits_of(model, state_of(seed), samples) for seed in (1, 2, 3)])
     else:
         states = [mean, *(state_of(seed) for seed in (1, 2, 3))]
-        teacher = sharpened(mean_probabilities([logits_of(model, state, samples) for state in states]), 0.5)
-    student = combined(server, kind, learning_rate=learning_rate, **({"models": 0} if kind is FedBE else {}))
-    distances = [divergence(logits_of(model, state, samples), teacher).item() for state in (mean, student)]
+        teacher = sharpened(
+            mean_probabilities([logits_of(model, state, samples) for state in states]), 0.5
+        )
+    student = combined(
+        server, kind, learning_rate=learning_rate, **({"models": 0} if kind is FedBE else {})
+    )
+    distances = [
+        divergence(logits_of(model, state, samples), teacher).item() for state in (mean, student)
+    ]
     assert 0 < distances[1] < distances[0] / 2
 
 
@@ -132,7 +149,9 @@ def test_sharpening() -> None:
     p = mean_probabilities(logits(1, 2))
     torch.testing.assert_close(sharpened(p, 1.0), p)
     torch.testing.assert_close(sharpened(p, 0.5), p**2 / (p**2).sum(1, keepdim=True))
-    torch.testing.assert_close(sharpened(p, 1e-6), torch.nn.functional.one_hot(p.argmax(1), CLASSES).float())
+    torch.testing.assert_close(
+        sharpened(p, 1e-6), torch.nn.functional.one_hot(p.argmax(1), CLASSES).float()
+    )
 
 
 # ---- the models that FedBE draws -------------------------------------------------------------------------------------
@@ -150,7 +169,9 @@ def test_gaussian_without_noise_is_the_mean_direction() -> None:
     for name, tensor in gaussian(start, clients, 0.0, draws(0)).items():
         steps = [client[name] - start[name] for client in clients]
         direction = sum(step / step.norm() for step in steps) / 3
-        torch.testing.assert_close(tensor, start[name] + sum(step.norm() for step in steps) / 3 * direction)
+        torch.testing.assert_close(
+            tensor, start[name] + sum(step.norm() for step in steps) / 3 * direction
+        )
 
 
 def test_gaussian_noise_has_its_variance() -> None:
@@ -185,7 +206,9 @@ def test_dirichlet_draws_lie_in_the_simplex(server: Server) -> None:
         assert (weights >= 0).all() and weights.max() <= largest + 1e-6 and not weights[:, 3].any()
         torch.testing.assert_close(weights.sum(1), torch.ones(50))
         if concentration == 1e6:
-            torch.testing.assert_close(weights[:, :3], torch.full((50, 3), 1 / 3), rtol=0, atol=0.005)
+            torch.testing.assert_close(
+                weights[:, :3], torch.full((50, 3), 1 / 3), rtol=0, atol=0.005
+            )
         if concentration == 1e-4:
             assert (weights.max(1).values > 0.99).float().mean() > 0.9
 
@@ -197,7 +220,9 @@ def test_adam_is_torch_s() -> None:
     ours, theirs = ([p.detach().clone() for p in model_of().parameters()] for _ in range(2))
     optimizer, reference = Adam(ours), torch.optim.Adam(theirs, lr=1.0)
     for number in range(7):
-        gradients = [torch.randn(p.shape, generator=draws(10 * number + k)) for k, p in enumerate(ours)]
+        gradients = [
+            torch.randn(p.shape, generator=draws(10 * number + k)) for k, p in enumerate(ours)
+        ]
         optimizer.step(gradients, cosine(0.01, number, 7))
         reference.param_groups[0]["lr"] = cosine(0.01, number, 7)
         for weight, gradient in zip(theirs, gradients, strict=True):
@@ -209,14 +234,19 @@ def test_adam_is_torch_s() -> None:
 
 def test_cosine() -> None:
     rates = [cosine(0.2, step, 10) for step in range(10)]
-    assert rates[0] == 0.2 and rates[5] == pytest.approx(0.1) and rates == sorted(rates, reverse=True)
+    assert (
+        rates[0] == 0.2 and rates[5] == pytest.approx(0.1) and rates == sorted(rates, reverse=True)
+    )
     assert rates[9] == pytest.approx(0.1 * (1 + math.cos(0.9 * math.pi)))
 
 
 def test_clip() -> None:
     gradients = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
     torch.testing.assert_close(clip(gradients, 1.0), [g / 5 for g in gradients])
-    assert all(torch.equal(left, right) for left, right in zip(clip(gradients, 6.0), gradients, strict=True))
+    assert all(
+        torch.equal(left, right)
+        for left, right in zip(clip(gradients, 6.0), gradients, strict=True)
+    )
 
 
 def test_batches_are_epochs_without_a_single_sample() -> None:
@@ -231,7 +261,9 @@ def test_batches_are_epochs_without_a_single_sample() -> None:
 def test_swa_averages_the_weights_it_names(server: Server) -> None:
     """Of 8 steps, counted from 1, with average-start 1 and every 2: those after 3, 5 and 7."""
     settings = {"batch_size": 8, "learning_rate": 0.1}
-    after = {s: combined(server, FedBE, steps=s, average_start=99, **settings) for s in (3, 5, 7, 8)}
+    after = {
+        s: combined(server, FedBE, steps=s, average_start=99, **settings) for s in (3, 5, 7, 8)
+    }
     averaged = combined(server, FedBE, steps=8, average_start=1, average_every=2, **settings)
     expected = weighted_mean([after[s] for s in (3, 5, 7)], [1.0] * 3)
     for name in server.parameters:
@@ -240,7 +272,9 @@ def test_swa_averages_the_weights_it_names(server: Server) -> None:
         assert torch.equal(averaged[name], after[8][name])  # buffers are those of the last step
 
 
-def test_swa_averages_the_steps_of_the_authors_code(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swa_averages_the_steps_of_the_authors_code(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After steps 125, 150, 175 and 200 of 200, with our settings as they are."""
     counted: list[int] = []
 
@@ -270,7 +304,9 @@ def test_fedbe_s_student_has_momentum(server: Server) -> None:
     samples, model, updates = samples_of(), model_of(), updates_of(1, 2, 3)
     mean, _ = FedAvg().combine(server, {}, updates)
     states = [mean, *(update.shared for update in updates)]
-    teacher = sharpened(mean_probabilities([logits_of(model, state, samples) for state in states]), 0.5)
+    teacher = sharpened(
+        mean_probabilities([logits_of(model, state, samples) for state in states]), 0.5
+    )
     model.load_state_dict(mean)
     optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
@@ -285,9 +321,13 @@ def test_fedbe_s_student_has_momentum(server: Server) -> None:
 def test_the_variance_scale_is_a_factor_on_the_noise(server: Server) -> None:
     clients = [state_of(seed) for seed in (1, 2, 3)]
     mean = weighted_mean(clients, [1.0, 1.0, 1.0])
-    none, some, more = (FedBE(models=1, variance_scale=s).drawn(server, mean, clients)[0] for s in (0.0, 0.1, 0.3))
+    none, some, more = (
+        FedBE(models=1, variance_scale=s).drawn(server, mean, clients)[0] for s in (0.0, 0.1, 0.3)
+    )
     for name in server.parameters:
-        torch.testing.assert_close(more[name] - none[name], 3 * (some[name] - none[name]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            more[name] - none[name], 3 * (some[name] - none[name]), rtol=1e-4, atol=1e-5
+        )
         assert not torch.equal(some[name], none[name])
 
 
@@ -296,7 +336,9 @@ def test_teachers_are_in_eval_mode(training: bool) -> None:
     """A sample's logits do not depend on its batch, and the statistics are the state's."""
     samples, model = samples_of(), model_of().train(training)
     some = samples.only(torch.arange(3))
-    assert torch.allclose(logits_of(model, state_of(1), samples)[:3], logits_of(model, state_of(1), some), atol=1e-6)
+    assert torch.allclose(
+        logits_of(model, state_of(1), samples)[:3], logits_of(model, state_of(1), some), atol=1e-6
+    )
     assert digest([model.state_dict()]) == digest([state_of(1)])
 
 
@@ -304,7 +346,9 @@ def test_fedbe_takes_the_step_of_its_equation(server: Server) -> None:
     """One full-batch step from the mean; mean, clients and draws teach alike, and the teacher is sharpened."""
     samples, model, updates = samples_of(), model_of(), updates_of(1, 2, 3)
     mean, _ = FedAvg().combine(server, {}, updates)
-    method = FedBE(models=2, variance_scale=3.0, steps=1, batch_size=1000, learning_rate=0.1, average_start=0)
+    method = FedBE(
+        models=2, variance_scale=3.0, steps=1, batch_size=1000, learning_rate=0.1, average_start=0
+    )
     clients = [update.shared for update in updates]
     teachers = [mean, *clients, *method.drawn(server, mean, clients)]
     p = sum(torch.softmax(logits_of(model, state, samples), dim=1) for state in teachers) / 6
@@ -314,16 +358,23 @@ def test_fedbe_takes_the_step_of_its_equation(server: Server) -> None:
     student, _ = method.combine(server, {}, updates)
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(student[name], mean[name] - 0.1 * parameter.grad, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            student[name], mean[name] - 0.1 * parameter.grad, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_feddf_takes_the_steps_of_its_equation() -> None:
     """Full batches, so that no order matters; float64, as Adam blows up the rounding of a gradient that is zero."""
     single, model = samples_of(), model_of().double()
     samples = Samples(single.inputs_N.double(), single.labels_N, single.mean, single.std)
-    states = [{n: t.double() if t.is_floating_point() else t for n, t in state_of(s).items()} for s in (1, 2, 3)]
+    states = [
+        {n: t.double() if t.is_floating_point() else t for n, t in state_of(s).items()}
+        for s in (1, 2, 3)
+    ]
     updates = [Update(k, state, 10 * (k + 1)) for k, state in enumerate(states)]
-    teacher = torch.softmax(torch.stack([logits_of(model, state, samples) for state in states]).mean(0), dim=1)
+    teacher = torch.softmax(
+        torch.stack([logits_of(model, state, samples) for state in states]).mean(0), dim=1
+    )
     model.load_state_dict(FedAvg().combine(server_of(), {}, updates)[0])
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -346,5 +397,13 @@ def test_distill_stays_where_the_teacher_is_the_student(server: Server) -> None:
     samples, model = samples_of(), model_of()
     teacher = torch.softmax(model.train()(samples.inputs_N).detach(), dim=1)
     norms = []
-    distill(model, samples, teacher, 1000, 1, draws(0), lambda _, gradients: norms.extend(g.norm() for g in gradients))
+    distill(
+        model,
+        samples,
+        teacher,
+        1000,
+        1,
+        draws(0),
+        lambda _, gradients: norms.extend(g.norm() for g in gradients),
+    )
     assert torch.stack(norms).max() < 1e-6

@@ -75,7 +75,9 @@ def heard(*looks: list[tuple[int, int, bool]], timeout: float = 30) -> tuple[lis
 def test_a_reply_counts_once_and_for_the_node_that_was_asked() -> None:
     assert heard([(6, 1, False)], [], [(5, 0, False)]) == ([6, 5], [])
     twice, strays = heard(
-        [(5, 0, False), (5, 0, False), (6, 0, False), (5, 1, False)], [(5, 0, False)], [(6, 1, False)]
+        [(5, 0, False), (5, 0, False), (6, 0, False), (5, 1, False)],
+        [(5, 0, False)],
+        [(6, 1, False)],
     )
     assert twice == [5, 6] and len(strays) == 4
     assert strays[1] == "node 6 sent a reply that is late, twice there or not its own"
@@ -99,12 +101,16 @@ def test_what_could_not_be_sent_is_not_waited_for() -> None:
 
     identify()
     asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
-    assert [reply.metadata.src_node_id for reply in replies(Full([(5, 0, False)]), asked, 30)] == [5]
+    assert [reply.metadata.src_node_id for reply in replies(Full([(5, 0, False)]), asked, 30)] == [
+        5
+    ]
 
 
 def test_a_reply_that_cannot_be_unfolded_fails_its_own_client() -> None:
     identify()
-    whole = folded({"0/model": pack({"w": torch.ones(2)}), "0/metrics": MetricRecord({"loss": 1.0})})
+    whole = folded(
+        {"0/model": pack({"w": torch.ones(2)}), "0/metrics": MetricRecord({"loss": 1.0})}
+    )
     contents = {5: whole, 6: RecordDict({FOLDED: ConfigRecord({FOLDED: b"no records"})})}
     replies_of = []
     for node, content in contents.items():
@@ -113,13 +119,17 @@ def test_a_reply_that_cannot_be_unfolded_fails_its_own_client() -> None:
         replies_of.append(Message(content, reply_to=asked))
     exchange = Exchange([0, 1])
     exchange.receive(replies_of, {5: [0], 6: [1]})
-    assert exchange.answers[0].metrics == {"loss": 1.0} and exchange.answers[0].states["model"]["w"].tolist() == [1, 1]
+    assert exchange.answers[0].metrics == {"loss": 1.0} and exchange.answers[0].states["model"][
+        "w"
+    ].tolist() == [1, 1]
     assert exchange.failures[1].startswith("unreadable reply") and list(exchange.answers) == [0]
 
 
 def test_between_sites_all_messages_share_the_record_of_their_states() -> None:
     identify()
-    request = Request("train", {"round": 1}, {"model": {"w": torch.ones(2)}, "broadcast/x": {}}, "{}", {})
+    request = Request(
+        "train", {"round": 1}, {"model": {"w": torch.ones(2)}, "broadcast/x": {}}, "{}", {}
+    )
     grid = LocalGrid()
     sent = request.messages({5: [0], 6: [1]})
     Folding(grid).push_messages(sent)

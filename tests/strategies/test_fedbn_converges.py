@@ -33,7 +33,9 @@ def client_samples(seed: int) -> list[Samples]:
     turn_II = torch.linalg.qr(torch.randn(INPUTS, INPUTS, generator=draws, dtype=torch.float64))[0]
     both = []
     for own_I in (scales_I, scales_I.flip(0)):
-        inputs_NI = torch.randn(SAMPLES, INPUTS, generator=draws, dtype=torch.float64) * own_I @ turn_II
+        inputs_NI = (
+            torch.randn(SAMPLES, INPUTS, generator=draws, dtype=torch.float64) * own_I @ turn_II
+        )
         labels_N = torch.randint(0, 2, (SAMPLES,), generator=draws)
         both.append(Samples(inputs_NI, labels_N, torch.zeros(1), torch.ones(1)))
     return both
@@ -52,7 +54,9 @@ def training_losses(seed: int, variants: Sequence[Variant]) -> Tensor:
         reports = []
         for k, samples in enumerate(federation):
             model.load_state_dict({**initial, **shared, **memories[k]})
-            reports.append(train_round(Client(k, model, samples, 2, round, copy(shared)), variants, SETTINGS))
+            reports.append(
+                train_round(Client(k, model, samples, 2, round, copy(shared)), variants, SETTINGS)
+            )
         memories = [report.memory.get("private", {}) for report in reports]
         server = Server(model, shared, clients=2, round=round, seed=seed, training=SETTINGS)
         updates = [Update(k, report.shared, report.examples) for k, report in enumerate(reports)]

@@ -17,7 +17,9 @@ def steps_of(updates: list[Update]) -> torch.Tensor:
     """Return (K, P) float64: every update's step over the parameters."""
     server = server_of()
     moves = [difference(update.shared, server.start) for update in updates]
-    return torch.stack([torch.cat([m[n].flatten() for n in sorted(server.parameters)]) for m in moves]).double()
+    return torch.stack(
+        [torch.cat([m[n].flatten() for n in sorted(server.parameters)]) for m in moves]
+    ).double()
 
 
 @pytest.mark.parametrize(
@@ -38,9 +40,15 @@ def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, l
 
 
 def test_a_model_in_float64_is_looked_at_as_well() -> None:
-    wide = [replace(u, shared={n: t.double() for n, t in u.shared.items()}) for u in updates_of(1, 2)]
-    server = replace(server_of(), start={name: tensor.double() for name, tensor in server_of().start.items()})
-    for before, after in zip(movements(server_of(), updates_of(1, 2)), movements(server, wide), strict=True):
+    wide = [
+        replace(u, shared={n: t.double() for n, t in u.shared.items()}) for u in updates_of(1, 2)
+    ]
+    server = replace(
+        server_of(), start={name: tensor.double() for name, tensor in server_of().start.items()}
+    )
+    for before, after in zip(
+        movements(server_of(), updates_of(1, 2)), movements(server, wide), strict=True
+    ):
         assert after.norm == pytest.approx(before.norm, rel=1e-5)
         assert after.cosine == pytest.approx(before.cosine, abs=1e-5)
 
@@ -48,7 +56,10 @@ def test_a_model_in_float64_is_looked_at_as_well() -> None:
 def test_many_clients_take_no_more_memory_than_few() -> None:
     start = {"weight": torch.zeros(40_000)}
     sizes = [part.shape for part in steps(start, [start] * 5000, ["weight"])]
-    assert max(clients * width for clients, width in sizes) <= VALUES and sum(width for _, width in sizes) == 40_000
+    assert (
+        max(clients * width for clients, width in sizes) <= VALUES
+        and sum(width for _, width in sizes) == 40_000
+    )
 
 
 def test_a_larger_update_and_a_turned_one_stand_out() -> None:
@@ -56,9 +67,19 @@ def test_a_larger_update_and_a_turned_one_stand_out() -> None:
     server = server_of()
     honest = [Update(k, mixed(7, 20 + k), 10) for k in range(5)]
     steps = difference(honest[0].shared, server.start)
-    scaled = {**honest[0].shared, **{name: server.start[name] + 1000 * step for name, step in steps.items()}}
-    turned = {**honest[0].shared, **{name: server.start[name] - step for name, step in steps.items()}}
-    updates = [*honest, replace(honest[0], client=5, shared=scaled), replace(honest[0], client=6, shared=turned)]
+    scaled = {
+        **honest[0].shared,
+        **{name: server.start[name] + 1000 * step for name, step in steps.items()},
+    }
+    turned = {
+        **honest[0].shared,
+        **{name: server.start[name] - step for name, step in steps.items()},
+    }
+    updates = [
+        *honest,
+        replace(honest[0], client=5, shared=scaled),
+        replace(honest[0], client=6, shared=turned),
+    ]
     *friends, large, opposite = movements(server, updates)
     assert large.norm > 900 * max(friend.norm for friend in friends)
     assert opposite.cosine < -0.5 < 0.5 < min(friend.cosine for friend in friends)

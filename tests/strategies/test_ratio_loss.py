@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from server_builders import CLASSES, INPUTS, WIDTH, draws, samples_of, server_of, state_of, updates_of
+from server_builders import (
+    CLASSES,
+    INPUTS,
+    WIDTH,
+    draws,
+    samples_of,
+    server_of,
+    state_of,
+    updates_of,
+)
 from torch import nn
 
 from client_app.models import Classifier
@@ -46,11 +55,18 @@ def test_ratios_by_hand() -> None:
     owners = [[0, None], [1, 1], [2, None]]
     expected = torch.tensor([[[owner == p for owner in row] for row in owners] for p in range(3)])
     assert torch.equal(dominated(BY_HAND), expected)
-    numerators, others = [4.0, 3.0 + 2.0, 5.0], [(1 + 2) / 2, (1 + 1) / 2 + (1 + 1) / 2, (2 - 1) / 2]
-    torch.testing.assert_close(ratios(BY_HAND), torch.tensor(numerators).double() / torch.tensor(others).double())
+    numerators, others = (
+        [4.0, 3.0 + 2.0, 5.0],
+        [(1 + 2) / 2, (1 + 1) / 2 + (1 + 1) / 2, (2 - 1) / 2],
+    )
+    torch.testing.assert_close(
+        ratios(BY_HAND), torch.tensor(numerators).double() / torch.tensor(others).double()
+    )
 
 
-@pytest.mark.parametrize(("second", "alone"), [(0.8, True), (0.81, False), (-0.81, False), (-0.8, True), (1.0, False)])
+@pytest.mark.parametrize(
+    ("second", "alone"), [(0.8, True), (0.81, False), (-0.81, False), (-0.8, True), (1.0, False)]
+)
 def test_a_weight_that_two_classes_move_is_nobodys(second: float, alone: bool) -> None:
     moved = torch.zeros(3, 3, 1, dtype=torch.float64)
     moved[1, 0, 0], moved[2, 0, 0] = 1.0, second
@@ -69,11 +85,17 @@ def test_a_ratio_without_a_denominator_is_10_and_none_is_above_5000() -> None:
 def test_invariants(seed: int) -> None:
     moved = torch.randn(5, 5, 7, generator=draws(seed), dtype=torch.float64)
     ratios_C = ratios(moved)
-    assert (ratios_C >= 0).all() and (1 + 0.1 * ratios_C >= 1).all() and (dominated(moved).sum(0) <= 1).all()
+    assert (
+        (ratios_C >= 0).all()
+        and (1 + 0.1 * ratios_C >= 1).all()
+        and (dominated(moved).sum(0) <= 1).all()
+    )
     torch.testing.assert_close(ratios(moved * 0.003), ratios_C)
     assert torch.equal(ratios(moved * 2**-9), ratios_C)
     order = torch.randperm(5, generator=draws(seed))
-    torch.testing.assert_close(ratios(moved[order][:, order]), ratios_C[order])  # classes have no order
+    torch.testing.assert_close(
+        ratios(moved[order][:, order]), ratios_C[order]
+    )  # classes have no order
 
 
 # ---- the copies ------------------------------------------------------------------------------------------------------
@@ -85,13 +107,17 @@ def test_a_step_moves_the_head_by_the_classes_mean_gradient(round: int, rate: fl
 
     The rate is the round's, as the clients'.
     """
-    model = Classifier(nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.Tanh()), nn.Linear(WIDTH, CLASSES))
+    model = Classifier(
+        nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.Tanh()), nn.Linear(WIDTH, CLASSES)
+    )
     start, samples = copy(model.state_dict()), samples_of()
     settings = TrainingSettings(local_steps=1, batch_size=1000, learning_rate=0.3, momentum=0.9)
     settings = replace(settings, learning_rate_decay=0.5, learning_rate_decay_every=2)
     server = replace(server_of(samples, round=round), model=model, start=start, training=settings)
     features_ND = model.features(samples.inputs_N).detach()
-    gradients = class_gradients(features_ND, samples.labels_N, start["head.weight"], start["head.bias"])
+    gradients = class_gradients(
+        features_ND, samples.labels_N, start["head.weight"], start["head.bias"]
+    )
     moved = RatioLoss().displacements(server, samples)
     torch.testing.assert_close(moved, -rate * gradients.double(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(monitored(server), (1 + 0.1 * ratios(moved)).float())
@@ -122,9 +148,13 @@ def test_a_monitor_repeats_to_the_bit_and_mutates_nothing(server: Server) -> Non
 def test_round_1_knows_nothing(server: Server) -> None:
     method = RatioLoss()
     sent = method.broadcast(server, method.initial_state(server))
-    assert {name: state["weights"].tolist() for name, state in sent.items()} == {"class-weights": [1.0] * CLASSES}
+    assert {name: state["weights"].tolist() for name, state in sent.items()} == {
+        "class-weights": [1.0] * CLASSES
+    }
 
 
 def test_a_holdout_is_needed() -> None:
-    with pytest.raises(SettingError, match="holdout-per-class = 0: ratio-loss needs images of the server's own"):
+    with pytest.raises(
+        SettingError, match="holdout-per-class = 0: ratio-loss needs images of the server's own"
+    ):
         monitored(server_of())

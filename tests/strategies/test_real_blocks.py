@@ -26,7 +26,9 @@ def test_resnet8_has_the_stem_and_three_stages() -> None:
     assert [{name.split(".")[1] for name in stage} for stage in stages] == [{"3"}, {"4"}, {"5"}]
 
 
-@pytest.mark.parametrize(("model", "number"), [("mcmahan-cnn", 3), ("mlp-bn", 2), ("digit-model", 5)])
+@pytest.mark.parametrize(
+    ("model", "number"), [("mcmahan-cnn", 3), ("mlp-bn", 2), ("digit-model", 5)]
+)
 def test_blocks_are_all_parameters_but_those_of_the_head(model: str, number: int) -> None:
     built = build(model, (1, 28, 28), 10, 0)
     named = names_of(built)
@@ -63,7 +65,10 @@ def test_a_block_does_not_see_the_others() -> None:
     server = Server(model, shared, 3, 1, 0, other.training, holdout=other.holdout)
     models = RealBlocks(steps=3).deploy(server, {}, shared, []).models
     for number, layer in enumerate(("features.0", "features.2"), start=1):
-        assert moved(models[f"real-blocks-{number}"], shared) == {f"{layer}.weight", f"{layer}.bias"}
+        assert moved(models[f"real-blocks-{number}"], shared) == {
+            f"{layer}.weight",
+            f"{layer}.bias",
+        }
 
 
 def test_no_steps_deploy_the_average() -> None:

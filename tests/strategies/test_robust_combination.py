@@ -29,12 +29,15 @@ def test_the_median_is_numpy_s(clients: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "clients", "trimmed"), [(0.1, 5, 1), (0.2, 10, 2), (0.25, 8, 2), (0.4, 3, 1), (0.4, 2, 0)]
+    ("share", "clients", "trimmed"),
+    [(0.1, 5, 1), (0.2, 10, 2), (0.25, 8, 2), (0.4, 3, 1), (0.4, 2, 0)],
 )
 def test_the_trimmed_mean_by_hand(share: float, clients: int, trimmed: int) -> None:
     updates = updates_of(*range(clients))
     combined, _ = TrimmedMean(share).combine(server_of(), {}, updates)
-    values = np.sort(np.stack([update.shared["head.weight"].double().numpy() for update in updates]), 0)
+    values = np.sort(
+        np.stack([update.shared["head.weight"].double().numpy() for update in updates]), 0
+    )
     expected = values[trimmed : clients - trimmed].mean(0)
     assert np.allclose(combined["head.weight"].numpy(), expected, rtol=1e-6)
 
@@ -44,18 +47,30 @@ def test_clipping_by_hand() -> None:
     bound = 0.5 * min(norm(moved(update)) for update in updates)
     combined, _ = NormClipping(bound).combine(server, {}, updates)
     for name in server.parameters:
-        steps = [moved(update)[name] * bound / norm(moved(update)) * update.examples / 60 for update in updates]
-        torch.testing.assert_close(combined[name], server.start[name] + sum(steps), rtol=1e-5, atol=1e-6)
+        steps = [
+            moved(update)[name] * bound / norm(moved(update)) * update.examples / 60
+            for update in updates
+        ]
+        torch.testing.assert_close(
+            combined[name], server.start[name] + sum(steps), rtol=1e-5, atol=1e-6
+        )
 
 
 def moved(update: Update) -> dict[str, torch.Tensor]:
     """Return the update's step over the parameters."""
     server = server_of()
-    return {name: step for name, step in difference(update.shared, server.start).items() if name in server.parameters}
+    return {
+        name: step
+        for name, step in difference(update.shared, server.start).items()
+        if name in server.parameters
+    }
 
 
 def test_a_bound_that_nobody_reaches_is_fedavg() -> None:
-    server, updates = server_of(), [Update(k, state_of(7), 10 * (k + 1)) for k in range(3)]  # buffers are alike, too
+    server, updates = (
+        server_of(),
+        [Update(k, state_of(7), 10 * (k + 1)) for k in range(3)],
+    )  # buffers are alike, too
     clipped, _ = NormClipping(1e6).combine(server, {}, updates)
     assert digest([clipped]) == digest([FedAvg().combine(server, {}, updates)[0]])
 
@@ -75,7 +90,10 @@ def test_one_of_five_moves_them_little(method: ServerMethod, factor: float) -> N
     steps = {n: factor * s for n, s in difference(last.shared, start).items()}
     hostile = [
         *updates[:-1],
-        replace(last, shared={n: start[n] + steps[n] if n in steps else t for n, t in last.shared.items()}),
+        replace(
+            last,
+            shared={n: start[n] + steps[n] if n in steps else t for n, t in last.shared.items()},
+        ),
     ]
     reach = max(norm(difference(update.shared, start)) for update in updates)
     assert norm(difference(method.combine(server, {}, hostile)[0], start)) <= 1.01 * reach
@@ -86,4 +104,6 @@ def test_one_of_five_moves_them_little(method: ServerMethod, factor: float) -> N
 def test_claimed_samples_do_not_count(kind: type[ServerMethod]) -> None:
     server, updates = server_of(), updates_of(1, 2, 3)
     boastful = [*updates[:-1], replace(updates[-1], examples=10**9)]
-    assert digest([kind().combine(server, {}, boastful)[0]]) == digest([kind().combine(server, {}, updates)[0]])
+    assert digest([kind().combine(server, {}, boastful)[0]]) == digest(
+        [kind().combine(server, {}, updates)[0]]
+    )

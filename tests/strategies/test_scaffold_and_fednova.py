@@ -26,20 +26,39 @@ PARAMETERS = frozenset({"features.weight", "head.weight", "head.bias"})
 def random_state(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return weights, a running mean and a counter."""
     draws = torch.Generator().manual_seed(seed)
-    shapes = {"features.weight": (4, 3), "features.running_mean": (4,), "head.weight": (3, 4), "head.bias": (3,)}
-    state = {name: torch.randn(shape, generator=draws, dtype=dtype) for name, shape in shapes.items()}
+    shapes = {
+        "features.weight": (4, 3),
+        "features.running_mean": (4,),
+        "head.weight": (3, 4),
+        "head.bias": (3,),
+    }
+    state = {
+        name: torch.randn(shape, generator=draws, dtype=dtype) for name, shape in shapes.items()
+    }
     return {**state, "features.num_batches_tracked": torch.tensor(seed + 5)}
 
 
-def server_of(start: State, parameters: frozenset[str] = PARAMETERS, clients: int = 5, pull: float = 0.0) -> Server:
+def server_of(
+    start: State, parameters: frozenset[str] = PARAMETERS, clients: int = 5, pull: float = 0.0
+) -> Server:
     model = Classifier(nn.Linear(3, 4), nn.Linear(4, 3))
     return Server(
-        model, start, clients=clients, round=1, seed=0, training=TrainingSettings(), parameters=parameters, pull=pull
+        model,
+        start,
+        clients=clients,
+        round=1,
+        seed=0,
+        training=TrainingSettings(),
+        parameters=parameters,
+        pull=pull,
     )
 
 
 def updates_of(
-    examples: Sequence[int], steps: Sequence[int] = (), norms: Sequence[float] = (), dtype: torch.dtype = torch.float32
+    examples: Sequence[int],
+    steps: Sequence[int] = (),
+    norms: Sequence[float] = (),
+    dtype: torch.dtype = torch.float32,
 ) -> list[Update]:
     counted = steps or [1] * len(examples)
     metrics = zip(counted, norms or map(float, counted), strict=True)
@@ -54,21 +73,30 @@ def updates_of(
 
 @pytest.mark.parametrize("pull", [0.0, 0.5])
 def test_fednova_is_its_equation(pull: float) -> None:
-    start, examples, steps, norms = random_state(0, torch.float64), [10, 30, 20], [2, 5, 9], [3.5, 11.0, 30.25]
+    start, examples, steps, norms = (
+        random_state(0, torch.float64),
+        [10, 30, 20],
+        [2, 5, 9],
+        [3.5, 11.0, 30.25],
+    )
     updates = updates_of(examples, steps, norms, torch.float64)
     shared, state = FedNova().combine(server_of(start, pull=pull), {}, updates)
     p = [n / 60 for n in examples]
     effective = sum(p_i * length for p_i, length in zip(p, steps if pull else norms, strict=True))
     for name in PARAMETERS:
         moved = sum(p[k] * (start[name] - updates[k].shared[name]) / norms[k] for k in range(3))
-        torch.testing.assert_close(shared[name], start[name] - effective * moved, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            shared[name], start[name] - effective * moved, rtol=0, atol=1e-12
+        )
     averaged = weighted_mean([update.shared for update in updates], examples)
     for name in start.keys() - PARAMETERS:
         assert torch.equal(shared[name], averaged[name])
     assert state == {} and list(shared) == list(averaged)
 
 
-@pytest.mark.parametrize(("examples", "steps"), [([10, 30, 20], [7, 7, 7]), ([10], [4]), ([3, 9], [1, 1])])
+@pytest.mark.parametrize(
+    ("examples", "steps"), [([10, 30, 20], [7, 7, 7]), ([10], [4]), ([3, 9], [1, 1])]
+)
 def test_fednova_of_equal_steps_is_fedavg(examples: list[int], steps: list[int]) -> None:
     server, updates = server_of(random_state(0)), updates_of(examples, steps)
     shared, _ = FedNova().combine(server, {}, updates)
@@ -81,7 +109,10 @@ def test_fednova_never_shortens_a_common_displacement() -> None:
     server, moved = server_of(random_state(0)), random_state(1)
     for norms, stretch in (([3.0, 3.0], 1.0), ([1.0, 4.0], (1 + 3 * 4) / 4 * (1 + 3 / 4) / 4)):
         metrics = [{"steps": 1, "coefficient-sum": norm} for norm in norms]
-        updates = [Update(k, moved, n, metrics=m) for k, (n, m) in enumerate(zip([10, 30], metrics, strict=True))]
+        updates = [
+            Update(k, moved, n, metrics=m)
+            for k, (n, m) in enumerate(zip([10, 30], metrics, strict=True))
+        ]
         shared, _ = FedNova().combine(server, {}, updates)
         assert stretch >= 1
         for name in PARAMETERS:
@@ -112,7 +143,9 @@ def test_fednova_s_step_is_proportional_to_the_clients_rate(momentum: float) -> 
 
 def test_fednova_where_nothing_is_a_shared_parameter() -> None:
     server, updates = server_of(random_state(0), frozenset()), updates_of([3, 9], [1, 4])
-    assert digest([FedNova().combine(server, {}, updates)[0]]) == digest([FedAvg().combine(server, {}, updates)[0]])
+    assert digest([FedNova().combine(server, {}, updates)[0]]) == digest(
+        [FedAvg().combine(server, {}, updates)[0]]
+    )
 
 
 def after_a_round(method: ServerMethod, momentum: float, rate: float, start: float) -> float:
@@ -167,10 +200,14 @@ def test_scaffold_is_its_equation() -> None:
         assert tensor.dtype == torch.float64
         torch.testing.assert_close(tensor, torch.full_like(tensor, -0.3), rtol=0, atol=1e-15)
     sent = method.broadcast(server, state)[Scaffold.consumes]
-    assert {tensor.dtype for tensor in sent.values()} == {torch.float32} and sent.keys() == PARAMETERS
+    assert {tensor.dtype for tensor in sent.values()} == {
+        torch.float32
+    } and sent.keys() == PARAMETERS
 
 
-@pytest.mark.parametrize("wrong", [{"head.bias": torch.ones(4)}, {"more": torch.ones(1)}, {"head.bias": None}])
+@pytest.mark.parametrize(
+    "wrong", [{"head.bias": torch.ones(4)}, {"more": torch.ones(1)}, {"head.bias": None}]
+)
 def test_scaffold_refuses_uploads_of_another_shape(wrong: dict[str, Tensor | None]) -> None:
     upload = {name: random_state(0)[name] for name in PARAMETERS}
     Scaffold().accepts(server_of(random_state(0)), upload)
@@ -183,9 +220,13 @@ LIKELIHOODS = (((9, 3), (3, 9)), ((2, 6), (14, 2)))
 """Samples by class and by input, a one-hot of two: the clients disagree about P(y|x)."""
 
 
-def table_client(cells: Sequence[Sequence[int]], shared: State, controls: State, memory: dict[str, State]) -> Client:
+def table_client(
+    cells: Sequence[Sequence[int]], shared: State, controls: State, memory: dict[str, State]
+) -> Client:
     """Return a client whose linear model is a free table over two inputs, in float64."""
-    pairs = [(x, y) for y, row in enumerate(cells) for x, count in enumerate(row) for _ in range(count)]
+    pairs = [
+        (x, y) for y, row in enumerate(cells) for x, count in enumerate(row) for _ in range(count)
+    ]
     x_N, y_N = (torch.tensor(column) for column in zip(*pairs, strict=True))
     model = Classifier(nn.Flatten(), nn.Linear(2, 2)).double()
     model.load_state_dict(shared)
@@ -209,8 +250,13 @@ def trained(
     for _ in range(rounds):
         server = replace(server, start=shared)
         sent = method.broadcast(server, state)[Scaffold.consumes]
-        settings = TrainingSettings(local_steps=10, batch_size=1000, learning_rate=0.5, momentum=0.0)
-        clients = [table_client(cells, shared, sent, memory) for cells, memory in zip(tables, memories, strict=True)]
+        settings = TrainingSettings(
+            local_steps=10, batch_size=1000, learning_rate=0.5, momentum=0.0
+        )
+        clients = [
+            table_client(cells, shared, sent, memory)
+            for cells, memory in zip(tables, memories, strict=True)
+        ]
         reports = [train_round(client, variants, settings) for client in clients]
         if scaffold:
             memories = [dict(report.memory) for report in reports]
@@ -229,7 +275,11 @@ def pooled_gradient(shared: State) -> float:
     for cells in LIKELIHOODS:
         client = table_client(cells, shared, {}, {})
         loss = nn.functional.cross_entropy(client.model(client.samples.inputs_N), client.labels_N)
-        total.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(client.model.parameters()))]))
+        total.append(
+            torch.cat(
+                [g.flatten() for g in torch.autograd.grad(loss, list(client.model.parameters()))]
+            )
+        )
     return (sum(total[1:], total[0]) / len(total)).abs().max().item()
 
 
@@ -248,7 +298,9 @@ def test_identical_clients_are_not_corrected() -> None:
     shared, variates, controls = trained([LIKELIHOODS[0]] * 3, True, 4)
     for clients, server in zip(variates, controls, strict=True):
         for state in clients:
-            assert all(torch.allclose(state[name], server[name], rtol=0, atol=1e-14) for name in server)
+            assert all(
+                torch.allclose(state[name], server[name], rtol=0, atol=1e-14) for name in server
+            )
     plain = trained([LIKELIHOODS[0]] * 3, False, 4)[0]
     assert all(torch.allclose(shared[name], plain[name], rtol=0, atol=1e-13) for name in plain)
     assert max(tensor.abs().max().item() for tensor in controls[-1].values()) > 1e-3

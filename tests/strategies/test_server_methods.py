@@ -54,7 +54,9 @@ def test_fedavg_is_the_weighted_mean(server: Server) -> None:
     shared, state = FedAvg().combine(server, {}, updates)
     for name, tensor in shared.items():
         if name == "features.num_batches_tracked":
-            assert tensor == 8 and tensor.dtype == torch.int64  # the largest: a counter is not averaged
+            assert (
+                tensor == 8 and tensor.dtype == torch.int64
+            )  # the largest: a counter is not averaged
         else:
             expected = sum(u.examples / 60 * u.shared[name].double() for u in updates)
             torch.testing.assert_close(tensor, expected.float(), rtol=1e-6, atol=1e-7)
@@ -85,13 +87,18 @@ def test_weights_over_all_damp_the_step(server: Server) -> None:
 
 def test_weights_over_all_agree_with_full_participation(server: Server) -> None:
     updates = updates_of([10, 30, 20, 25, 15])
-    both = [FedAvg(weights_over=rule).combine(server, {}, updates)[0] for rule in ("participants", "all")]
+    both = [
+        FedAvg(weights_over=rule).combine(server, {}, updates)[0]
+        for rule in ("participants", "all")
+    ]
     assert digest(both[:1]) == digest(both[1:])
 
 
 def test_weights_over_all_need_the_number_of_samples(server: Server) -> None:
     with pytest.raises(SettingError, match=r"fedavg\.weights-over.*needs to know"):
-        FedAvg(weights_over="all").combine(replace(server, examples_by_client={}), {}, updates_of([1, 2]))
+        FedAvg(weights_over="all").combine(
+            replace(server, examples_by_client={}), {}, updates_of([1, 2])
+        )
 
 
 # ---- server optimizer ------------------------------------------------------------------------------------------------
@@ -105,7 +112,10 @@ def test_rate_1_without_momentum_is_the_combined_model(server: Server) -> None:
 
 @pytest.mark.parametrize(("rate", "momentum"), [(0.5, 0.0), (1.0, 0.9), (0.3, 0.5)])
 def test_server_step_is_its_equation(server: Server, rate: float, momentum: float) -> None:
-    combined, velocity = random_state(4), {name: random_state(8)[name] for name in server.parameters}
+    combined, velocity = (
+        random_state(4),
+        {name: random_state(8)[name] for name in server.parameters},
+    )
     shared, state = ServerOptimizer(rate, momentum).step(server, velocity, combined)
     for name in server.parameters:
         expected = momentum * velocity[name] + combined[name] - server.start[name]
@@ -131,7 +141,11 @@ def test_forms_of_the_momentum(server: Server, rate: float) -> None:
         torch.testing.assert_close(runs["heavy-ball"][1][name], (1 + beta) * delta)
         torch.testing.assert_close(runs["nesterov"][1][name], (1 + beta) * delta)
         torch.testing.assert_close(runs["damped"][1][name], (1 - beta) * (1 + beta) * delta)
-        for form, factor in (("heavy-ball", 1 + beta), ("nesterov", 1 + beta + beta**2), ("damped", 1 - beta**2)):
+        for form, factor in (
+            ("heavy-ball", 1 + beta),
+            ("nesterov", 1 + beta + beta**2),
+            ("damped", 1 - beta**2),
+        ):
             torch.testing.assert_close(runs[form][0][name], start + rate * factor * delta)
 
 
@@ -143,7 +157,9 @@ def test_constant_displacement(server: Server) -> None:
         _, state = optimizer.step(server, state, combined)
         if round == 0:
             torch.testing.assert_close(state["head.bias"], torch.full((3,), 0.25))
-    torch.testing.assert_close(state["head.bias"], torch.full((3,), 0.25 / (1 - 0.8)), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        state["head.bias"], torch.full((3,), 0.25 / (1 - 0.8)), rtol=1e-4, atol=0
+    )
 
 
 # ---- tau-normalization -----------------------------------------------------------------------------------------------
@@ -172,7 +188,8 @@ def test_tau_normalization_of_a_head_times_a_factor(server: Server, tau: float) 
     """The rows are multiplied by factor^(1 - tau), so that without biases the prediction stays."""
     weight_CD, factor = server.start["head.weight"], 3.0
     once, times = (
-        normalized(server, tau, {**server.start, "head.weight": weight_CD * by})["head.weight"] for by in (1.0, factor)
+        normalized(server, tau, {**server.start, "head.weight": weight_CD * by})["head.weight"]
+        for by in (1.0, factor)
     )
     torch.testing.assert_close(times, factor ** (1 - tau) * once)
     features_ND = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
@@ -221,9 +238,18 @@ def test_sum_of_masked_integers_is_the_sum() -> None:
         (lambda s: s, ""),
         (lambda s: {n: t for n, t in s.items() if n != "head.bias"}, "head.bias is missing"),
         (lambda s: {**s, "z": torch.ones(1)}, "'z' is not expected"),
-        (lambda s: {**s, "head.bias": torch.ones(4)}, "head.bias is float32 of 4, not float32 of 3"),
-        (lambda s: {**s, "head.bias": torch.ones(())}, "head.bias is float32 of one value, not float32 of 3"),
-        (lambda s: {**s, "head.bias": torch.ones(3).half()}, "head.bias is float16 of 3, not float32 of 3"),
+        (
+            lambda s: {**s, "head.bias": torch.ones(4)},
+            "head.bias is float32 of 4, not float32 of 3",
+        ),
+        (
+            lambda s: {**s, "head.bias": torch.ones(())},
+            "head.bias is float32 of one value, not float32 of 3",
+        ),
+        (
+            lambda s: {**s, "head.bias": torch.ones(3).half()},
+            "head.bias is float16 of 3, not float32 of 3",
+        ),
     ],
 )
 def test_differences(change: Callable[[State], State], reason: str) -> None:
@@ -232,7 +258,9 @@ def test_differences(change: Callable[[State], State], reason: str) -> None:
 
 def test_not_finite() -> None:
     assert not_finite(random_state(1)) == ""
-    assert not_finite({"a": torch.tensor([3e38, 3e38]), "n": torch.tensor(3)}) == ""  # only its sum overflows
+    assert (
+        not_finite({"a": torch.tensor([3e38, 3e38]), "n": torch.tensor(3)}) == ""
+    )  # only its sum overflows
     assert not_finite({"a": torch.tensor([3e38, 3e38]), "b": torch.tensor([math.nan])}) == "b"
     assert not_finite({"a": torch.tensor([math.inf, -math.inf])}) == "a"
 

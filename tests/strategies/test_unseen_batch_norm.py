@@ -9,7 +9,13 @@ import strategies.batch_norm
 from client_app.models import Classifier
 from client_app.state import copy
 from data import Samples
-from strategies.batch_norm import averaged, distances, norm_layers, reestimated, symmetric_divergence
+from strategies.batch_norm import (
+    averaged,
+    distances,
+    norm_layers,
+    reestimated,
+    symmetric_divergence,
+)
 
 NORM = "features.1"
 MEAN, VAR = f"{NORM}.running_mean", f"{NORM}.running_var"
@@ -19,7 +25,9 @@ def deep_model() -> Classifier:
     """Return a model with two batch norms, the second behind the first, and dropout."""
     torch.manual_seed(3)
     hidden = (nn.Linear(INPUTS, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Dropout(0.5))
-    model = Classifier(nn.Sequential(*hidden, nn.Linear(7, WIDTH), nn.BatchNorm1d(WIDTH)), nn.Linear(WIDTH, 4))
+    model = Classifier(
+        nn.Sequential(*hidden, nn.Linear(7, WIDTH), nn.BatchNorm1d(WIDTH)), nn.Linear(WIDTH, 4)
+    )
     for _, layer in norm_layers(model):
         nn.init.normal_(layer.weight)
         nn.init.normal_(layer.bias)
@@ -53,7 +61,11 @@ def test_batches_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(strategies.batch_norm, "BATCH", size)
         statistics = reestimated(model, state_of(1) | model_of().state_dict(), samples, draws(5))
         order_N = torch.randperm(40, generator=draws(5))
-        parts = list(torch.split(order_N, size)) if size != 13 else list(torch.split(order_N, [13, 13, 14]))
+        parts = (
+            list(torch.split(order_N, size))
+            if size != 13
+            else list(torch.split(order_N, [13, 13, 14]))
+        )
         variance = sum(inputs_NH[part].var(0) * len(part) for part in parts) / 40
         torch.testing.assert_close(statistics[MEAN], inputs_NH.mean(0))
         torch.testing.assert_close(statistics[VAR], variance)
@@ -68,8 +80,12 @@ def test_reestimation_leaves_the_layer_as_it_was_and_looks_at_no_label() -> None
     model, samples = deep_model(), samples_of(20)
     state = copy(model.state_dict())
     statistics = reestimated(model, state, samples, draws(0))
-    assert [(layer.momentum, layer.training) for _, layer in norm_layers(model)] == [(0.1, True)] * 2
-    blind = Samples(samples.inputs_N, torch.full_like(samples.labels_N, -1), samples.mean, samples.std)
+    assert [(layer.momentum, layer.training) for _, layer in norm_layers(model)] == [
+        (0.1, True)
+    ] * 2
+    blind = Samples(
+        samples.inputs_N, torch.full_like(samples.labels_N, -1), samples.mean, samples.std
+    )
     again = reestimated(model, state, blind, draws(0))
     assert all(torch.equal(statistics[name], again[name]) for name in statistics)
 
@@ -105,14 +121,20 @@ def test_the_planted_site_is_the_nearest() -> None:
 
     def site(shift: float, scale: float, seed: int) -> Samples:
         samples = samples_of(30, seed)
-        return Samples(samples.inputs_N * scale + shift, samples.labels_N, samples.mean, samples.std)
+        return Samples(
+            samples.inputs_N * scale + shift, samples.labels_N, samples.mean, samples.std
+        )
 
     planted = {0: (0.0, 1.0), 1: (1.5, 1.0), 2: (0.0, 3.0), 5: (-2.0, 0.5)}
-    answers = {client: reestimated(model, state, site(*how, 1), draws(1)) for client, how in planted.items()}
+    answers = {
+        client: reestimated(model, state, site(*how, 1), draws(1))
+        for client, how in planted.items()
+    }
     for client, how in planted.items():
         near = distances(model, reestimated(model, state, site(*how, 2), draws(2)), answers)
         assert min(near, key=lambda name: near[name]) == client and near.keys() == planted.keys()
     deeper = {
-        c: {**kept, "features.5.running_mean": kept["features.5.running_mean"] + 9} for c, kept in answers.items()
+        c: {**kept, "features.5.running_mean": kept["features.5.running_mean"] + 9}
+        for c, kept in answers.items()
     }
     assert distances(model, answers[1], deeper) == distances(model, answers[1], answers)

@@ -34,11 +34,18 @@ class EvenMean(ServerMethod):
 
     name: ClassVar[str] = "even-mean"
 
-    def combine(self, server: Server, state: State, updates: Sequence[Update]) -> tuple[State, State]:
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
         """Return the mean of the updates without weights."""
         return weighted_mean([update.shared for update in updates], [1.0] * len(updates)), {}
 
 
 TEMPERED = Method(
-    "tempered", "samples weighted by their class's rarity", "made up", "nothing", ("rarity-weights",), parts=(Tempered,)
+    "tempered",
+    "samples weighted by their class's rarity",
+    "made up",
+    "nothing",
+    ("rarity-weights",),
+    parts=(Tempered,),
 )

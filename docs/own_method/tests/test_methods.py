@@ -18,5 +18,7 @@ def test_a_power_of_zero_is_plain_training() -> None:
     labels_N = torch.tensor([0, 1, 1])
     samples = Samples(torch.zeros(3, 1), labels_N, torch.zeros(1), torch.ones(1))
     client = Client(id=0, model=None, samples=samples, num_classes=2)
-    weights = [Tempered(power).loss_weights(client, torch.zeros(3, 2), labels_N) for power in (0.0, 1.0)]
+    weights = [
+        Tempered(power).loss_weights(client, torch.zeros(3, 2), labels_N) for power in (0.0, 1.0)
+    ]
     assert torch.equal(weights[0], torch.ones(3)) and weights[1][0] > 1 > weights[1][1]

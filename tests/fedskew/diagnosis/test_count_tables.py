@@ -31,7 +31,10 @@ from fedskew.diagnosis.table import TableError, read_counts, read_moments, site_
         ("site;a;b\nx;1;2\n", "single column; columns are separated by commas"),
         ("site,a,a\nx,1,2\ny,1,1\n", "column 'a': stands there 2 times"),
         ("site,a,b\nx,1,2\nx,1,1\n", "site 'x': stands there 2 times"),
-        ("site,a,b\nx\x1b[31m,1,2\ny,1,1\n", "site 'x.x1b.31m': must have a name, of printable characters"),
+        (
+            "site,a,b\nx\x1b[31m,1,2\ny,1,1\n",
+            "site 'x.x1b.31m': must have a name, of printable characters",
+        ),
         ("site,a,b\n,1,2\ny,1,1\n", "site '': must have a name"),
         ("", "0 lines: must be a header and a row for each site"),
     ],
@@ -77,7 +80,10 @@ def test_moments_are_in_the_order_of_the_sites_and_named_by_feature(tmp_path: Pa
     file.write_text("site,std red,mean red,mean blue,std blue\ny,1,2,3,4\nx,5,6,7,8\n")
     moments = read_moments(file, ["x", "y"])
     assert moments.features == ("red", "blue")
-    assert moments.means_KF.tolist() == [[6, 7], [2, 3]] and moments.deviations_KF.tolist() == [[5, 8], [1, 4]]
+    assert moments.means_KF.tolist() == [[6, 7], [2, 3]] and moments.deviations_KF.tolist() == [
+        [5, 8],
+        [1, 4],
+    ]
 
 
 def test_a_table_is_diagnosed_without_torch() -> None:

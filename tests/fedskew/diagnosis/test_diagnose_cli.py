@@ -38,18 +38,30 @@ def test_json_holds_all_of_it(counts: Path, tmp_path: Path, fedskew: FedSkew) ->
     (content,) = json.loads(output)
     assert status == 0 and content["of"] == str(counts)
     assert [skew["name"] for skew in content["skews"]] == ["label", "scanner"]
-    assert content["small-sites"] == ["west"] and content["statistics"]["one-class-sites"] == ["north", "south", "west"]
+    assert content["small-sites"] == ["west"] and content["statistics"]["one-class-sites"] == [
+        "north",
+        "south",
+        "west",
+    ]
     assert content["moments"]["mean"] > 5
 
 
 def test_settings_an_experiment_and_a_run_are_diagnosed(
     fedskew: FedSkew, train: Callable[..., Any], tmp_path: Path
 ) -> None:
-    (planned,) = json.loads(fedskew("diagnose", "--set", "alpha=0.05", "--set", "seed=3", "--json")[1])
+    (planned,) = json.loads(
+        fedskew("diagnose", "--set", "alpha=0.05", "--set", "seed=3", "--json")[1]
+    )
     counts_KC = federate(DataSettings(alpha=0.05), 3).counts_KC
-    assert planned["statistics"]["samples"] == counts_KC.sum() and planned["skews"][0]["name"] == "label"
+    assert (
+        planned["statistics"]["samples"] == counts_KC.sum()
+        and planned["skews"][0]["name"] == "label"
+    )
     status, output, _ = fedskew("diagnose", "fails-creff-two-classes", "--json")
-    assert status == 0 and [entry["of"].split(", ")[1] for entry in json.loads(output)] == ["balanced", "imbalance 10"]
+    assert status == 0 and [entry["of"].split(", ")[1] for entry in json.loads(output)] == [
+        "balanced",
+        "imbalance 10",
+    ]
     train(clients=3, rounds=1)
     (folder,) = (tmp_path / "results").iterdir()
     (of_run,) = json.loads(fedskew("diagnose", folder, "--json")[1])
@@ -69,7 +81,9 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
 )
 def test_bad_input_is_one_sentence(words: tuple[str, ...], sentence: str, fedskew: FedSkew) -> None:
     status, output, complaint = fedskew("diagnose", *words)
-    assert (status, output) == (2, "") and sentence in complaint and len(complaint.splitlines()) == 1
+    assert (
+        (status, output) == (2, "") and sentence in complaint and len(complaint.splitlines()) == 1
+    )
 
 
 def test_a_bad_cell_is_named(counts: Path, fedskew: FedSkew) -> None:
@@ -84,7 +98,11 @@ def test_a_bad_cell_is_named(counts: Path, fedskew: FedSkew) -> None:
 def test_data_show_and_check_end_with_the_line(tmp_path: Path, fedskew: FedSkew) -> None:
     output = fedskew("data", "show", "--set", "alpha=0.05")[1]
     assert output.splitlines()[-1].startswith("Skew: label (certain). Known to fail there: ")
-    assert fedskew("data", "show", "--set", "partition=pooled")[1].splitlines()[-1].startswith("1437 training")
+    assert (
+        fedskew("data", "show", "--set", "partition=pooled")[1]
+        .splitlines()[-1]
+        .startswith("1437 training")
+    )
     file, labels = tmp_path / "own.npz", np.arange(1000) % 10
     images = np.zeros((1000, 8, 8), np.uint8)
     np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)

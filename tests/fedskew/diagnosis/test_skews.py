@@ -37,7 +37,9 @@ def rare_at_one_site() -> Counts:
 
 
 TAIL_N = LABELS_N[long_tail(LABELS_N, 10, 100, 0, drawn())]
-GIANT_LABEL = np.vstack([lda_counts := counted(lda(LABELS_N, 9, 0.05, drawn())), 4 * lda_counts.sum(0)[None]])
+GIANT_LABEL = np.vstack(
+    [lda_counts := counted(lda(LABELS_N, 9, 0.05, drawn())), 4 * lda_counts.sum(0)[None]]
+)
 NO_SHIFT, SHIFT = ([100.0, 101], [60.0, 60]), ([100.0, 30], [60.0, 20])
 TABLES = [
     ("IID", counted(iid(LABELS_N, 10, drawn())), None, set()),
@@ -48,22 +50,50 @@ TABLES = [
     ("one giant site", giant(), None, {"quantity"}),
     ("a rare class at one site", rare_at_one_site(), None, {"label", "global tail"}),
     ("two scanners", np.full((2, 4), 200), SHIFT, {"scanner"}),
-    ("imbalance 100, LDA 0.5", counted(lda(TAIL_N, 10, 0.5, drawn(1), 1), TAIL_N), None, {"label", "global tail"}),
-    ("imbalance 100 and a giant", np.outer([20, 1, 1, 1], [500, 200, 80, 30, 5]), None, {"global tail", "quantity"}),
-    ("two scanners of one class each", np.array([[300, 4], [5, 310]]), SHIFT, {"label|local tails", "scanner"}),
+    (
+        "imbalance 100, LDA 0.5",
+        counted(lda(TAIL_N, 10, 0.5, drawn(1), 1), TAIL_N),
+        None,
+        {"label", "global tail"},
+    ),
+    (
+        "imbalance 100 and a giant",
+        np.outer([20, 1, 1, 1], [500, 200, 80, 30, 5]),
+        None,
+        {"global tail", "quantity"},
+    ),
+    (
+        "two scanners of one class each",
+        np.array([[300, 4], [5, 310]]),
+        SHIFT,
+        {"label|local tails", "scanner"},
+    ),
     ("a giant beside label skew", GIANT_LABEL, None, {"label", "quantity"}),
     ("two scanners alike", np.full((2, 4), 200), NO_SHIFT, set()),
-    ("LDA 0.1 over two classes", np.array([[60, 0], [0, 50], [40, 3], [55, 0], [0, 70]]), None, {"label"}),
+    (
+        "LDA 0.1 over two classes",
+        np.array([[60, 0], [0, 50], [40, 3], [55, 0], [0, 70]]),
+        None,
+        {"label"},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "counts_KC", "moments", "names"), TABLES, ids=[table[0] for table in TABLES])
+@pytest.mark.parametrize(
+    ("what", "counts_KC", "moments", "names"), TABLES, ids=[table[0] for table in TABLES]
+)
 def test_a_table_gets_its_names(
     what: str, counts_KC: Counts, moments: tuple[list[float], list[float]] | None, names: set[str]
 ) -> None:
     sites, classes = counts_KC.shape
-    table = site_table(what, list(map(str, range(sites))), list(map(str, range(classes))), counts_KC)
-    columns = None if moments is None else Moments(("",), *(np.array(values)[:, None] for values in moments))
+    table = site_table(
+        what, list(map(str, range(sites))), list(map(str, range(classes))), counts_KC
+    )
+    columns = (
+        None
+        if moments is None
+        else Moments(("",), *(np.array(values)[:, None] for values in moments))
+    )
     names_seen = set(diagnose(table, columns).names)
     either = [name for name in names if "|" in name]
     assert all(names_seen & set(name.split("|")) for name in either), names_seen
@@ -74,10 +104,16 @@ def test_every_rule_has_its_experiment_which_claims_it_over_three_seeds() -> Non
     experiments = load_experiments()
     for rule in RULES:
         experiment = experiments[rule.experiment]
-        assert rule.method in METHODS and rule.method in {row.method for row in experiment.rows}, rule
+        assert rule.method in METHODS and rule.method in {row.method for row in experiment.rows}, (
+            rule
+        )
         if rule.experiment.startswith("fails-"):
-            assert len(experiment.seeds) == 3 and rule.method in {claim.than for claim in experiment.claims}, rule
-    assert {name for name in experiments if name.startswith("fails-")} <= {rule.experiment for rule in RULES}
+            assert len(experiment.seeds) == 3 and rule.method in {
+                claim.than for claim in experiment.claims
+            }, rule
+    assert {name for name in experiments if name.startswith("fails-")} <= {
+        rule.experiment for rule in RULES
+    }
 
 
 def test_a_rule_applies_to_the_data_of_its_experiment() -> None:

@@ -23,14 +23,18 @@ print({kind}_app.app.__file__)
 def test_the_doorway_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> None:
     folder = doorway(APP, tmp_path / "doorway")
     words = [sys.executable, "-c", IMPORTING.format(kind=kind)]
-    printed = subprocess.run(words, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True)
+    printed = subprocess.run(
+        words, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True
+    )
     assert printed.stdout.strip() == str(APP / f"{kind}_app" / "app.py"), printed.stderr
 
 
 def test_flower_packs_the_doorway_with_the_app_s_settings(tmp_path: Path) -> None:
     files = app_files(doorway(APP, tmp_path / "doorway"))
     assert sorted(files) == ["doorway_clientapp.py", "doorway_serverapp.py", "pyproject.toml"]
-    given, packed = (tomllib.loads(text.decode()) for text in (PYPROJECT.read_bytes(), files["pyproject.toml"]))
+    given, packed = (
+        tomllib.loads(text.decode()) for text in (PYPROJECT.read_bytes(), files["pyproject.toml"])
+    )
     assert given["tool"]["flwr"]["app"]["config"] == packed["tool"]["flwr"]["app"]["config"]
 
 

@@ -76,7 +76,11 @@ SENTENCE = "alpha = 0: must be greater than 0"
 def app(tmp_path: Path) -> Path:
     path = tmp_path / "app"
     path.mkdir()
-    for name, text in (("pyproject.toml", PYPROJECT), ("tiny_server.py", SERVER), ("tiny_client.py", CLIENT)):
+    for name, text in (
+        ("pyproject.toml", PYPROJECT),
+        ("tiny_server.py", SERVER),
+        ("tiny_client.py", CLIENT),
+    ):
         (path / name).write_text(text)
     return path
 
@@ -91,7 +95,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def run(app: Path, folder: Path, **config: bool | int | float | str) -> None:
     result = folder / "result"
-    launch(app, {"result": str(result), **config}, folder, nodes=3, log=folder / "log", result=result)
+    launch(
+        app, {"result": str(result), **config}, folder, nodes=3, log=folder / "log", result=result
+    )
 
 
 def started(app: Path, folder: Path) -> subprocess.Popen[str]:
@@ -128,7 +134,9 @@ def test_a_folder_that_is_no_app_is_refused(tmp_path: Path, folder: Path) -> Non
         run(tmp_path, folder)
 
 
-def test_missing_commands_are_named(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_commands_are_named(
+    app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
     monkeypatch.setenv("PATH", str(folder))
     with pytest.raises(LaunchFailed, match="no ray beside"):
@@ -147,11 +155,16 @@ def test_what_was_being_written_is_deleted_with_the_processes(
 LISTENING = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[-1]))); time.sleep(60)"
 
 
-@pytest.mark.parametrize(("command", "name"), [("flower-superlink", "the SuperLink"), ("ray", "Ray")])
+@pytest.mark.parametrize(
+    ("command", "name"), [("flower-superlink", "the SuperLink"), ("ray", "Ray")]
+)
 def test_what_does_not_start_says_why(
     app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str
 ) -> None:
-    commands = {"ray": "sleep 60", "flower-superlink": f'exec {sys.executable} -c "{LISTENING}" "$@"'}
+    commands = {
+        "ray": "sleep 60",
+        "flower-superlink": f'exec {sys.executable} -c "{LISTENING}" "$@"',
+    }
     for program, text in {**commands, command: "echo no room for the database; exit 3"}.items():
         (folder / program).write_text(f"#!/bin/sh\n{text}\n")
         (folder / program).chmod(0o755)
@@ -161,8 +174,12 @@ def test_what_does_not_start_says_why(
     assert not marked(folder)
 
 
-@pytest.mark.parametrize("value", [True, False, 3, -0.5, 1e-05, 1e30, "", 'a "b" \\ c', "two\nlines\t\x7f\x00", "é😀"])
-def test_settings_survive_on_their_way_through_flwr(tmp_path: Path, value: bool | int | float | str) -> None:
+@pytest.mark.parametrize(
+    "value", [True, False, 3, -0.5, 1e-05, 1e30, "", 'a "b" \\ c', "two\nlines\t\x7f\x00", "é😀"]
+)
+def test_settings_survive_on_their_way_through_flwr(
+    tmp_path: Path, value: bool | int | float | str
+) -> None:
     """As `flwr run --run-config FILE` reads them."""
     (tmp_path / "run.toml").write_text(tomli_w.dumps({"a.b-c": value}), encoding="utf-8")
     read = parse_config_args([str(tmp_path / "run.toml")])
@@ -173,7 +190,9 @@ def test_settings_survive_on_their_way_through_flwr(tmp_path: Path, value: bool 
 def test_the_users_federation_config_goes_first() -> None:
     assert federation_words(4, "") == "num-supernodes=4 client-resources-num-cpus=1"
     given = " client-resources-num-cpus=2  backend=\"ray\" init-args-logging-level='a b' "
-    expected = "num-supernodes=4 client-resources-num-cpus=2 backend=\"ray\" init-args-logging-level='a b'"
+    expected = (
+        "num-supernodes=4 client-resources-num-cpus=2 backend=\"ray\" init-args-logging-level='a b'"
+    )
     assert federation_words(4, given) == expected
     for wrong in ("num-supernodes", "num-supernodes = 4", "verbose=true nonsense"):
         with pytest.raises(ValueError, match="KEY=VALUE"):
@@ -194,7 +213,11 @@ BOX = "Using SuperLink\n╭─ Error ─────╮\n│ [code: 15] Invalid 
 @pytest.mark.parametrize(
     ("text", "details", "expected"),
     [
-        (TRACEBACK, "Simulation failed with exception: alpha = 0: must be greater than 0", SENTENCE),
+        (
+            TRACEBACK,
+            "Simulation failed with exception: alpha = 0: must be greater than 0",
+            SENTENCE,
+        ),
         (TRACEBACK, "", SENTENCE),
         (TRACEBACK, "Simulation failed with exception: ", SENTENCE),
         ("", "Simulation failed with exception: no space (left)", "no space (left)"),
@@ -268,7 +291,10 @@ def test_an_interrupt_ends_everything(app: Path, folder: Path, number: signal.Si
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("flwr-simulation", "flwr-simulation, the process"), ("flower-superlink", "the SuperLink ended")],
+    [
+        ("flwr-simulation", "flwr-simulation, the process"),
+        ("flower-superlink", "the SuperLink ended"),
+    ],
 )
 def test_a_killed_process_is_noticed(app: Path, folder: Path, name: str, message: str) -> None:
     process = started(app, folder)
@@ -298,7 +324,9 @@ def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Pat
 
 
 @pytest.mark.slow
-def test_a_hanging_stream_is_noticed(app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_stream_is_noticed(
+    app: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream is stopped, so that only flwr's status tells that the run is over."""
     monkeypatch.setattr(launcher, "STATUS_INTERVAL", 2.0)
     start = launcher.Flower.start

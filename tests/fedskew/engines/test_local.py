@@ -28,7 +28,9 @@ class Deadly(WorkersGrid):
         super().__init__(2)
         self.pause, self.killed, self.seen_later = pause, 0, set[int]()
 
-    def outcomes(self, request: Request, clients: Sequence[int], timeout: float) -> Iterator[Played]:
+    def outcomes(
+        self, request: Request, clients: Sequence[int], timeout: float
+    ) -> Iterator[Played]:
         for client, outcome in super().outcomes(request, clients, timeout):
             if request.kind == TRAIN:
                 assert isinstance(outcome, Answer)
@@ -44,7 +46,9 @@ class Deadly(WorkersGrid):
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.5])
-def test_worker_that_died_is_replaced(train: Train, caplog: pytest.LogCaptureFixture, pause: float) -> None:
+def test_worker_that_died_is_replaced(
+    train: Train, caplog: pytest.LogCaptureFixture, pause: float
+) -> None:
     outcome = train("workers", grid=(grid := Deadly(pause)), method="fedbn", rounds=3)
     assert "a worker process died" in caplog.text
     assert grid.seen_later and grid.killed not in grid.seen_later
@@ -55,7 +59,9 @@ def test_worker_that_died_is_replaced(train: Train, caplog: pytest.LogCaptureFix
 def test_no_reply_in_time(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with pytest.raises(TooFewReplies, match=r"round 1: 0 good replies of 4.*client 0: no reply"):
-        train(grid=WorkersGrid(1), timeout=0.001, local_epochs=500)  # longer than one look for replies
+        train(
+            grid=WorkersGrid(1), timeout=0.001, local_epochs=500
+        )  # longer than one look for replies
     assert "no reply after 0.001 s" in caplog.text
 
 
@@ -89,7 +95,12 @@ def test_few_clients_are_a_chunk_each_and_many_share_one_the_longest_first() -> 
     parts = [*chunks(range(1000), dict.fromkeys(range(1000), 20), 2)]
     assert [client for part in parts for client in part] == [*range(1000)]
     sizes = [*map(len, parts)]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 125 and sizes[-1] == 1 and len(sizes) < 50
+    assert (
+        sizes == sorted(sizes, reverse=True)
+        and sizes[0] == 125
+        and sizes[-1] == 1
+        and len(sizes) < 50
+    )
 
 
 def test_a_chunk_is_no_more_than_its_share_of_the_samples() -> None:

@@ -37,7 +37,8 @@ from server_app.lock import FolderBusy
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
 PARENT = (
-    f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], env=dict()); time.sleep(60)"
+    f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], "
+    "env=dict()); time.sleep(60)"
 )
 ORPHAN = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
 FORKING = """
@@ -89,9 +90,13 @@ end(Path({str(tmp_path)!r}))
 print('up', flush=True)
 """
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], check=True)"
-    room = Path(fedskew.engines.processes.__file__).parent  # from there without the package, which imports torch
+    room = Path(
+        fedskew.engines.processes.__file__
+    ).parent  # from there without the package, which imports torch
     environment = os.environ | mark(tmp_path) | {"PYTHONPATH": str(room)}
-    done = subprocess.run([sys.executable, "-c", parent], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", parent], env=environment, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "up\n"), done.stderr
 
 
@@ -105,7 +110,9 @@ def test_end_leaves_none(start: Start, tmp_path: Path, code: str) -> None:
     assert not any(alive(process) for process in below)
 
 
-def test_end_without_processes_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_without_processes_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def sleep(seconds: float) -> None:
         raise AssertionError(f"slept for {seconds} s")
 
@@ -113,7 +120,9 @@ def test_end_without_processes_waits_for_nothing(tmp_path: Path, monkeypatch: py
     end(tmp_path)
 
 
-def test_end_names_what_cannot_be_ended(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_names_what_cannot_be_ended(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = start(SLEEP)
     for way in ("terminate", "kill"):
         monkeypatch.setattr(psutil.Process, way, lambda self: None)
@@ -146,7 +155,9 @@ def test_claim_ends_what_a_namesake_of_the_launcher_left(start: Start, tmp_path:
 
 
 @pytest.mark.parametrize("identity", ["", "nonsense", "1", "x/y", "-5/1.0"])
-def test_claim_ends_what_an_unreadable_launcher_left(start: Start, tmp_path: Path, identity: str) -> None:
+def test_claim_ends_what_an_unreadable_launcher_left(
+    start: Start, tmp_path: Path, identity: str
+) -> None:
     start(SLEEP, **{LAUNCHER: identity})
     claim(tmp_path)
     assert not marked(tmp_path)
@@ -182,7 +193,9 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folders = {name: tmp_path / name for name in ("mine", "dead", "used", "elsewhere", "torn", "unmarked")}
+    folders = {
+        name: tmp_path / name for name in ("mine", "dead", "used", "elsewhere", "torn", "unmarked")
+    }
     for folder in folders.values():
         folder.mkdir()
         note_owner(folder)
@@ -194,7 +207,9 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
     (folders["torn"] / OWNER).write_text("")
     (folders["unmarked"] / OWNER).unlink()
     environment = os.environ | {"FLWR_HOME": str(folders["used"])}
-    with subprocess.Popen([sys.executable, "-S", "-c", SLEEP], env=environment, stdout=subprocess.PIPE) as user:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", SLEEP], env=environment, stdout=subprocess.PIPE
+    ) as user:
         assert user.stdout is not None and user.stdout.readline()
         clear_leftovers()
         user.kill()

@@ -40,8 +40,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("nodes", [2, 10])
-def test_ray_gives_the_hash_of_one_process(tmp_path: Path, expected: dict[str, str], nodes: int) -> None:
-    summary = execute(settings(tmp_path), "ray", silent, federation_config=f"num-supernodes={nodes}")
+def test_ray_gives_the_hash_of_one_process(
+    tmp_path: Path, expected: dict[str, str], nodes: int
+) -> None:
+    summary = execute(
+        settings(tmp_path), "ray", silent, federation_config=f"num-supernodes={nodes}"
+    )
     assert summary["hash"] == expected
 
 
@@ -65,7 +69,11 @@ def test_a_killed_run_goes_on_to_the_same_hash(tmp_path: Path, expected: dict[st
     deadline = time.monotonic() + 120
     while not (records.exists() and records.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    simulations = [process for process in marked(config.folder) if "flwr-simulation" in " ".join(process.cmdline()[:2])]
+    simulations = [
+        process
+        for process in marked(config.folder)
+        if "flwr-simulation" in " ".join(process.cmdline()[:2])
+    ]
     assert simulations, "the run's ServerApp was to be killed after its first round"
     for process in simulations:
         process.send_signal(signal.SIGKILL)
@@ -94,7 +102,9 @@ def test_a_killed_launcher_is_taken_over(tmp_path: Path, expected: dict[str, str
 
 def test_a_wrong_setting_fails_flwr_run_with_its_sentence(tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match=re.escape("alpha = 0.0: must be greater than 0")):
-        launch(APP, {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none")
+        launch(
+            APP, {"alpha": 0.0}, tmp_path, nodes=2, log=tmp_path / "log", result=tmp_path / "none"
+        )
 
 
 def test_a_failing_round_fails_the_run_with_its_reason(tmp_path: Path) -> None:
@@ -103,12 +113,22 @@ def test_a_failing_round_fails_the_run_with_its_reason(tmp_path: Path) -> None:
         execute(config, "ray", silent)
 
 
-def test_logical_gpus_hold_two_clients_each_and_change_nothing(tmp_path: Path, expected: dict[str, str]) -> None:
-    federation = "num-supernodes=10 init-args-num-gpus=4 client-resources-num-gpus=0.5 init-args-num-cpus=8"
+def test_logical_gpus_hold_two_clients_each_and_change_nothing(
+    tmp_path: Path, expected: dict[str, str]
+) -> None:
+    federation = (
+        "num-supernodes=10 init-args-num-gpus=4 client-resources-num-gpus=0.5 init-args-num-cpus=8"
+    )
     config = settings(tmp_path)
     assert execute(config, "ray", silent, federation_config=federation)["hash"] == expected
-    records = [json.loads(line) for line in (config.folder / "rounds.jsonl").read_text().splitlines()]
-    workers = {worker["process"]: worker["visible-gpus"] for record in records for worker in record["workers"]}
+    records = [
+        json.loads(line) for line in (config.folder / "rounds.jsonl").read_text().splitlines()
+    ]
+    workers = {
+        worker["process"]: worker["visible-gpus"]
+        for record in records
+        for worker in record["workers"]
+    }
     held = Counter(workers.values())
     assert set(held) <= {"0", "1", "2", "3"}
     assert max(held.values()) <= 2
@@ -150,7 +170,9 @@ def test_run_simulation_with_default_settings(tmp_path: Path) -> None:
         "from client_app.app import app as client\nfrom server_app.app import app as server\n"
         "run_simulation(server, client, num_supernodes=2)\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, timeout=240)
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, timeout=240
+    )
     (summary,) = (tmp_path / "results").glob("*/summary.json")
     assert json.loads(summary.read_text())["rounds"] == 20
 

@@ -12,7 +12,11 @@ from fedskew.engines.shared_memory import ALIGNMENT, STEP, SharedMemory
 STATES = [
     {name: torch.arange(5).to(dtype).reshape(5, 1)[:, [0, 0]] for name, dtype in DTYPES.items()},
     {},
-    {"scalar": torch.tensor(3.5), "empty": torch.zeros(0, 4), "turned": torch.arange(6.0).reshape(2, 3).T},
+    {
+        "scalar": torch.tensor(3.5),
+        "empty": torch.zeros(0, 4),
+        "turned": torch.arange(6.0).reshape(2, 3).T,
+    },
 ]
 
 
@@ -43,7 +47,9 @@ def test_a_region_grows_and_others_keep_what_they_hold() -> None:
 def test_a_region_is_free_when_the_last_tensor_of_it_is_gone() -> None:
     memory = SharedMemory()
     region = memory.take()
-    first, second = memory.read(region, memory.write(region, [{"a": torch.ones(2)}, {"b": torch.ones(2)}]), frees=True)
+    first, second = memory.read(
+        region, memory.write(region, [{"a": torch.ones(2)}, {"b": torch.ones(2)}]), frees=True
+    )
     kept = first.pop("a")[:1]
     del first, second
     gc.collect()
@@ -59,5 +65,9 @@ def test_it_has_no_name() -> None:
     memory = SharedMemory()
     memory.write(memory.take(), STATES)
     new = {path for place in places for path in set(place.iterdir()) - before[place]}
-    assert not [path for path in new if path.is_file() and os.path.samestat(path.stat(), os.fstat(memory.file))]
+    assert not [
+        path
+        for path in new
+        if path.is_file() and os.path.samestat(path.stat(), os.fstat(memory.file))
+    ]
     assert os.fstat(memory.file).st_nlink == 0

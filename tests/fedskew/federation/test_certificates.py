@@ -8,14 +8,24 @@ import pytest
 
 from data import DataError
 from fedskew.federation import certificates
-from fedskew.federation.certificates import check_server, read_certificate, write_authority, write_server
+from fedskew.federation.certificates import (
+    check_server,
+    read_certificate,
+    write_authority,
+    write_server,
+)
 
 HOSTS = ["gate.example.org", "10.0.0.7"]
 
 
-def certified(folder: Path, hosts: list[str] = HOSTS) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
+def certified(
+    folder: Path, hosts: list[str] = HOSTS
+) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
     folder.mkdir()
-    authority, server = (folder / "ca.crt", folder / "ca.key"), (folder / "server.crt", folder / "server.key")
+    authority, server = (
+        (folder / "ca.crt", folder / "ca.key"),
+        (folder / "server.crt", folder / "server.key"),
+    )
     write_authority("four hospitals", *authority)
     write_server("four hospitals", hosts, authority, *server)
     return authority, server
@@ -23,10 +33,16 @@ def certified(folder: Path, hosts: list[str] = HOSTS) -> tuple[tuple[Path, Path]
 
 def handshake(server: tuple[Path, Path], authority: Path, host: str) -> None:
     """Shake hands in memory, as a site does with the gate."""
-    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=str(authority))
+    theirs, ours = (
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+        ssl.create_default_context(cafile=str(authority)),
+    )
     theirs.load_cert_chain(*server)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [theirs.wrap_bio(there, back, server_side=True), ours.wrap_bio(back, there, server_hostname=host)]
+    ends = [
+        theirs.wrap_bio(there, back, server_side=True),
+        ours.wrap_bio(back, there, server_hostname=host),
+    ]
     for _ in range(4):
         for end in ends[::-1]:
             try:
@@ -53,7 +69,9 @@ def test_a_renewed_certificate_has_another_key_under_the_same_authority(tmp_path
     handshake(server, authority[0], HOSTS[0])
 
 
-def test_another_authority_a_missing_name_and_the_wrong_key_are_refused_by_name(tmp_path: Path) -> None:
+def test_another_authority_a_missing_name_and_the_wrong_key_are_refused_by_name(
+    tmp_path: Path,
+) -> None:
     (authority, server), (other, _) = certified(tmp_path / "one"), certified(tmp_path / "two")
     with pytest.raises(DataError, match=r"server.crt: is not of the authority .*two/ca.crt"):
         check_server(server[0], other[0], HOSTS)
@@ -67,7 +85,9 @@ def test_another_authority_a_missing_name_and_the_wrong_key_are_refused_by_name(
 
 
 @pytest.mark.parametrize("days", [-1, 398])
-def test_a_certificate_out_of_its_dates_is_refused(tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_out_of_its_dates_is_refused(
+    tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority, server = certified(tmp_path / "one")
 
     class Later(datetime):
@@ -76,5 +96,7 @@ def test_a_certificate_out_of_its_dates_is_refused(tmp_path: Path, days: int, mo
             return datetime.now(UTC) + timedelta(days=days)  # type: ignore[return-value]
 
     monkeypatch.setattr(certificates, "datetime", Later)
-    with pytest.raises(DataError, match=r"(ca|server).crt: holds from \d{4}-\d\d-\d\d to .*: renew it"):
+    with pytest.raises(
+        DataError, match=r"(ca|server).crt: holds from \d{4}-\d\d-\d\d to .*: renew it"
+    ):
         check_server(server[0], authority[0], HOSTS)

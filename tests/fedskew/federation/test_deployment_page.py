@@ -40,6 +40,8 @@ def test_the_page_leads_from_an_empty_folder_to_a_model(tmp_path: Path) -> None:
         os.killpg(shell.pid, signal.SIGKILL)
         raise
     finally:
-        subprocess.run([Path(sys.executable).parent / "fedskew", "federation", "down", "study"], cwd=tmp_path)
+        subprocess.run(
+            [Path(sys.executable).parent / "fedskew", "federation", "down", "study"], cwd=tmp_path
+        )
     assert shell.returncode == 0, said[-3000:]
     assert (tmp_path / "study-model" / "model.safetensors").exists(), said[-3000:]

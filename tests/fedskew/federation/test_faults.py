@@ -16,7 +16,9 @@ def has_network_namespaces() -> bool:
     if os.geteuid() or not shutil.which("ip"):
         return False
     name = f"fedskew-try-{os.getpid()}"
-    tries = [subprocess.run(["ip", "netns", word, name], capture_output=True) for word in ("add", "del")]
+    tries = [
+        subprocess.run(["ip", "netns", word, name], capture_output=True) for word in ("add", "del")
+    ]
     return not any(done.returncode for done in tries)
 
 
@@ -28,4 +30,6 @@ def test_a_supernode_a_server_and_a_gate_are_killed_and_a_site_lies() -> None:
         pytest.skip("a network namespace wants root, iproute2 and a kernel that lets it be made")
     command = [sys.executable, "deploy/try_faults.py", "--times", "1", "--row", "2", "5", "7", "13"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "0 missed" in done.stdout, done.stdout[-3000:] + done.stderr[-2000:]
+    assert done.returncode == 0 and "0 missed" in done.stdout, (
+        done.stdout[-3000:] + done.stderr[-2000:]
+    )

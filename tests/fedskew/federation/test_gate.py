@@ -39,12 +39,17 @@ def line(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 def header(
-    key: ec.EllipticCurvePrivateKey, seconds: float = 0.0, signer: ec.EllipticCurvePrivateKey | None = None
+    key: ec.EllipticCurvePrivateKey,
+    seconds: float = 0.0,
+    signer: ec.EllipticCurvePrivateKey | None = None,
 ) -> dict[str, str]:
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     stamp = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
     signature = (signer or key).sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
-    words = {"flwr-public-key": base64.b64encode(pem).decode(), "flwr-signature": base64.b64encode(signature).decode()}
+    words = {
+        "flwr-public-key": base64.b64encode(pem).decode(),
+        "flwr-signature": base64.b64encode(signature).decode(),
+    }
     return {**words, "flwr-timestamp": stamp, "cookie": "secret"}
 
 
@@ -60,7 +65,15 @@ def no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
     monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project]"})
     begun = begin(
-        tmp_path / "federation", "two", ["sick", "well"], "1x8x8", [0.5], [0.5], 2, "gate.example.org:8443", "0.0.0.0"
+        tmp_path / "federation",
+        "two",
+        ["sick", "well"],
+        "1x8x8",
+        [0.5],
+        [0.5],
+        2,
+        "gate.example.org:8443",
+        "0.0.0.0",
     )
     add(begun, "north", line(NORTH))
     add(begun, "south", line(SOUTH))
@@ -79,8 +92,14 @@ def client(folder: FederationFolder, asked: list[httpx.Request]) -> "Client":
 
     def superlink(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        headers = {"flwr-version": "1", "server": "superlink", "content-type": "application/x-protobuf"}
-        return httpx.Response(200, content=b"" if request.url.path == gates.PULL else b"answer", headers=headers)
+        headers = {
+            "flwr-version": "1",
+            "server": "superlink",
+            "content-type": "application/x-protobuf",
+        }
+        return httpx.Response(
+            200, content=b"" if request.url.path == gates.PULL else b"answer", headers=headers
+        )
 
     gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
     return Client(gate)
@@ -95,7 +114,9 @@ class Client:
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def answer() -> httpx.Response:
-            async with httpx.AsyncClient(transport=self.transport, base_url="https://gate") as client:
+            async with httpx.AsyncClient(
+                transport=self.transport, base_url="https://gate"
+            ) as client:
                 return await client.request(method, path, **options)
 
         return asyncio.run(answer())
@@ -104,9 +125,15 @@ class Client:
         return self.ask("POST", path, **options)
 
 
-def test_a_sites_request_is_passed_on_and_answered(client: Client, asked: list[httpx.Request]) -> None:
+def test_a_sites_request_is_passed_on_and_answered(
+    client: Client, asked: list[httpx.Request]
+) -> None:
     answer = client.post("/v1/fleet/pull-object", content=b"question", headers=header(NORTH))
-    assert (answer.status_code, answer.content, answer.headers["flwr-version"]) == (200, b"answer", "1")
+    assert (answer.status_code, answer.content, answer.headers["flwr-version"]) == (
+        200,
+        b"answer",
+        "1",
+    )
     assert asked[0].content == b"question" and asked[0].headers["flwr-timestamp"]
     assert "cookie" not in asked[0].headers and answer.headers.get("server") != "superlink"
 
@@ -121,30 +148,51 @@ def test_a_sites_request_is_passed_on_and_answered(client: Client, asked: list[h
 )  # fmt: skip
 def test_other_paths_end_at_the_gate(client: Client, asked: list[httpx.Request], path: str) -> None:
     assert client.post(path, headers=header(NORTH)).status_code == 404 and not asked
-    assert client.ask("GET", "/v1/fleet/pull-messages", headers=header(NORTH)).status_code == 404 and not asked
+    assert (
+        client.ask("GET", "/v1/fleet/pull-messages", headers=header(NORTH)).status_code == 404
+        and not asked
+    )
 
 
 def test_only_the_agreements_keys_pass(client: Client, asked: list[httpx.Request]) -> None:
     unsigned = {name: value for name, value in header(NORTH).items() if name != "flwr-signature"}
     old, early = header(NORTH, seconds=310), header(NORTH, seconds=-10)
     strange = header(NORTH, signer=STRANGER)  # a key is no secret: who names it has to sign
-    for headers in (header(STRANGER), {}, {"flwr-public-key": "no base64!"}, unsigned, strange, old, early):
+    for headers in (
+        header(STRANGER),
+        {},
+        {"flwr-public-key": "no base64!"},
+        unsigned,
+        strange,
+        old,
+        early,
+    ):
         assert client.post("/v1/fleet/activate-node", headers=headers).status_code == 403
     assert not asked and "/v1/fleet/activate-node" in PASSED
     assert client.post("/v1/fleet/activate-node", headers=header(SOUTH)).status_code == 200
 
 
 def test_a_body_over_the_limit_ends_at_the_gate(client: Client, asked: list[httpx.Request]) -> None:
-    assert client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH)).status_code == 413
+    assert (
+        client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH)).status_code
+        == 413
+    )
     assert not asked
-    assert client.post("/v1/fleet/push-object", content=b"x" * 100, headers=header(NORTH)).status_code == 200
+    assert (
+        client.post("/v1/fleet/push-object", content=b"x" * 100, headers=header(NORTH)).status_code
+        == 200
+    )
 
 
 def wanted(name: str, node: int = 1, run: int = 5) -> bytes:
-    return PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=name).SerializeToString()
+    return PullObjectRequest(
+        node=Node(node_id=node), run_id=run, object_id=name
+    ).SerializeToString()
 
 
-def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_fetched_once_for_all_sites(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The model of a round is one object; what differs, is not there yet, or is not whole goes to the SuperLink."""
     monkeypatch.setattr("fedskew.federation.objects.HELD", 0.0)
     asked: list[str] = []
@@ -156,7 +204,9 @@ def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder, monke
         await asyncio.sleep(0.01)
         if name == "ended":
             return httpx.Response(403)
-        stored = PullObjectResponse(object_found=True, object_available=name in there, object_content=there.get(name))
+        stored = PullObjectResponse(
+            object_found=True, object_available=name in there, object_content=there.get(name)
+        )
         return httpx.Response(200, content=stored.SerializeToString())
 
     async def ask(*bodies: bytes) -> list[bytes]:
@@ -170,20 +220,29 @@ def test_an_object_is_fetched_once_for_all_sites(folder: FederationFolder, monke
 
     async def both() -> None:
         gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
-        assert await ask(wanted("model"), wanted("model", node=2)) == [b"weights"] * 2 and asked == ["model"]
-        assert await ask(wanted("model"), wanted("model", run=6)) == [b"weights"] * 2 and asked == ["model"] * 2
+        assert await ask(wanted("model"), wanted("model", node=2)) == [
+            b"weights"
+        ] * 2 and asked == ["model"]
+        assert (
+            await ask(wanted("model"), wanted("model", run=6)) == [b"weights"] * 2
+            and asked == ["model"] * 2
+        )
         del asked[:]
         for name in ("late", "ended"):
             assert await ask(wanted(name), wanted(name, node=2)) == [b"", b""]
             there["late"] = b"task"
         assert await ask(wanted("late"), wanted("ended")) == [b"task", b""]
-        assert asked == ["late", "ended", "late", "ended"] and not [key for key in gate.objects.kept if "ended" in key]
+        assert asked == ["late", "ended", "late", "ended"] and not [
+            key for key in gate.objects.kept if "ended" in key
+        ]
         await gate.objects.get(b"no question", lambda: gate.ask(request, wanted("late")))
         assert asked[-1] == "late"
 
     gate = Gate(folder)
     transport = httpx.ASGITransport(gate.application())
-    request = gates.Request({"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)})
+    request = gates.Request(
+        {"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)}
+    )
     asyncio.run(both())
 
 
@@ -191,7 +250,9 @@ def test_an_object_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     """A node that hears that it is not there asks again after seconds."""
     monkeypatch.setattr("fedskew.federation.objects.POLL", 0.0)
     coming = PullObjectResponse(object_found=True).SerializeToString()
-    there = PullObjectResponse(object_found=True, object_available=True, object_content=b"x").SerializeToString()
+    there = PullObjectResponse(
+        object_found=True, object_available=True, object_content=b"x"
+    ).SerializeToString()
     answers = [(200, coming), (200, coming), (200, there), (200, b""), (503, b"")]
 
     async def ask() -> gates.Reply:
@@ -199,7 +260,9 @@ def test_an_object_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def question() -> None:
         assert (await objects.get(wanted("model"), ask))[1] == there and len(answers) == 2
-        assert (await objects.get(wanted("unknown"), ask))[:2] == (200, b""), "nobody has announced it"
+        assert (await objects.get(wanted("unknown"), ask))[:2] == (200, b""), (
+            "nobody has announced it"
+        )
         assert (await objects.get(wanted("unanswered"), ask))[:2] == (503, b"")
 
     objects = Objects()
@@ -232,15 +295,27 @@ def pushed(*sources: int) -> bytes:
     return PushMessagesRequest(node=Node(node_id=1), messages_list=replies).SerializeToString()
 
 
-def test_a_reply_in_another_nodes_name_ends_at_the_gate(client: Client, asked: list[httpx.Request]) -> None:
+def test_a_reply_in_another_nodes_name_ends_at_the_gate(
+    client: Client, asked: list[httpx.Request]
+) -> None:
     path = "/v1/fleet/push-messages"
     for body in (pushed(2), pushed(1, 2), b"no message"):
-        assert client.post(path, content=body, headers=header(NORTH)).status_code == 403 and not asked
-    assert client.post(gates.PULL, content=b"no question", headers=header(NORTH)).status_code == 403 and not asked
-    assert client.post(path, content=pushed(1), headers=header(NORTH)).status_code == 200 and len(asked) == 1
+        assert (
+            client.post(path, content=body, headers=header(NORTH)).status_code == 403 and not asked
+        )
+    assert (
+        client.post(gates.PULL, content=b"no question", headers=header(NORTH)).status_code == 403
+        and not asked
+    )
+    assert (
+        client.post(path, content=pushed(1), headers=header(NORTH)).status_code == 200
+        and len(asked) == 1
+    )
 
 
-def test_every_request_leaves_a_line_with_the_sites_name(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_request_leaves_a_line_with_the_sites_name(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "fedskew.gate")
     client.post("/v1/fleet/get-run", headers=header(SOUTH))
     client.post("/v1/control/start-run", headers=header(STRANGER))
@@ -265,7 +340,9 @@ def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
 
     def lives(*calls: str) -> None:
         for call in calls:
-            client.post(call, content=question if call == gates.PULL else b"", headers=header(NORTH))
+            client.post(
+                call, content=question if call == gates.PULL else b"", headers=header(NORTH)
+            )
 
     assert begun(NORTH) == [begin], "the first"
     lives(gates.PULL)
@@ -313,15 +390,22 @@ def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
     assert asked(gates.PULL) == again, "this gate is new"
     assert DeactivateNodeRequest.FromString(calls[1][1]).node_id == 7
     begun = ActivateNodeRequest.FromString(calls[2][1])
-    assert begun.public_key == base64.b64decode(header(NORTH)["flwr-public-key"]) and begun.heartbeat_interval == 30
+    assert (
+        begun.public_key == base64.b64decode(header(NORTH)["flwr-public-key"])
+        and begun.heartbeat_interval == 30
+    )
     assert asked(gates.PULL) == [gates.PULL]
     broken.append(httpx.ReadError("the SuperLink was killed"))
     assert asked(gates.PULL) == [gates.PULL]
     assert asked(gates.PULL) == again
-    assert asked(gates.OBJECT, SOUTH) == [gates.OBJECT] and asked(gates.PULL, SOUTH) == [gates.PULL], "it is at work"
+    assert asked(gates.OBJECT, SOUTH) == [gates.OBJECT] and asked(gates.PULL, SOUTH) == [
+        gates.PULL
+    ], "it is at work"
 
 
-def test_no_sign_of_life_passes_while_a_node_is_away(client: Client, asked: list[httpx.Request]) -> None:
+def test_no_sign_of_life_passes_while_a_node_is_away(
+    client: Client, asked: list[httpx.Request]
+) -> None:
     gate = client.gate
 
     async def beat() -> int:
@@ -345,14 +429,18 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
     monkeypatch.setattr(gates, "LONGEST", 0.0)
     nothing = PullMessagesResponse().SerializeToString()
     first, second = (
-        PullMessagesResponse(messages_list=[Message(metadata=Metadata(run_id=run))]).SerializeToString()
+        PullMessagesResponse(
+            messages_list=[Message(metadata=Metadata(run_id=run))]
+        ).SerializeToString()
         for run in (1, 2)
     )
     waiting = [nothing, nothing, first, second]
     gate = Gate(folder)
 
     def superlink(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=waiting.pop(0) if request.url.path == gates.PULL else b"")
+        return httpx.Response(
+            200, content=waiting.pop(0) if request.url.path == gates.PULL else b""
+        )
 
     gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
     client = Client(gate)
@@ -368,14 +456,26 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
     assert pull() == second and not waiting
 
 
-def test_a_question_for_messages_is_held_for_a_while_only(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_for_messages_is_held_for_a_while_only(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gates, "HOLD", 0.0)
     assert client.post(gates.PULL, headers=header(NORTH)).status_code == 200
 
 
 def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder) -> None:
     with pytest.raises(SettingError, match="must be empty"):
-        begin(folder.path, "two", ["a", "b"], "1x8x8", [0.5], [0.5], 2, "gate.example.org:8443", "0.0.0.0")
+        begin(
+            folder.path,
+            "two",
+            ["a", "b"],
+            "1x8x8",
+            [0.5],
+            [0.5],
+            2,
+            "gate.example.org:8443",
+            "0.0.0.0",
+        )
     before = folder.agreement_file.read_text()
     for name, key, rule in (
         ("north", line(STRANGER), "is another site's"), ("east", line(NORTH), "is another site's"),
@@ -405,12 +505,17 @@ def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_the_metrics_say_what_has_passed_by_site_and_what_was_refused(folder: FederationFolder, client: Client) -> None:
+def test_the_metrics_say_what_has_passed_by_site_and_what_was_refused(
+    folder: FederationFolder, client: Client
+) -> None:
     client.post("/v1/fleet/push-object", content=b"x" * 70, headers=header(NORTH))
     client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH))
     client.post("/v1/control/start-run", headers=header(STRANGER))
     rows = dict(row.rsplit(" ", 1) for row in client.gate.traffic.text(7).splitlines())
-    assert rows['fedskew_gate_site_online{site="north"}'] == "1" and rows["fedskew_gate_disk_free_bytes"] == "7"
+    assert (
+        rows['fedskew_gate_site_online{site="north"}'] == "1"
+        and rows["fedskew_gate_disk_free_bytes"] == "7"
+    )
     assert rows['fedskew_gate_site_online{site="south"}'] == "0"
     assert rows['fedskew_gate_requests_total{site="north",status="200"}'] == "1"
     assert rows['fedskew_gate_requests_total{site="north",status="413"}'] == "1"

@@ -29,8 +29,15 @@ def record(round: int, **failures: str) -> RoundRecord:
 class SuperLink:
     """Answers as a SuperLink whose ServerApp writes these answers, if any."""
 
-    def __init__(self, states: dict[str, str], going: list[dict[str, Any]], answers: dict[str, str] | None) -> None:
-        self.states, self.configs, self.answers, self.asked = states, going, answers, dict[str, Any]()
+    def __init__(
+        self, states: dict[str, str], going: list[dict[str, Any]], answers: dict[str, str] | None
+    ) -> None:
+        self.states, self.configs, self.answers, self.asked = (
+            states,
+            going,
+            answers,
+            dict[str, Any](),
+        )
 
     def sites(self, agreement: Any) -> dict[str, str]:
         return self.states
@@ -60,39 +67,64 @@ def folder(tmp_path: Path) -> FederationFolder:
 
 
 def superlink(
-    monkeypatch: pytest.MonkeyPatch, online: str, going: list[dict[str, Any]], answers: dict[str, str] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    online: str,
+    going: list[dict[str, Any]],
+    answers: dict[str, str] | None = None,
 ) -> SuperLink:
     """Put a SuperLink in place, at which these sites are online."""
-    link = SuperLink({name: "online" if name in online else "offline" for name in NAMES}, going, answers)
+    link = SuperLink(
+        {name: "online" if name in online else "offline" for name in NAMES}, going, answers
+    )
     monkeypatch.setattr(readiness, "Control", lambda port, authority: link)
     monkeypatch.setattr(readiness, "running", lambda folder, program: [])
     return link
 
 
-def test_sites_are_asked_where_no_run_goes_on(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"north": "", "east": "policy: class-counts 4", "south": "site south is not connected"}
+def test_sites_are_asked_where_no_run_goes_on(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {
+        "north": "",
+        "east": "policy: class-counts 4",
+        "south": "site south is not connected",
+    }
     link = superlink(monkeypatch, "north east", [{"readiness": "another's question"}], answers)
     basis, sites = look(folder, {"method": "fedshift"})
     assert basis == "asked for method fedshift" and link.asked["node-wait"] == 0
-    assert [str(sites[name]) for name in NAMES] == ["ready", "refuses policy: class-counts 4", "away since 2026-11-22"]
+    assert [str(sites[name]) for name in NAMES] == [
+        "ready",
+        "refuses policy: class-counts 4",
+        "away since 2026-11-22",
+    ]
     assert not list(folder.state.iterdir())
 
 
-def test_too_few_sites_are_not_asked(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_sites_are_not_asked(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = superlink(monkeypatch, "east", [])
     basis, sites = look(folder, {})
     assert basis == "fewer than 2 sites are online" and not link.asked
     assert [sites[name].state for name in NAMES] == [AWAY, NOT_ASKED, AWAY]
 
 
-def test_a_lost_question_is_no_answer(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_question_is_no_answer(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     superlink(monkeypatch, "north east", [])
     with pytest.raises(LaunchFailed, match=r"^the sites were not asked \(no room\); a run"):
         look(folder, {})
 
 
-def test_of_a_run_that_goes_on_its_records_say_it(folder: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    stated = {"dataset": f"sites:{folder.agreement_file}", "rounds": 9, "results": str(folder.path / "results")}
+def test_of_a_run_that_goes_on_its_records_say_it(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = {
+        "dataset": f"sites:{folder.agreement_file}",
+        "rounds": 9,
+        "results": str(folder.path / "results"),
+    }
     settings = parse(stated)
     link = superlink(monkeypatch, "north south", [settings.flat()])
     basis, sites = look(folder, {})
@@ -101,14 +133,22 @@ def test_of_a_run_that_goes_on_its_records_say_it(folder: FederationFolder, monk
     settings.folder.mkdir(parents=True)
     RunFolder(settings.folder).add_round(record(1, east="data 3"))
     basis, sites = look(folder, {})
-    assert basis == f"round 1 of {settings.run_id}, which goes on" and sites["east"] == SiteStatus(REFUSES, "data 3")
+    assert basis == f"round 1 of {settings.run_id}, which goes on" and sites["east"] == SiteStatus(
+        REFUSES, "data 3"
+    )
     assert not link.asked
 
 
 def test_a_site_is_away_since_the_first_round_in_a_row_without_it(folder: FederationFolder) -> None:
     gone = {"east": "site east is not connected"}
     evaluated = {"east": "evaluation: site east is not connected"}
-    records = [record(1, **gone), record(2), record(3, **evaluated), record(4, **gone), record(5, **gone, south="no")]
+    records = [
+        record(1, **gone),
+        record(2),
+        record(3, **evaluated),
+        record(4, **gone),
+        record(5, **gone, south="no"),
+    ]
     sites = recorded(folder.agreement, records)
     assert sites == {
         "north": SiteStatus(READY),
@@ -126,7 +166,10 @@ def test_the_exit_status_is_0_with_min_sites_ready(
     ends: bool,
 ) -> None:
     superlink(
-        monkeypatch, "north east south", [], {name: "" if k < ready else "data 1" for k, name in enumerate(NAMES)}
+        monkeypatch,
+        "north east south",
+        [],
+        {name: "" if k < ready else "data 1" for k, name in enumerate(NAMES)},
     )
     if ends:
         with pytest.raises(typer.Exit):

@@ -12,7 +12,9 @@ from fedskew.federation.control import Unreachable
 from fedskew.federation.services import wait_for
 
 
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *there: bool) -> tuple[Callable[[bool], None], list[str]]:
+def watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *there: bool
+) -> tuple[Callable[[bool], None], list[str]]:
     """Return a wait for a SuperLink that is there or not whenever that is looked at, and what is started meanwhile."""
     states, started = list(there), list[str]()
     folder = SimpleNamespace(path=tmp_path, state=tmp_path)
@@ -31,7 +33,8 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *there: bool) -> tu
 
 
 @pytest.mark.parametrize(
-    ("there", "times"), [([True], 0), ([True, True], 0), ([False, True], 1), ([True, False, True], 1)]
+    ("there", "times"),
+    [([True], 0), ([True, True], 0), ([False, True], 1), ([True, False, True], 1)],
 )
 def test_a_service_is_started_where_it_is_not_up_or_is_being_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: list[bool], times: int
@@ -41,7 +44,9 @@ def test_a_service_is_started_where_it_is_not_up_or_is_being_ended(
     assert started == ["superlink"] * times
 
 
-@pytest.mark.parametrize(("starts", "there"), [(True, [False, False]), (False, [False]), (True, [True, False, False])])
+@pytest.mark.parametrize(
+    ("starts", "there"), [(True, [False, False]), (False, [False]), (True, [True, False, False])]
+)
 def test_a_service_that_does_not_come_leaves_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool, there: list[bool]
 ) -> None:

@@ -57,7 +57,12 @@ def test_a_summary_ends_the_following(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "details", ["No heartbeat received from the task", "SuperLink was restarted", "Task failed with unknown error."]
+    "details",
+    [
+        "No heartbeat received from the task",
+        "SuperLink was restarted",
+        "Task failed with unknown error.",
+    ],
 )
 def test_a_run_without_heartbeat_is_lost(tmp_path: Path, details: str) -> None:
     with pytest.raises(Lost, match="run 7 was lost"):
@@ -98,12 +103,18 @@ class Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize(("answers", "minutes"), [((), 10), ((7,), 10), ((60,), 15), ((60, 118), 19)])
+@pytest.mark.parametrize(
+    ("answers", "minutes"), [((), 10), ((7,), 10), ((60,), 15), ((60, 118), 19)]
+)
 def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: tuple[int, ...], minutes: int
 ) -> None:
     """It answers some of the submissions, one every 5 seconds, and is gone again at once."""
-    settings, clock, submissions = parse({"dataset": "digits", "results": str(tmp_path)}), Clock(), list[float]()
+    settings, clock, submissions = (
+        parse({"dataset": "digits", "results": str(tmp_path)}),
+        Clock(),
+        list[float](),
+    )
 
     def submit(app: str, config: Any) -> int:
         submissions.append(clock.now)
@@ -115,27 +126,43 @@ def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_
         raise Unreachable("the SuperLink does not answer")
 
     folder = SimpleNamespace(
-        path="chest", state=tmp_path / "state", coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
+        path="chest",
+        state=tmp_path / "state",
+        coordinator=SimpleNamespace(superlink_port=1),
+        authority=[b""],
     )
-    monkeypatch.setattr(submission, "Control", lambda port, authority: SimpleNamespace(submit=submit))
+    monkeypatch.setattr(
+        submission, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+    )
     monkeypatch.setattr(submission, "follow", follow)
     monkeypatch.setattr(submission, "time", clock)
     monkeypatch.setattr(submission, "LOOK", 5.0)
     lines: list[str] = []
-    with pytest.raises(LaunchFailed, match=r"for 10 minutes: `fedskew federation up chest` starts it, and the same"):
+    with pytest.raises(
+        LaunchFailed, match=r"for 10 minutes: `fedskew federation up chest` starts it, and the same"
+    ):
         submission.run(folder, settings, lines.append)  # type: ignore[arg-type]
     assert clock.now // 60 == minutes
     assert len([line for line in lines if "is submitted again" in line]) == 1 + len(answers)
 
 
-def test_a_federation_trains_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_federation_trains_one_run_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two would end each other's server process as an orphan, again and again."""
     monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.0)
-    folder = SimpleNamespace(state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""])
+    folder = SimpleNamespace(
+        state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
+    )
     monkeypatch.setattr(submission, "Control", lambda port, authority: None)
-    monkeypatch.setattr(submission, "end_orphans", lambda folder: pytest.fail("it ends the other's"))
+    monkeypatch.setattr(
+        submission, "end_orphans", lambda folder: pytest.fail("it ends the other's")
+    )
     settings = parse({"dataset": "digits", "results": str(tmp_path / "results")})
-    with locked(tmp_path), pytest.raises(FolderBusy, match=rf"^process {os.getpid()} .*one run at a time$"):
+    with (
+        locked(tmp_path),
+        pytest.raises(FolderBusy, match=rf"^process {os.getpid()} .*one run at a time$"),
+    ):
         submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
 
 
@@ -164,13 +191,17 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
     settings.folder.mkdir()
     superlink = Unlucky(RunFolder(settings.folder), rounds_after)
     folder = SimpleNamespace(
-        path=tmp_path, state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
+        path=tmp_path,
+        state=tmp_path,
+        coordinator=SimpleNamespace(superlink_port=1),
+        authority=[b""],
     )
     monkeypatch.setattr(submission, "Control", lambda port, authority: superlink)
     monkeypatch.setattr(submission, "follow", superlink.follow)
     monkeypatch.setattr(submission, "LOOK", 0.0)
     with pytest.raises(
-        LaunchFailed, match=r"^run \d+ was lost \(No heartbeat\), 5 times in a row without a round .*same command"
+        LaunchFailed,
+        match=r"^run \d+ was lost \(No heartbeat\), 5 times in a row without a round .*same command",
     ):
         submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
     assert superlink.submitted == submissions

@@ -52,7 +52,9 @@ def frozen(results: Path, **changes: Any) -> Experiment:
     named = experiment("frozen", {**ENTRY, **changes})
     records = json.loads((HERE / "records.json").read_text())
     for run in runs(plan(named, {"results": str(results)})):
-        column = next(label for label, stated in named.columns.items() if stated["alpha"] == run.data.alpha)
+        column = next(
+            label for label, stated in named.columns.items() if stated["alpha"] == run.data.alpha
+        )
         name = f"{column}, IF {run.data.imbalance_factor:g} / {run.general.method} / {run.general.seed}"
         if name in records:
             write(run, records[name])
@@ -64,7 +66,11 @@ def write(run: RunSettings, kept: Mapping[str, Any], **versions: str) -> None:
     folder = RunFolder(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
     folder.clear()
-    origin = {"settings": run.flat(), "partition-hash": kept["partition-hash"], "samples": kept["samples"]}
+    origin = {
+        "settings": run.flat(),
+        "partition-hash": kept["partition-hash"],
+        "samples": kept["samples"],
+    }
     folder.settings_file.write_text(line_of({**origin, "versions": {**VERSIONS, **versions}}))
     for record in kept["rounds"]:
         folder.add_round(RoundRecord.of(record))

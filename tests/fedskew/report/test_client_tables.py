@@ -24,11 +24,20 @@ def known(tmp_path: Path) -> Gathered:
     """Two seeds of FedAvg at three clients, which measured AUROC."""
     columns = {"": {"alpha": 0.5, "imbalance-factor": 10}}
     frozen = gathered(
-        tmp_path, columns=columns, methods=["fedavg"], seeds=[0, 1], claims=[], cells={}, notes={}, series=[]
+        tmp_path,
+        columns=columns,
+        methods=["fedavg"],
+        seeds=[0, 1],
+        claims=[],
+        cells={},
+        notes={},
+        series=[],
     )
     runs = []
     for run in gathered(tmp_path).of("fedavg", "LDA 0.5")[:2]:
-        numbers = replace(run.points[-1].numbers, spreads={"client-auroc": spread(AREAS[run.cell.seed])})
+        numbers = replace(
+            run.points[-1].numbers, spreads={"client-auroc": spread(AREAS[run.cell.seed])}
+        )
         held = run.run.samples["train"][:3]
         samples = {
             **run.run.samples,
@@ -53,20 +62,28 @@ def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(known: Gathe
 def test_sites_of_a_federation_are_called_as_they_agreed(known: Gathered) -> None:
     """The server knows no sample of theirs."""
     agreed = {"samples": None, "agreement": {"sites": ["a", "b", "c"]}}
-    runs = [replace(run, run=replace(run.run, origin={**run.run.origin, **agreed})) for run in known.of("fedavg", "")]
+    runs = [
+        replace(run, run=replace(run.run, origin={**run.run.origin, **agreed}))
+        for run in known.of("fedavg", "")
+    ]
     (table,) = client_tables(replace(known, measured={("fedavg", ""): runs}))
     assert [row[0].text for row in table.rows] == ["a", "b", "c"] and len(table.headings) == 2
 
 
 def test_a_table_wider_than_a_page_is_turned() -> None:
     headings = [TableCell("method"), *(TableCell(f"class number {k:02d}") for k in range(9))]
-    rows = [[TableCell(name), *(TableCell(f"{name} {k}") for k in range(9))] for name in ("fedavg", "creff")]
+    rows = [
+        [TableCell(name), *(TableCell(f"{name} {k}") for k in range(9))]
+        for name in ("fedavg", "creff")
+    ]
     wide = Table("", headings, rows)
     turned = fitted(wide, "class")
     assert [cell.text for cell in turned.headings] == ["class", "fedavg", "creff"]
-    assert [cell.text for cell in turned.rows[3]] == ["class number 03", "fedavg 3", "creff 3"] and len(
-        turned.rows
-    ) == 9
+    assert [cell.text for cell in turned.rows[3]] == [
+        "class number 03",
+        "fedavg 3",
+        "creff 3",
+    ] and len(turned.rows) == 9
     narrow = replace(wide, headings=wide.headings[:4], rows=[row[:4] for row in wide.rows])
     assert fitted(narrow, "class") == narrow
 
@@ -74,7 +91,9 @@ def test_a_table_wider_than_a_page_is_turned() -> None:
 def test_a_long_table_is_folded(known: Gathered, no_drawings: None) -> None:
     long = Table("a table.", [TableCell("client")], [[TableCell(str(k))] for k in range(26)])
     report = document(known)
-    sections = [replace(section, tables=[long]) for section in report.sections if section.key == "clients"]
+    sections = [
+        replace(section, tables=[long]) for section in report.sections if section.key == "clients"
+    ]
     assert "<summary>A table. 26 rows</summary>" in html([replace(report, sections=sections)])
     short = [replace(sections[0], tables=[replace(long, rows=long.rows[:25])])]
     assert "A table. 25 rows" not in html([replace(report, sections=short)])

@@ -26,7 +26,9 @@ def drawn(measured: Measured, accuracy: float, draws: np.random.Generator) -> Me
     numbers = ModelNumbers({"balanced-accuracy": float(recall_C.mean())}, recall_C.tolist())
     samples = {**measured.run.samples, "test": TESTED_C.tolist()}
     run = replace(measured.run, origin={**measured.run.origin, "samples": samples})
-    return replace(measured, run=run, points=(Point(RoundRecord(2, {"average": numbers}), numbers),))
+    return replace(
+        measured, run=run, points=(Point(RoundRecord(2, {"average": numbers}), numbers),)
+    )
 
 
 @pytest.fixture
@@ -35,9 +37,13 @@ def frozen_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gathered:
     monkeypatch.setattr(statistics, "RESAMPLES", 100)
     columns = {"": {"alpha": 0.5, "imbalance-factor": 10}}
     rows = ["fedavg", {"the same again": {"method": "creff"}}]
-    with_runs = gathered(tmp_path, columns=columns, methods=rows, claims=[], cells={}, notes={}, series=[])
+    with_runs = gathered(
+        tmp_path, columns=columns, methods=rows, claims=[], cells={}, notes={}, series=[]
+    )
     fedavg = gathered(tmp_path).of("fedavg", "LDA 0.5")
-    return replace(with_runs, measured={(row.label, ""): fedavg for row in with_runs.experiment.rows})
+    return replace(
+        with_runs, measured={(row.label, ""): fedavg for row in with_runs.experiment.rows}
+    )
 
 
 def headline(two: Gathered, accuracies: Sequence[float], seed: int) -> str:
@@ -52,7 +58,10 @@ def headline(two: Gathered, accuracies: Sequence[float], seed: int) -> str:
 def test_two_names_of_one_method_are_not_distinguishable(frozen_two: Gathered) -> None:
     """In 95 of 100 cases: of 1,500 such draws 96 % are."""
     said = [headline(frozen_two, (0.7, 0.7), seed) for seed in range(100, 200)]
-    assert sum("the same again is not distinguishable from fedavg" in sentence for sentence in said) >= 95
+    assert (
+        sum("the same again is not distinguishable from fedavg" in sentence for sentence in said)
+        >= 95
+    )
 
 
 def test_a_method_far_above_is(frozen_two: Gathered) -> None:
@@ -71,4 +80,6 @@ def test_students_interval_and_p_are_scipys() -> None:
 
 def test_the_same_numbers_twice_are_no_difference(frozen_two: Gathered) -> None:
     (difference,) = differences(frozen_two, "")
-    assert difference.estimate == 0 and not difference.distinguishable and len(difference.by_seed) == 3
+    assert (
+        difference.estimate == 0 and not difference.distinguishable and len(difference.by_seed) == 3
+    )

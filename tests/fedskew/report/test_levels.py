@@ -25,14 +25,19 @@ def at(known: Gathered, levels: dict[str, tuple[float, ...]]) -> Gathered:
     measured = {}
     for (row, column), runs in known.measured.items():
         numbers = [ModelNumbers({"balanced-accuracy": level}) for level in levels[row]]
-        points = tuple(Point(RoundRecord(k, {"average": number}), number) for k, number in enumerate(numbers, 1))
+        points = tuple(
+            Point(RoundRecord(k, {"average": number}), number)
+            for k, number in enumerate(numbers, 1)
+        )
         measured[row, column] = [replace(run, points=points) for run in runs]
     return replace(known, measured=measured)
 
 
 @pytest.fixture
 def known(tmp_path: Path) -> Gathered:
-    return gathered(tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[])
+    return gathered(
+        tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[]
+    )
 
 
 def test_chance_and_the_first_rounds_level_have_no_speed_up(known: Gathered) -> None:
@@ -41,7 +46,9 @@ def test_chance_and_the_first_rounds_level_have_no_speed_up(known: Gathered) -> 
         level = at(known, {"fedavg": fedavg, "creff": (0.6, 0.7)})
         assert takes_training(level, "LDA 0.5") == fair
         cell = reach_table(level).rows[1][1]
-        assert ("\N{MULTIPLICATION SIGN}" in cell.below) == fair and ("had at once" in cell.below) != fair
+        assert ("\N{MULTIPLICATION SIGN}" in cell.below) == fair and (
+            "had at once" in cell.below
+        ) != fair
 
 
 SOONER = {"says": "CReFF is sooner", "better": "creff", "than": "fedavg", "sooner": True}
@@ -49,7 +56,9 @@ SOONER = {"says": "CReFF is sooner", "better": "creff", "than": "fedavg", "soone
 
 @pytest.fixture
 def claimed(tmp_path: Path) -> Gathered:
-    return gathered(tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[SOONER])
+    return gathered(
+        tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[SOONER]
+    )
 
 
 def test_a_level_that_was_had_before_is_counted_from_there(claimed: Gathered) -> None:
@@ -61,7 +70,9 @@ def test_a_level_that_was_had_before_is_counted_from_there(claimed: Gathered) ->
     assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
 
 
-@pytest.mark.parametrize(("fedavg", "reason"), [((0.1, 0.1), "above chance"), ((0.6, 0.5), "first evaluated round")])
+@pytest.mark.parametrize(
+    ("fedavg", "reason"), [((0.1, 0.1), "above chance"), ((0.6, 0.5), "first evaluated round")]
+)
 def test_nobody_is_sooner_at_a_level_without_training(
     fedavg: tuple[float, ...], reason: str, claimed: Gathered
 ) -> None:
@@ -73,7 +84,9 @@ def test_what_can_never_be_measured_is_not_still_to_come(claimed: Gathered) -> N
     """A model of the last round alone, as CCVR's, has no mean of five rounds and is never sooner."""
     level = at(claimed, {"fedavg": (0.1, 0.2, 0.3, 0.4, 0.5), "creff": (0.6,)})
     (verdict,) = judge(level)
-    assert verdict.why_not == "creff has a model in the last round alone" and verdict.status == "never"
+    assert (
+        verdict.why_not == "creff has a model in the last round alone" and verdict.status == "never"
+    )
     mean = replace(level, experiment=replace(level.experiment, selection="mean-of-last-5", claims=(
         replace(level.experiment.claims[0], sooner=False),)))  # fmt: skip
     (verdict,) = judge(mean)
@@ -82,8 +95,15 @@ def test_what_can_never_be_measured_is_not_still_to_come(claimed: Gathered) -> N
     assert counted([verdict]) == "Of 1 claim, 1 cannot be measured."
     assert never_lines(mean) == [f"LDA 0.5: cannot be measured: {said}."]
     assert main_table(mean).rows[1][1].below == "cannot be measured"
-    missing = replace(mean, runs={name: replace(run, summary=None) for name, run in mean.runs.items()}, measured={})
-    assert judge(missing)[0].status == "open" and main_table(missing).rows[1][1].below == "0 of 3 seeds"
+    missing = replace(
+        mean,
+        runs={name: replace(run, summary=None) for name, run in mean.runs.items()},
+        measured={},
+    )
+    assert (
+        judge(missing)[0].status == "open"
+        and main_table(missing).rows[1][1].below == "0 of 3 seeds"
+    )
 
 
 def test_what_is_below_each_site_alone_is_said(known: Gathered) -> None:
@@ -91,6 +111,9 @@ def test_what_is_below_each_site_alone_is_said(known: Gathered) -> None:
     level = at(known, {"fedavg": (0.5,), "creff": (0.65,)})
     runs = level.of("creff", "LDA 0.5")
     general = replace(runs[0].run.settings.general, method="singleset")
-    alone = [replace(run, run=replace(run.run, settings=replace(run.run.settings, general=general))) for run in runs]
+    alone = [
+        replace(run, run=replace(run.run, settings=replace(run.run.settings, general=general)))
+        for run in runs
+    ]
     (line,) = bar_lines(replace(level, measured={**level.measured, ("creff", "LDA 0.5"): alone}))
     assert line == "LDA 0.5: below creff, each site alone, in points: fedavg by 15.0."

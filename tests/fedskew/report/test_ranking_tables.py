@@ -27,7 +27,9 @@ PATIENTS = """
 and Clarke-Pearson's (1988) 49 patients of whom all three are known."""
 
 
-def over_all_pairs(first_N: np.ndarray, second_N: np.ndarray, label_N: np.ndarray) -> tuple[float, float]:
+def over_all_pairs(
+    first_N: np.ndarray, second_N: np.ndarray, label_N: np.ndarray
+) -> tuple[float, float]:
     """Return the difference and its standard error from the matrices of all pairs, O(m n)."""
 
     def wins(score_N: np.ndarray) -> np.ndarray:
@@ -43,7 +45,9 @@ def over_all_pairs(first_N: np.ndarray, second_N: np.ndarray, label_N: np.ndarra
 
 @pytest.mark.parametrize(("column", "difference", "error", "p"),
                          [(0, 0.0108, 0.0953, 0.9102), (1, -0.0780, 0.1046, 0.4561)])  # fmt: skip
-def test_delong_gives_the_published_figures(column: int, difference: float, error: float, p: float) -> None:
+def test_delong_gives_the_published_figures(
+    column: int, difference: float, error: float, p: float
+) -> None:
     """SAS/STAT's example of PROC LOGISTIC, comparing receiver operating characteristic curves."""
     table = np.array(list(map(float, PATIENTS.split()))).reshape(-1, 4)
     actual = delong(table[:, column], -table[:, 2], table[:, 3].astype(int))
@@ -55,7 +59,9 @@ def test_delong_is_the_definition_over_all_pairs(levels: int) -> None:
     draws = np.random.default_rng(0)
     label_N = draws.integers(0, 2, 157)
     first_N, second_N = (draws.integers(0, levels, 157) / levels + k * label_N for k in (0.3, 0.2))
-    assert delong(first_N, second_N, label_N)[:2] == pytest.approx(over_all_pairs(first_N, second_N, label_N), abs=1e-9)
+    assert delong(first_N, second_N, label_N)[:2] == pytest.approx(
+        over_all_pairs(first_N, second_N, label_N), abs=1e-9
+    )
 
 
 def test_delong_of_scores_that_rank_alike_and_of_single_samples() -> None:
@@ -79,13 +85,23 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     draws, weights_N = np.random.default_rng(3), np.zeros(30, int)
     for label in range(classes):
         members = np.flatnonzero(said.labels_N == label)
-        weights_N[members] = draws.multinomial(len(members), np.full(len(members), 1 / len(members)), 2)[0]
-    labels_N, probabilities = said.labels_N.repeat(weights_N), np.exp(said.log_probabilities_NC).repeat(weights_N, 0)
+        weights_N[members] = draws.multinomial(
+            len(members), np.full(len(members), 1 / len(members)), 2
+        )[0]
+    labels_N, probabilities = (
+        said.labels_N.repeat(weights_N),
+        np.exp(said.log_probabilities_NC).repeat(weights_N, 0),
+    )
     areas = [roc_auc_score(labels_N == label, probabilities[:, label]) for label in range(classes)]
-    precisions = [average_precision_score(labels_N == label, probabilities[:, label]) for label in range(classes)]
+    precisions = [
+        average_precision_score(labels_N == label, probabilities[:, label])
+        for label in range(classes)
+    ]
     assert drawn["auroc"][0] == pytest.approx(np.mean(areas), abs=1e-9)
     assert drawn["auprc"][0] == pytest.approx(np.mean(precisions), abs=1e-9)
-    expected = measured(Scores.of_probabilities(torch.from_numpy(np.log(probabilities)), torch.from_numpy(labels_N)))
+    expected = measured(
+        Scores.of_probabilities(torch.from_numpy(np.log(probabilities)), torch.from_numpy(labels_N))
+    )
     assert drawn["brier"][0] == pytest.approx(expected["brier"], abs=1e-9)
 
 
@@ -93,7 +109,10 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
 def with_predictions(tmp_path: Path) -> Gathered:
     """The frozen experiment, its runs of one column with predictions of two classes."""
     columns = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
-    known, kept = gathered(tmp_path, columns=columns, cells={}, notes={}, claims=[]), dict[Path, dict[str, State]]()
+    known, kept = (
+        gathered(tmp_path, columns=columns, cells={}, notes={}, claims=[]),
+        dict[Path, dict[str, State]](),
+    )
     changed = {}
     for place, runs in known.measured.items():
         changed[place] = list(runs)
@@ -102,7 +121,9 @@ def with_predictions(tmp_path: Path) -> Gathered:
             parts = dict(zip(("log-probabilities", "labels"), map(torch.tensor, said), strict=True))
             kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
             numbers = measured(Scores.of_probabilities(*parts.values()))
-            changed[place][number] = replace(run, points=(replace(run.points[-1], numbers=numbers),))
+            changed[place][number] = replace(
+                run, points=(replace(run.points[-1], numbers=numbers),)
+            )
     for folder, states in kept.items():
         write_predictions(RunFolder(folder), states)
     return replace(known, measured=changed)
@@ -112,7 +133,10 @@ def test_the_report_has_intervals_and_delongs_test(with_predictions: Gathered) -
     numbers, tests = ranking_tables(with_predictions)
     assert [heading.text for heading in numbers.headings[1:3]] == ["AUROC", "AUPRC"]
     for row in numbers.rows:
-        mean, (low, high) = float(row[1].text.split()[0]), map(float, row[1].below.strip("[]").split(", "))
+        mean, (low, high) = (
+            float(row[1].text.split()[0]),
+            map(float, row[1].below.strip("[]").split(", ")),
+        )
         assert low < mean < high
     assert "DeLong" in tests.caption and [row[0].text for row in tests.rows].count("creff") >= 2
 

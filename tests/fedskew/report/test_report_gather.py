@@ -21,7 +21,11 @@ def again(experiment: Experiment, results: Path) -> Gathered:
 
 
 def folder(
-    experiment: Experiment, results: Path, row: str = "fedshift", column: str = "LDA 0.5", seed: int = 1
+    experiment: Experiment,
+    results: Path,
+    row: str = "fedshift",
+    column: str = "LDA 0.5",
+    seed: int = 1,
 ) -> Path:
     """Return a run's folder."""
     cells = plan(experiment, {"results": str(results)})
@@ -51,19 +55,25 @@ def test_an_unfinished_run_is_told_and_left_out(tmp_path: Path) -> None:
     (run / "rounds.jsonl").write_text((run / "rounds.jsonl").read_text().splitlines()[0] + "\n")
     records = again(experiment, tmp_path)
     assert any(
-        "Unfinished" in warning and "round 1 of 2" in warning and run.name in warning for warning in records.warnings
+        "Unfinished" in warning and "round 1 of 2" in warning and run.name in warning
+        for warning in records.warnings
     )
     assert [measured.cell.seed for measured in records.of("fedshift", "LDA 0.5")] == [0]
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_a_finished_run_without_all_its_rounds_is_told_and_left_out(rounds: int, tmp_path: Path) -> None:
+def test_a_finished_run_without_all_its_rounds_is_told_and_left_out(
+    rounds: int, tmp_path: Path
+) -> None:
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path)
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
     (run / "rounds.jsonl").write_text("".join(lines[:rounds]) + lines[rounds][:-9])
     records = again(experiment, tmp_path)
-    assert any(f"{run.name}: rounds.jsonl is damaged, {rounds} of 2 rounds" in warning for warning in records.warnings)
+    assert any(
+        f"{run.name}: rounds.jsonl is damaged, {rounds} of 2 rounds" in warning
+        for warning in records.warnings
+    )
     assert [measured.cell.seed for measured in records.of("fedshift", "LDA 0.5")] == [0]
     assert len(records.finished) == 9
 
@@ -72,8 +82,13 @@ def test_a_finished_run_without_all_its_rounds_is_told_and_left_out(rounds: int,
 def test_runs_of_other_versions_are_told_by_name(name: str, tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     change(folder(experiment, tmp_path) / "settings.json", "versions", **{name: "another"})
-    (warning,) = [warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning]
-    assert f"different {name}" in warning and f"another in {folder(experiment, tmp_path).name}" in warning
+    (warning,) = [
+        warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning
+    ]
+    assert (
+        f"different {name}" in warning
+        and f"another in {folder(experiment, tmp_path).name}" in warning
+    )
 
 
 def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> None:
@@ -83,22 +98,32 @@ def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> N
         del content["checksum"]
         content["earlier-versions"] = [{**content["versions"], "torch": "1", "commit": "earlier"}]
         (run / "settings.json").write_text(line_of(content))
-    warnings = [warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning]
-    assert len(warnings) == 10 and all("begun and finished with different torch," in warning for warning in warnings)
+    warnings = [
+        warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning
+    ]
+    assert len(warnings) == 10 and all(
+        "begun and finished with different torch," in warning for warning in warnings
+    )
 
 
 def test_rows_of_one_seed_on_other_partitions_are_told(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     change(folder(experiment, tmp_path) / "settings.json", "partition-hash")
-    (warning,) = [warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning]
-    assert "LDA 0.5, seed 1" in warning and f"other in {folder(experiment, tmp_path).name}" in warning
+    (warning,) = [
+        warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning
+    ]
+    assert (
+        "LDA 0.5, seed 1" in warning and f"other in {folder(experiment, tmp_path).name}" in warning
+    )
 
 
 def test_settings_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     (folder(experiment, tmp_path) / "settings.json").write_text("{")
     warnings = [
-        warning for warning in again(experiment, tmp_path).warnings if folder(experiment, tmp_path).name in warning
+        warning
+        for warning in again(experiment, tmp_path).warnings
+        if folder(experiment, tmp_path).name in warning
     ]
     assert (
         warnings[0]
@@ -110,7 +135,9 @@ def test_settings_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
 def test_settings_that_are_not_the_experiments_are_told(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     change(folder(experiment, tmp_path) / "settings.json", "settings", momentum=0.1, nodes=7)
-    (warning,) = [warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning]
+    (warning,) = [
+        warning for warning in again(experiment, tmp_path).warnings if "missing" not in warning
+    ]
     assert "momentum" in warning and "nodes" not in warning  # the number of nodes changes no number
 
 
@@ -122,21 +149,32 @@ def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
         del record["models"]["creff"], record["checksum"]
     (run / "rounds.jsonl").write_text("".join(map(line_of, records)))
     gathered_again = again(experiment, tmp_path)
-    assert any("has no model creff" in warning for warning in document(gathered_again).gathered.warnings)
-    assert len(gathered_again.of("creff", "LDA 0.5")) == 2 and len(gathered_again.of("fedavg", "LDA 0.5")) == 3
+    assert any(
+        "has no model creff" in warning for warning in document(gathered_again).gathered.warnings
+    )
+    assert (
+        len(gathered_again.of("creff", "LDA 0.5")) == 2
+        and len(gathered_again.of("fedavg", "LDA 0.5")) == 3
+    )
 
 
-def test_lost_records_are_said_and_marked_in_every_report(tmp_path: Path, no_drawings: None) -> None:
+def test_lost_records_are_said_and_marked_in_every_report(
+    tmp_path: Path, no_drawings: None
+) -> None:
     """A changed digit in an early record: its weights are still there, so the run counts, without that round."""
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    first, last = (line_of({key: value for key, value in line.items() if key != "checksum"}) for line in lines)
+    first, last = (
+        line_of({key: value for key, value in line.items() if key != "checksum"}) for line in lines
+    )
     (run / "rounds.jsonl").write_text(first.replace('"round": 1', '"round": 7', 1) + last)
     records = again(experiment, tmp_path)
     sentence = f"{run.name}: the records of rounds 1 are lost; curves, bests and means lack them."
     assert sentence in records.warnings and len(records.finished) == 10
-    (measured,) = (measured for measured in records.of("fedshift", "LDA 0.5") if measured.cell.seed == 1)
+    (measured,) = (
+        measured for measured in records.of("fedshift", "LDA 0.5") if measured.cell.seed == 1
+    )
     assert [point.round for point in measured.points] == [2]
     whole = document(records)
     assert f"> {sentence}" in markdown([whole]) and sentence in html([whole])
@@ -147,7 +185,10 @@ def test_a_client_that_stands_out_or_fails_is_named(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path)
     norms = {0: 1.0, 1: 1000.0, 2: 1.0, 4: 2.0}
-    updates = [{"client": client, "norm": norm, "cosine": 0.5, "examples": 10} for client, norm in norms.items()]
+    updates = [
+        {"client": client, "norm": norm, "cosine": 0.5, "examples": 10}
+        for client, norm in norms.items()
+    ]
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     changed = {"updates": updates, "failures": {"3": "no reply"}}
     kept = [{key: value for key, value in line.items() if key != "checksum"} for line in lines]
@@ -157,4 +198,7 @@ def test_a_client_that_stands_out_or_fails_is_named(tmp_path: Path) -> None:
     (run / "summary.json").write_text(line_of({**summary, "failures": 2}))
     text = markdown([document(again(experiment, tmp_path))])
     assert "2 times a client failed in a round and was left out of it: client 3 (2)." in text
-    assert any(line.startswith(f"| {run.name} |") and "| 2 of 2 | far |" in line for line in text.splitlines())
+    assert any(
+        line.startswith(f"| {run.name} |") and "| 2 of 2 | far |" in line
+        for line in text.splitlines()
+    )

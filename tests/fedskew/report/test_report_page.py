@@ -15,7 +15,9 @@ from fedskew.report.document import document
 from fedskew.report.page import TEMPLATES, html
 from fedskew.report.svg import COLORS, DASHES, Style, inlined
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
@@ -63,7 +65,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
 def test_the_page_needs_nothing_from_outside(page: Page) -> None:
     assert not page.all("script", "img", "iframe", "object")
     links = [
-        value for _, attributes in page.elements for name, value in attributes.items() if name.endswith(("href", "src"))
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name.endswith(("href", "src"))
     ]
     assert all(link.startswith(("#", "data:")) for link in links)
     assert not re.search(r"@import|url\((?!#)", page.text)
@@ -72,7 +77,9 @@ def test_the_page_needs_nothing_from_outside(page: Page) -> None:
 def test_ids_are_unique_and_references_lead_somewhere(two: Page) -> None:
     ids = [attributes["id"] for _, attributes in two.elements if "id" in attributes]
     assert len(ids) == len(set(ids)) > 100
-    used = set(re.findall(r"url\(#([^)]*)\)", two.text)) | set(re.findall(r'href="#([^"]+)"', two.text))
+    used = set(re.findall(r"url\(#([^)]*)\)", two.text)) | set(
+        re.findall(r'href="#([^"]+)"', two.text)
+    )
     assert used <= set(ids)
 
 
@@ -93,20 +100,32 @@ def test_tables_are_real_ones(page: Page) -> None:
 
 
 def test_figures_say_what_they_show(page: Page) -> None:
-    labels = [attributes["aria-label"] for attributes in page.all("div") if attributes.get("role") == "img"]
+    labels = [
+        attributes["aria-label"]
+        for attributes in page.all("div")
+        if attributes.get("role") == "img"
+    ]
     assert len(labels) == len(page.all("figure")) >= 10
-    assert any(re.search(r"in round 2: creff 77\.6, fedshift 75\.7, fedavg 74\.9\.", label) for label in labels)
+    assert any(
+        re.search(r"in round 2: creff 77\.6, fedshift 75\.7, fedavg 74\.9\.", label)
+        for label in labels
+    )
     assert any("3. creff \N{MINUS SIGN} fedavg +26.5" in label for label in labels)
     assert all("aria-hidden" in attributes for attributes in page.all("svg"))
 
 
 def test_the_verdict_comes_before_the_first_table(page: Page) -> None:
-    order = [page.text.index(words) for words in ("Of 4 claims", "CReFF beats FedAvg", "<table", "How this is counted")]
+    order = [
+        page.text.index(words)
+        for words in ("Of 4 claims", "CReFF beats FedAvg", "<table", "How this is counted")
+    ]
     assert order == sorted(order)
     assert page.text.count("missing:") == 1 and "Before you trust these numbers" in page.text
 
 
-def test_several_experiments_begin_with_all_their_claims(two: Page, page: Page, tmp_path: Path) -> None:
+def test_several_experiments_begin_with_all_their_claims(
+    two: Page, page: Page, tmp_path: Path
+) -> None:
     says = [verdict.claim.says for verdict in document(gathered(tmp_path)).verdicts]
     overview = two.text[two.text.index("<nav") : two.text.index("</nav>")]
     assert says and all(overview.count(claim) == 2 for claim in says)
@@ -132,7 +151,9 @@ def contrast(first: str, second: str) -> float:
 
     def luminance(color: str) -> float:
         shares = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-        red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+        red, green, blue = (
+            s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares
+        )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     dark, bright = sorted((luminance(first), luminance(second)))
@@ -158,11 +179,13 @@ def test_no_two_rows_look_alike() -> None:
 def test_a_drawing_takes_colors_and_font_from_the_page(page: Page) -> None:
     drawings = "".join(re.findall(r"<svg.*?</svg>", page.text, re.DOTALL))
     assert "font-family" not in drawings and "<metadata" not in drawings
-    assert not re.findall(r"#[0-9a-f]{6}(?![0-9a-f])", re.sub(r'(id|href)="[^"]*"|url\([^)]*\)', "", drawings))
-    assert "currentColor" in drawings and "var(--series-1)" in drawings
-    assert inlined('<?xml?><svg width="1pt" height="2pt" viewBox="0 0 1 2"><g id="a"/></svg>', "n") == (
-        '<svg aria-hidden="true" viewBox="0 0 1 2"><g id="n-a"/></svg>'
+    assert not re.findall(
+        r"#[0-9a-f]{6}(?![0-9a-f])", re.sub(r'(id|href)="[^"]*"|url\([^)]*\)', "", drawings)
     )
+    assert "currentColor" in drawings and "var(--series-1)" in drawings
+    assert inlined(
+        '<?xml?><svg width="1pt" height="2pt" viewBox="0 0 1 2"><g id="a"/></svg>', "n"
+    ) == ('<svg aria-hidden="true" viewBox="0 0 1 2"><g id="n-a"/></svg>')
 
 
 PROBE = """<script>addEventListener("load", () => {

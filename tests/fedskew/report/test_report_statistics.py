@@ -39,7 +39,9 @@ def at(measured: Measured, numbers: ModelNumbers, *sites: str, **metrics: float)
     points = (Point(RoundRecord(1, {"average": numbers}, metrics=metrics), numbers),)
     samples = {**measured.run.samples, "clients": sites, "client-test": [10, 20, 40][: len(sites)]}
     return replace(
-        measured, points=points, run=replace(measured.run, origin={**measured.run.origin, "samples": samples})
+        measured,
+        points=points,
+        run=replace(measured.run, origin={**measured.run.origin, "samples": samples}),
     )
 
 
@@ -57,8 +59,12 @@ def test_mean_and_sample_standard_deviation() -> None:
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_selections_are_those_of_the_summary(selection: str) -> None:
     accuracies = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.6, 0.55, 0.3, 0.2, 0.35]
-    points = [point(k, a, ModelNumbers({"balanced-accuracy": 1 - a})) for k, a in enumerate(accuracies, 1)]
-    expected = summarize([at_round.record for at_round in points])["average"][selection]["balanced-accuracy"]
+    points = [
+        point(k, a, ModelNumbers({"balanced-accuracy": 1 - a})) for k, a in enumerate(accuracies, 1)
+    ]
+    expected = summarize([at_round.record for at_round in points])["average"][selection][
+        "balanced-accuracy"
+    ]
     chosen = [at_round.numbers["balanced-accuracy"] for at_round in select(points, selection)]
     assert np.mean(chosen) == pytest.approx(expected)
 
@@ -69,7 +75,8 @@ def test_the_best_validation_round_is_that_of_the_mean_over_clients_where_they_m
     for by_clients, best in ((True, 2), (False, 4)):
         spreads = [{"client-accuracy": Spread(mean)} if by_clients else {} for mean in means]
         validation = [
-            ModelNumbers({"balanced-accuracy": k / 10}, spreads=spread) for k, spread in enumerate(spreads, 1)
+            ModelNumbers({"balanced-accuracy": k / 10}, spreads=spread)
+            for k, spread in enumerate(spreads, 1)
         ]
         points = [point(k, 0.5, numbers) for k, numbers in enumerate(validation, 1)]
         (chosen,) = select(points, "best-validation")
@@ -83,13 +90,32 @@ def test_a_mean_over_more_rounds_than_there_are_is_none() -> None:
 
 def test_numbers_of_a_record_by_their_names(measured: Measured) -> None:
     spreads = {"client-accuracy": Spread(0.4, values=[0.3, math.nan])}
-    site = at(measured, ModelNumbers({"loss": math.inf}, [0.5], spreads), "0 mnist", "1 usps", **{"matching-loss": 0.7})
-    numbers = {"client-accuracy.mean": 0.4, "client-accuracy.mnist": 0.3, "matching-loss": 0.7, "bytes-up": 0}
+    site = at(
+        measured,
+        ModelNumbers({"loss": math.inf}, [0.5], spreads),
+        "0 mnist",
+        "1 usps",
+        **{"matching-loss": 0.7},
+    )
+    numbers = {
+        "client-accuracy.mean": 0.4,
+        "client-accuracy.mnist": 0.3,
+        "matching-loss": 0.7,
+        "bytes-up": 0,
+    }
     assert {name: site.number(site.points[0], name) for name in numbers} == numbers
-    for absent in ("client-accuracy.usps", "client-accuracy", "loss", "recall", "nothing", "round.deep"):
+    for absent in (
+        "client-accuracy.usps",
+        "client-accuracy",
+        "loss",
+        "recall",
+        "nothing",
+        "round.deep",
+    ):
         assert site.number(site.points[0], absent) is None
     with pytest.raises(
-        SettingError, match=r"frozen: metric = 'client-accuracy.svhn': svhn is no client of digits, whose"
+        SettingError,
+        match=r"frozen: metric = 'client-accuracy.svhn': svhn is no client of digits, whose",
     ):
         site.number(site.points[0], "client-accuracy.svhn")
 
@@ -112,7 +138,9 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
     assert measure(at(measured, numbers, **{metric: 0.5}), "last", metric) == shown
 
 
-@pytest.mark.parametrize("metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"])
+@pytest.mark.parametrize(
+    "metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
+)
 def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
     for group in gathered(tmp_path).measured.values():
         for run in group:
@@ -120,25 +148,39 @@ def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
             assert made_of is not None and made_of.weights_G is not None
             assert made_of.weights_G.sum() == pytest.approx(1)
             # the frozen records keep three decimals
-            assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(measure(run, "last", metric), abs=0.1)
+            assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(
+                measure(run, "last", metric), abs=0.1
+            )
 
 
 def test_clients_with_test_sets_of_their_own_are_the_strata(measured: Measured) -> None:
     values = [0.9, 0.4, 0.6]
-    numbers = replace(measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)})
+    numbers = replace(
+        measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)}
+    )
     run = at(measured, numbers, "0 mnist", "1 usps", "2 svhn")
     for metric, lowest in (("client-accuracy.mean", 3), ("client-accuracy.worst", 1)):
         made_of = strata(run, "last", metric)
         assert made_of is not None and made_of.lowest == lowest
         assert made_of.sizes_G.tolist() == [10, 20, 40] and made_of.rates_G.tolist() == values
     second = strata(run, "last", "client-accuracy.usps")
-    assert second is not None and second.weights_G is not None and second.weights_G @ second.rates_G == 0.4
+    assert (
+        second is not None
+        and second.weights_G is not None
+        and second.weights_G @ second.rates_G == 0.4
+    )
     assert strata(run, "last", "loss") is None
 
 
 def test_resampled_examples_have_the_binomial_variance() -> None:
-    sizes, rates, weights = np.array([50, 20, 200]), np.array([0.9, 0.5, 0.7]), np.array([0.2, 0.5, 0.3])
-    drawn = resample([Strata(rates, sizes, weights)], np.zeros((20_000, 1), int), np.random.default_rng(0))[:, 0]
+    sizes, rates, weights = (
+        np.array([50, 20, 200]),
+        np.array([0.9, 0.5, 0.7]),
+        np.array([0.2, 0.5, 0.3]),
+    )
+    drawn = resample(
+        [Strata(rates, sizes, weights)], np.zeros((20_000, 1), int), np.random.default_rng(0)
+    )[:, 0]
     variance = (weights**2 * rates * (1 - rates) / sizes).sum()
     assert drawn.mean() == pytest.approx(100 * weights @ rates, abs=0.2)
     assert drawn.std() == pytest.approx(100 * math.sqrt(variance), rel=0.03)
@@ -153,15 +195,27 @@ def test_an_interval_over_seeds_alone_is_that_of_their_means() -> None:
     differences = np.array([[1.0, 3.0]])
     nothing = [[(None, None)] * 2]
     interval = bootstrap(differences, nothing, by=1.5, among=1, seed=0)
-    assert interval is not None and (interval.low, interval.high, interval.resampled) == (1.0, 3.0, "seeds")
-    assert interval.probability == pytest.approx(0.75, abs=0.05)  # of 1 1, 1 3, 3 1, 3 3 three exceed it
+    assert interval is not None and (interval.low, interval.high, interval.resampled) == (
+        1.0,
+        3.0,
+        "seeds",
+    )
+    assert interval.probability == pytest.approx(
+        0.75, abs=0.05
+    )  # of 1 1, 1 3, 3 1, 3 3 three exceed it
     assert bootstrap(differences[:, :1], [[(None, None)]], by=0.0, among=1, seed=0) is None
 
 
 def test_certain_examples_leave_the_variation_of_the_seeds() -> None:
     sure = [Strata(np.array([share]), np.array([30]), np.array([1.0])) for share in (1.0, 0.0)]
-    interval = bootstrap(np.array([[100.0, 100.0]]), [[(sure[0], sure[1])] * 2], by=0.0, among=1, seed=0)
-    assert interval is not None and (interval.low, interval.high, interval.probability) == (100.0, 100.0, 1.0)
+    interval = bootstrap(
+        np.array([[100.0, 100.0]]), [[(sure[0], sure[1])] * 2], by=0.0, among=1, seed=0
+    )
+    assert interval is not None and (interval.low, interval.high, interval.probability) == (
+        100.0,
+        100.0,
+        1.0,
+    )
     assert interval.resampled == "seeds and test examples"
 
 
@@ -178,7 +232,12 @@ def test_signed_rank_of_six_gains_is_one_in_sixty_four() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, None, 0.04, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06), pytest.approx(0.06)]
+    assert holm([0.01, None, 0.04, 0.03]) == [
+        pytest.approx(0.03),
+        None,
+        pytest.approx(0.06),
+        pytest.approx(0.06),
+    ]
     assert holm([0.7, 0.9]) == [1.0, 1.0]
 
 
@@ -215,4 +274,8 @@ def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
     assert first is not None and first.round == 1 and first.bytes < goal.bytes
     assert reach(run, 100.0, "balanced-accuracy") is None
     assert reached(records, "creff", "LDA 0.5")[2] is None
-    assert {seed: r.round for seed, r in reached(records, "fedavg", "LDA 0.5").items() if r} == {0: 2, 1: 2, 2: 2}
+    assert {seed: r.round for seed, r in reached(records, "fedavg", "LDA 0.5").items() if r} == {
+        0: 2,
+        1: 2,
+        2: 2,
+    }

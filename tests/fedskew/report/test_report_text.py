@@ -37,7 +37,9 @@ def test_every_paper_cell_stands_beside_ours_in_the_csv(tmp_path: Path) -> None:
     assert compared.keys() == {("LDA 0.1", "fedavg"), ("LDA 0.5", "fedavg"), ("LDA 0.1", "creff")}
     for row in compared.values():
         assert row["selection"] == "last"
-        assert float(row["difference"]) == pytest.approx(float(row["mean"]) - float(row["paper"]), abs=1e-3)
+        assert float(row["difference"]) == pytest.approx(
+            float(row["mean"]) - float(row["paper"]), abs=1e-3
+        )
         values = [float(value) for value in row["values"].split()]
         assert sum(values) / len(values) == pytest.approx(float(row["mean"]), abs=1e-3)
 
@@ -52,7 +54,11 @@ def test_json_has_numbers_claims_and_warnings(tmp_path: Path) -> None:
 def test_only_rows_with_all_seeds_compete_for_the_best(tmp_path: Path) -> None:
     main_table = document(gathered(tmp_path)).main
     strong = {row[0].text.split()[0]: [cell.strong for cell in row[1:]] for row in main_table.rows}
-    assert strong == {"fedavg": [False, False], "creff": [True, True], "fedshift": [False, False]}  # which has 69.6
+    assert strong == {
+        "fedavg": [False, False],
+        "creff": [True, True],
+        "fedshift": [False, False],
+    }  # which has 69.6
 
 
 def test_rounds_until_a_row_is_reached_can_be_the_table(tmp_path: Path) -> None:
@@ -60,10 +66,15 @@ def test_rounds_until_a_row_is_reached_can_be_the_table(tmp_path: Path) -> None:
     report = document(gathered(tmp_path, reaches="fedavg", cells=cells, notes={}, seeds=[0, 1]))
     by_row = {row[0].text: row[1:] for row in report.main.rows}
     assert [cell.text for cell in by_row["creff"]] == ["2", "2"]
-    assert [cell.below for cell in by_row["creff"]] == ["paper 2.0, +0.0", "paper 3.0, \N{MINUS SIGN}1.0"]
+    assert [cell.below for cell in by_row["creff"]] == [
+        "paper 2.0, +0.0",
+        "paper 3.0, \N{MINUS SIGN}1.0",
+    ]
     assert "Rounds until fedavg's" in markdown([report])
     lines = [row for row in csv.DictReader(io.StringIO(csv_text([report]))) if row["paper"]]
-    assert [(row["metric"], row["mean"]) for row in lines] == [("rounds to fedavg's balanced-accuracy", "2.0000")] * 2
+    assert [(row["metric"], row["mean"]) for row in lines] == [
+        ("rounds to fedavg's balanced-accuracy", "2.0000")
+    ] * 2
 
 
 def test_columns_can_show_different_numbers(tmp_path: Path) -> None:
@@ -99,7 +110,9 @@ def test_the_report_says_what_was_run(tmp_path: Path) -> None:
 def test_no_run_is_one_sentence_with_the_command(tmp_path: Path, fedskew: FedSkew) -> None:
     status, _, errors = fedskew("report", "demo", "--results", tmp_path)
     assert status == 1
-    assert "no finished run of demo" in errors and f"fedskew run demo --results {tmp_path}" in errors
+    assert (
+        "no finished run of demo" in errors and f"fedskew run demo --results {tmp_path}" in errors
+    )
     assert "Traceback" not in errors
 
 
@@ -120,7 +133,10 @@ def test_bad_input_is_one_sentence(words: list[str], sentence: str, fedskew: Fed
 
 def test_a_suite_without_runs_is_advised_by_its_name(tmp_path: Path, fedskew: FedSkew) -> None:
     errors = fedskew("report", "quick", "--results", tmp_path)[2]
-    assert f"no finished run of quick in {tmp_path}; make them with `fedskew run quick --results {tmp_path}`" in errors
+    assert (
+        f"no finished run of quick in {tmp_path}; make them with `fedskew run quick --results {tmp_path}`"
+        in errors
+    )
 
 
 @pytest.fixture
@@ -138,12 +154,21 @@ def test_the_command_line_writes_every_form(
     status, output, _ = fedskew("report", *at)
     assert status == 0
     assert "CReFF beats FedAvg: holds in part, 2 of 3 seeds" in output and "paper 70.1" in output
-    for option, start in (("--markdown", "## FedAvg, CReFF"), ("--csv", "experiment,column"), ("--json", "[")):
+    for option, start in (
+        ("--markdown", "## FedAvg, CReFF"),
+        ("--csv", "experiment,column"),
+        ("--json", "["),
+    ):
         status, output, _ = fedskew("report", "frozen", option, *at)
         assert status == 0 and output.startswith(start)
     page = tmp_path / "report.html"
     status, output, errors = fedskew("report", "frozen", "--html", page, *at)
-    assert status == 0 and output == "" and str(page) in errors and "CReFF beats FedAvg" in page.read_text()
+    assert (
+        status == 0
+        and output == ""
+        and str(page) in errors
+        and "CReFF beats FedAvg" in page.read_text()
+    )
     assert fedskew("report", "frozen", "--html", tmp_path / "nowhere" / "report.html", *at)[0] == 2
 
 
@@ -158,26 +183,38 @@ def test_every_form_warns_once(
     assert ("2 of 12 runs are missing" in errors) == (form in ("--csv", "--html"))
 
 
-def test_runs_of_other_settings_stand_below_a_line_that_says_so(tmp_path: Path, no_drawings: None) -> None:
+def test_runs_of_other_settings_stand_below_a_line_that_says_so(
+    tmp_path: Path, no_drawings: None
+) -> None:
     """On top the difference, below the table what is assumed as it is in force."""
     experiment = frozen(tmp_path)
-    report = document(gather(experiment, {"results": str(tmp_path), "rounds": 2, "local-epochs": 1, "alpha": 0.5}))
+    report = document(
+        gather(experiment, {"results": str(tmp_path), "rounds": 2, "local-epochs": 1, "alpha": 0.5})
+    )
     differs = "Differs from the experiment: local-epochs = 1 instead of 5, alpha = 0.5 instead of 0.1, 0.5."
     console = Console(file=io.StringIO(), width=200)
     show([report], console)
     for text in (markdown([report]), console.file.getvalue(), html([report])):  # type: ignore[attr-defined]
         assert text.index(differs) < text.index("LDA 0.5")
-        assert re.search(r"these runs have: (<code>)?local-epochs = 1\b", text) and "local-epochs = 5" not in text
+        assert (
+            re.search(r"these runs have: (<code>)?local-epochs = 1\b", text)
+            and "local-epochs = 5" not in text
+        )
     assert not any(
-        "Differs" in warning for warning in gather(experiment, {"results": str(tmp_path), "rounds": 2}).warnings
+        "Differs" in warning
+        for warning in gather(experiment, {"results": str(tmp_path), "rounds": 2}).warnings
     )
 
 
-def test_what_no_claim_can_express_is_listed_as_not_judged(tmp_path: Path, no_drawings: None) -> None:
+def test_what_no_claim_can_express_is_listed_as_not_judged(
+    tmp_path: Path, no_drawings: None
+) -> None:
     says = "CReFF's curves are smoother"
     for claims in ({}, {"claims": []}):
         report = document(gathered(tmp_path, **claims))
-        assert f"- {says}: **not judged**" in markdown([report]) and as_json([report])[0]["not-judged"] == [says]
+        assert f"- {says}: **not judged**" in markdown([report]) and as_json([report])[0][
+            "not-judged"
+        ] == [says]
         assert re.search("CReFF&#39;s curves are smoother: <strong>not judged", html([report]))
 
 
@@ -200,4 +237,6 @@ def test_a_stdout_that_takes_nothing_is_one_sentence(
     with FULL.open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         status, _, errors = fedskew("report", "frozen", *[form] * bool(form), *at)
-    assert status == 2 and errors.endswith("fedskew: stdout cannot be written: No space left on device\n")
+    assert status == 2 and errors.endswith(
+        "fedskew: stdout cannot be written: No space left on device\n"
+    )

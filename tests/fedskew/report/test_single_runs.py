@@ -26,8 +26,12 @@ def finished(results: Path, rows: dict[str, str] | None = None, **stated: Scalar
     write(run, kept)
     folder = RunFolder(run.folder)
     rows = rows or {"average": run.general.method}
-    models: dict[str, Any] = {name: numbers for name, numbers in summarize(folder.rounds()).items() if name in rows}
-    folder.summary_file.write_text(line_of({"models": models, "failures": 0, "hash": {"all": "ab"}, "rows": rows}))
+    models: dict[str, Any] = {
+        name: numbers for name, numbers in summarize(folder.rounds()).items() if name in rows
+    }
+    folder.summary_file.write_text(
+        line_of({"models": models, "failures": 0, "hash": {"all": "ab"}, "rows": rows})
+    )
     return run
 
 
@@ -61,10 +65,16 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
     stated["settings"]["of-a-later-version"] = 1
     (run.folder / "settings.json").write_text(line_of(stated))
     gathered, (sentence,) = single_runs(tmp_path, ())
-    assert not gathered and sentence.startswith(f"{run.run_id}: left out") and "of-a-later-version" in sentence
+    assert (
+        not gathered
+        and sentence.startswith(f"{run.run_id}: left out")
+        and "of-a-later-version" in sentence
+    )
 
 
-def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_reports_on_them(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report_cli, "find_all", lambda names, file: [])
     status, _, errors = fedskew("report", "--results", tmp_path)
     assert status == 1 and "no finished run in" in errors
@@ -76,7 +86,10 @@ def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew, monk
 def test_an_experiment_that_cannot_be_run_does_not_keep_the_others_from_a_report(
     tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = experiment("gone", {"title": "", "settings": {"dataset": f"npz:{tmp_path}/gone.npz"}, "methods": ["fedavg"]})
+    gone = experiment(
+        "gone",
+        {"title": "", "settings": {"dataset": f"npz:{tmp_path}/gone.npz"}, "methods": ["fedavg"]},
+    )
     frozen_ones = frozen(tmp_path)
     monkeypatch.setattr(report_cli, "find_all", lambda names, file: [gone, frozen_ones])
     status, output, errors = fedskew("report", "--csv", "--results", tmp_path)
@@ -85,7 +98,9 @@ def test_an_experiment_that_cannot_be_run_does_not_keep_the_others_from_a_report
     assert fedskew("report", "gone", "frozen", "--results", tmp_path)[0] == 2
 
 
-def test_the_command_for_what_is_missing_names_the_file_of_the_experiment(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_the_command_for_what_is_missing_names_the_file_of_the_experiment(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
     file = tmp_path / "mine here.yaml"
     file.write_text("mine: {title: mine, methods: [fedavg, fedprox], settings: {rounds: 2}}")
     words = ["report", "mine", "--experiments", file, "--results", tmp_path]
@@ -101,4 +116,7 @@ def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
     name = RunRecords(run, {}, [], None).label
     assert "somebody" in run.run_id and name == f"scans-npz-fedavg-seed0-{run.run_id[-10:]}"
     assert short_name("domains:npz:/a/one.npz,npz:/b/two.npz") == "one.npz, two.npz"
-    assert [short_name(data) for data in ("digits", "domains:mnist,usps")] == ["digits", "domains:mnist,usps"]
+    assert [short_name(data) for data in ("digits", "domains:mnist,usps")] == [
+        "digits",
+        "domains:mnist,usps",
+    ]

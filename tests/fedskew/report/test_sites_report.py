@@ -17,7 +17,12 @@ from tests.site_files import agreed, site_folders, write
 def test_of_sites_the_report_says_what_is_known_here(tmp_path: Path) -> None:
     folder, results = site_folders(tmp_path / "sites"), tmp_path / "results"
     (folder / "east/data.npz").write_bytes(b"damaged")
-    stated = {"dataset": f"sites:{folder}/federation.toml", "results": str(results), "rounds": 1, "device": "cpu"}
+    stated = {
+        "dataset": f"sites:{folder}/federation.toml",
+        "results": str(results),
+        "rounds": 1,
+        "device": "cpu",
+    }
     for method in ("fedavg", "median"):
         settings = parse({**stated, "method": method, "model": "mlp-bn", "local-epochs": 1})
         execute(settings, "inprocess", lambda line: None, sites=str(folder))
@@ -29,11 +34,22 @@ def test_of_sites_the_report_says_what_is_known_here(tmp_path: Path) -> None:
     text = markdown([report])
     assert text.startswith(f"## Runs of no experiment: sites-chest-{sha256[:8]}\n")
     assert report.setup["clients"].startswith("north, east, south; how many samples")
-    assert report.setup["partition"] == "every site's own data" and "known there alone" in report.setup["tested"]
+    assert (
+        report.setup["partition"] == "every site's own data"
+        and "known there alone" in report.setup["tested"]
+    )
     lines = text.splitlines()
     place = lines.index("| client | fedavg | median |") + 2
-    rows = {cells[1].strip(): cells[2:4] for cells in (line.split("|") for line in lines[place : place + 3])}
-    assert list(rows) == ["north", "east", "south"] and {cell.strip() for cell in rows["east"]} == {"—"}
+    rows = {
+        cells[1].strip(): cells[2:4]
+        for cells in (line.split("|") for line in lines[place : place + 3])
+    }
+    assert list(rows) == ["north", "east", "south"] and {cell.strip() for cell in rows["east"]} == {
+        "—"
+    }
     assert all(0 <= float(cell) <= 100 for cell in (*rows["north"], *rows["south"]))
-    assert any("times a client failed" in warning and "east (1)" in warning for warning in gathered.warnings)
+    assert any(
+        "times a client failed" in warning and "east (1)" in warning
+        for warning in gathered.warnings
+    )
     assert "known there alone" in html([report])
