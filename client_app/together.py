@@ -254,9 +254,8 @@ def seen(task: Task, about: State) -> Task:
     facts = split_prefix(
         {name if "/" in name else f"client/{name}": tensor for name, tensor in about.items()}
     )
-    client = replace(
-        task.client, id=-1, seed=-1, samples=None, memory=split_prefix(facts.get("memory", {}))
-    )  # type: ignore[arg-type]
+    memory = split_prefix(facts.get("memory", {}))
+    client = replace(task.client, id=-1, seed=-1, samples=None, memory=memory)  # type: ignore[arg-type]
     vars(client).update(
         {name: tensor for name, tensor in facts["client"].items() if name != "offset"}
     )

@@ -239,9 +239,8 @@ def row(name: str, entry: Any) -> Row:
     heading = label_of(name, "methods", written)
     settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
     method, deployed = settings.pop("method", heading), settings.pop("deployed", "")
-    return built(
-        Row, where, {"label": heading, "method": method, "settings": settings, "deployed": deployed}
-    )  # type: ignore[no-any-return]
+    fields = {"label": heading, "method": method, "settings": settings, "deployed": deployed}
+    return built(Row, where, fields)  # type: ignore[no-any-return]
 
 
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:
