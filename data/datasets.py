@@ -46,7 +46,17 @@ class Dataset:
     """(N,): each sample's index into domain_names; None where there are no domains."""
     test_domains: NDArray[np.int64] | None
     test_groups: NDArray[np.int64] | None
-    """(N,): the subject that each test sample is of, no two domains sharing one; None where there are no subjects."""
+    """(N,): the subject that each test sample is of, where the samples of one are tested as one; no two domains share
+    a number. None where samples are tested one by one."""
+    train_groups: NDArray[np.int64] | None
+    """(N,): the subject (patient) that each training sample is of, who must stand on one side of every cut; no two
+    domains share a number, and the numbers are the training split's own. None where the data do not say it. In one domain of several that does not say it, while
+    others do, every sample is a subject of its own."""
+    val_groups: NDArray[np.int64] | None
+    """As `train_groups`, of the validation samples that the data bring."""
+    test_subjects: NDArray[np.int64] | None
+    """As `train_groups`, of the test samples. There is more than in `test_groups`: a table of images tests its
+    patients' images one by one, and says all the same whose they are."""
     domain_names: tuple[str, ...]
     content: str
     """Hash of inputs, labels and domains."""
@@ -86,6 +96,9 @@ def load(settings: DataSettings) -> Dataset:
     def loaded(name: str) -> NDArray[np.int64]:
         return np.array(mapped[name], np.int64)
 
+    def optional(name: str) -> NDArray[np.int64] | None:
+        return loaded(name) if name in mapped else None
+
     def inputs(name: str) -> NDArray[np.generic] | ImageFiles:
         if not settings.in_files:
             return mapped[name]
@@ -111,7 +124,10 @@ def load(settings: DataSettings) -> Dataset:
         val_domains=loaded("val_domains") if has_val and domains else None,
         train_domains=loaded("train_domains") if domains else None,
         test_domains=loaded("test_domains") if domains else None,
-        test_groups=loaded("test_groups") if "test_groups" in mapped else None,
+        test_groups=optional("test_groups"),
+        train_groups=optional("train_groups"),
+        val_groups=optional("val_groups") if has_val else None,
+        test_subjects=optional("test_subjects"),
         domain_names=decoded(mapped["domain_names"])
         if by_site
         else domain_names(names)
@@ -140,6 +156,9 @@ def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
         train_domains=none,
         test_domains=none,
         test_groups=None,
+        train_groups=None,
+        val_groups=None,
+        test_subjects=None,
         domain_names=tuple(agreement.names),
         content=agreement.sha256,
     )
@@ -159,6 +178,8 @@ def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     return [
         *abide,
         *([stated] if stated else []),
+        # Copies of earlier versions do not say whose the training samples are.
+        *(["subjects"] if abide or any(map(is_own, names)) else []),
         *([settings.recipe] * (settings.recipe != "none")),
         *([settings.cinic_train] * ("cinic" in layouts)),
     ]
@@ -246,6 +267,37 @@ def _read(
             arrays["test_groups"] = np.concatenate(
                 [part + start for part, start in zip(groups, starts, strict=False)]
             )
+    return arrays | _subjects(raws)
+
+
+def _subjects(raws: list[Raw]) -> dict[str, NDArray[np.generic]]:
+    """The subjects of each split's samples, by the array's name; none of a split of which nothing is known.
+
+    No two members share a number. A member that names no subject has one a sample, where another member names some.
+    The training split has none where a member names the subjects that it tests and not those that it trains on: nobody
+    can tell then which of its samples belong together.
+    """
+    arrays: dict[str, NDArray[np.generic]] = {}
+    names = {"train": "train_groups", "test": "test_subjects", "val": "val_groups"}
+    for key, name in names.items():
+        splits: list[Split | None] = [getattr(raw, key) for raw in raws]
+        there = [split for split in splits if split is not None]
+        if len(there) < len(raws) or all(split.subjects is None for split in there):
+            continue
+        unsaid = [
+            raw.test.subjects is not None and split.subjects is None
+            for raw, split in zip(raws, there, strict=True)
+        ]
+        if any(unsaid):
+            continue
+        parts, start = [], 0
+        for split in there:
+            stated = split.subjects
+            alone = np.arange(len(split.labels), dtype=np.int64)
+            part = alone if stated is None else stated.astype(np.int64)
+            parts.append(part + start)
+            start += int(part.max()) + 1
+        arrays[name] = np.concatenate(parts)
     return arrays
 
 

@@ -73,6 +73,12 @@ class Federation:
         """The training samples of one client."""
         return self._samples("train", client, device)
 
+    def subjects(self, client: int) -> NDArray[np.int64] | None:
+        """Return (N,): the subject of each of a client's training samples, numbered as `Dataset.train_groups` does;
+        None where the data do not say it."""
+        groups = self.dataset.train_groups
+        return None if groups is None else groups[self.train_indices[client]]
+
     def test(self, client: int | None = None, device: str = "cpu") -> Samples:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
         return self._samples("test", client if self.test_indices is not None else None, device)

@@ -11,14 +11,20 @@ from data.sources.splits import Guess, Raw, Split, numbered
 def read_npz(path: Path, settings: DataSettings) -> Raw:
     """train_images, train_labels, test_images, test_labels and, if there, val_images and val_labels.
 
-    Where test_subjects (N,) is there as well, test samples of one subject are tested as one. What others save
-    otherwise and can mean one thing alone is converted (data/sources/conversions.py).
+    Where test_subjects (N,) is there as well, test samples of one subject are tested as one. train_subjects and
+    val_subjects (N,) name the subjects of the other samples, by the same names: no subject is in two of the splits.
+    What others save otherwise and can mean one thing alone is converted (data/sources/conversions.py).
 
     Raises:
         DataError: the file is missing, is no npz file, lacks an array, or holds what cannot be trained on.
     """
     wanted = ("train_images", "train_labels", "test_images", "test_labels")
-    optional = (("val_images", "val_labels"), ("test_subjects",))
+    optional = (
+        ("val_images", "val_labels"),
+        ("test_subjects",),
+        ("train_subjects",),
+        ("val_subjects",),
+    )
 
     def splits(arrays: Arrays) -> dict[str, Split]:
         return {
@@ -38,7 +44,8 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
             check_convertible(split)
 
     read, notes = converted(splits(read_arrays(path, wanted, optional, settings, check)), settings)
-    return Raw(read["train"], numbered(read["test"]), read.get("val"), notes=tuple(notes))
+    read = numbered(read)
+    return Raw(read["train"], read["test"], read.get("val"), notes=tuple(notes))
 
 
 def look(path: Path, settings: DataSettings) -> Guess:

@@ -56,7 +56,7 @@ class Belonging:
             tested_N = fifth(labels_N, settings, self.where, sites_N, patients_N)
             side_N = np.where(tested_N, "test", "train")
         self._check(side_N, patients_N)
-        everything = everything.of_sites(sites_N)
+        everything = everything.of_sites(sites_N, patients_N)
         splits = {
             key: everything.take(np.flatnonzero(side_N == key), "")
             for key in np.unique(side_N).tolist()

@@ -24,6 +24,10 @@ VERIFIED = 2**28
 COPY = re.compile(r"\..+-[0-9a-f]{24}-[0-9a-f]{32}")
 """The name of a copy that was begun, or is being taken away."""
 
+BESIDE = ("train_groups", "val_groups", "test_subjects")
+"""Arrays that are no part of the content's hash, so that data have the hash by which partition files and runs of
+earlier versions know them. They have a hash of their own."""
+
 Arrays = Mapping[str, NDArray[np.generic]]
 log = logging.getLogger("fedskew")
 _verified: dict[Path, dict[str, list[int]]] = {}
@@ -44,7 +48,17 @@ def key_of(identity: object, files: list[Path]) -> str:
 
 
 def content_hash(arrays: Arrays) -> str:
-    """Hash of names, types, shapes and contents."""
+    """Hash of names, types, shapes and contents, without the arrays of BESIDE."""
+    return _hash_of({name: array for name, array in arrays.items() if name not in BESIDE})
+
+
+def beside_hash(arrays: Arrays) -> str:
+    """Hash of the arrays of BESIDE; empty where there is none."""
+    beside = {name: arrays[name] for name in BESIDE if name in arrays}
+    return _hash_of(beside) if beside else ""
+
+
+def _hash_of(arrays: Arrays) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -66,11 +80,13 @@ def write(folder: Path, arrays: Arrays) -> None:
         temporary.mkdir(0o700)  # they may be patients' images
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array)
-        described = {
+        described: dict[str, object] = {
             "content": content_hash(arrays),
             "arrays": sorted(arrays),
             "files": stats(temporary, arrays),
         }
+        if beside := beside_hash(arrays):
+            described["beside"] = beside
         (temporary / "dataset.json").write_text(
             json.dumps({**described, "checksum": checksum(described)})
         )
@@ -112,7 +128,8 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         as_written = stated is not None and described["files"] == now
         large = sum(array.nbytes for array in arrays.values()) > VERIFIED
         if _verified.get(folder) != now and not (as_written and large):
-            if content_hash(arrays) != content:
+            as_stated = content_hash(arrays) == content
+            if not as_stated or beside_hash(arrays) != described.get("beside", ""):
                 raise ValueError("its contents are not those that were written")
             _verified[folder] = now
         private(folder)

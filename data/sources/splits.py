@@ -1,5 +1,6 @@
 """Images and labels as they come from disk, and the checks that every one of them has to pass."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,14 @@ class Split:
     """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
     sites: NDArray[np.int64] | None = None
     """(N,): the site that each sample is of, numbered from 0; None where there are none."""
+    patients: NDArray[np.int64] | None = None
+    """(N,): the patient that each sample is of, where samples are tested one by one: a patient may have samples of
+    several classes. None where `groups` names the subjects, or where nobody is known."""
+
+    @property
+    def subjects(self) -> NDArray[Any] | None:
+        """(N,): the subject or patient of each sample; None where nobody is known."""
+        return self.patients if self.groups is None else self.groups
 
     def take(self, indices: NDArray[np.int64], key: str) -> "Split":
         """Some of the samples, in that order, as the split `key`."""
@@ -38,11 +47,14 @@ class Split:
         )
         groups = None if self.groups is None else self.groups[indices]
         sites = None if self.sites is None else self.sites[indices]
-        return Split(images, self.labels[indices], self.where, key, groups, sites)
+        patients = None if self.patients is None else self.patients[indices]
+        return Split(images, self.labels[indices], self.where, key, groups, sites, patients)
 
-    def of_sites(self, sites: NDArray[np.int64] | None) -> "Split":
-        """The same samples with their sites."""
-        return replace(self, sites=sites)
+    def of_sites(
+        self, sites: NDArray[np.int64] | None, patients: NDArray[np.int64] | None = None
+    ) -> "Split":
+        """The same samples with their sites and patients."""
+        return replace(self, sites=sites, patients=patients)
 
 
 @dataclass(frozen=True)
@@ -148,25 +160,58 @@ def check_form(split: Split) -> None:
         f"{images_key} and {labels_key} must be equally long",
     )
     check(len(images) > 0, images_key, "no image", "must hold at least one")
-    if (groups := split.groups) is not None:
-        rule = "must be whole numbers (N,), one a sample"
-        fits = groups.dtype.kind in "iu" and groups.shape == labels.shape
-        check(fits, f"{split.key}_subjects", f"dtype {groups.dtype}, shape {groups.shape}", rule)
+    check_subjects(split)
 
 
-def numbered(split: Split) -> Split:
-    """The split with its subjects numbered from 0. Raises DataError for one with samples of several classes."""
-    if split.groups is None:
-        return split
-    names, first, groups = np.unique(split.groups, return_index=True, return_inverse=True)
-    torn = np.flatnonzero(split.labels != split.labels[first][groups])
-    if torn.size:
-        subject, rule = (
-            names[groups[torn[0]]],
-            "has samples of several classes, and a subject is tested as one",
-        )
-        raise DataError(f"{split.where}: {split.key}_subjects: {subject}: {rule}")
-    return replace(split, groups=groups.astype(np.int64))
+def check_subjects(split: Split) -> None:
+    """Raise DataError for subjects that are no whole numbers, or not one a sample."""
+    if (subjects := split.subjects) is None:
+        return
+    rule = "must be whole numbers (N,), one a sample"
+    fits = subjects.dtype.kind in "iu" and subjects.shape == split.labels.shape
+    stated = f"dtype {subjects.dtype}, shape {subjects.shape}"
+    require_of(split, fits, f"{split.key}_subjects", stated, rule)
+
+
+def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
+    """The splits of one file, by key, with their subjects numbered from 0; no two splits share a number.
+
+    Where the test split names its subjects, they are tested as one, and so are those of the other splits. Where it
+    does not, samples are tested one by one, and the subjects of the others are their `patients`.
+
+    Raises:
+        DataError: a subject that is in two splits, or one with samples of several classes that is tested as one.
+    """
+    changed = dict(splits)
+    before: dict[str, NDArray[np.generic]] = {}
+    start = 0
+    for key in (
+        "test",
+        "train",
+        "val",
+    ):  # the test split first: its numbers go into the data's hash
+        split = splits.get(key)
+        if split is None or split.groups is None:
+            continue
+        check_subjects(split)
+        names, first_S, groups_N = np.unique(split.groups, return_index=True, return_inverse=True)
+        for other, others in before.items():
+            if (shared := np.intersect1d(names, others)).size:
+                rule = f"is in {other}_subjects too: a subject must be in one split alone"
+                raise DataError(f"{split.where}: {key}_subjects: {shared[0]}: {rule}")
+        before[key] = names
+        numbers_N = groups_N.astype(np.int64) + start
+        start += len(names)
+        if "test" not in before:
+            changed[key] = replace(split, groups=None, patients=numbers_N)
+            continue
+        torn = np.flatnonzero(split.labels != split.labels[first_S][groups_N])
+        if torn.size:
+            subject = names[groups_N[torn[0]]]
+            rule = "has samples of several classes, and a subject is tested as one"
+            raise DataError(f"{split.where}: {key}_subjects: {subject}: {rule}")
+        changed[key] = replace(split, groups=numbers_N)
+    return changed
 
 
 def stratified(
