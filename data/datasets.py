@@ -49,9 +49,11 @@ class Dataset:
     """(N,): the subject that each test sample is of, where the samples of one are tested as one; no two domains share
     a number. None where samples are tested one by one."""
     train_groups: NDArray[np.int64] | None
-    """(N,): the subject (patient) that each training sample is of, who must stand on one side of every cut; no two
-    domains share a number, and the numbers are the training split's own. None where the data do not say it. In one domain of several that does not say it, while
-    others do, every sample is a subject of its own."""
+    """(N,): the subject (patient) that each training sample is of, who must stand on one side of every cut.
+
+    No two domains share a number, and the numbers are the training split's own. None where the data do not say it.
+    In a domain that does not say it, while another one does, every sample is a subject of its own.
+    """
     val_groups: NDArray[np.int64] | None
     """As `train_groups`, of the validation samples that the data bring."""
     test_subjects: NDArray[np.int64] | None
