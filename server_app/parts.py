@@ -42,6 +42,11 @@ def compose(method: str) -> Parts:
     for name in names:
         if find(name) is None:
             raise no_method(method, name)
+        if names.count(name) > 1:
+            rule = (
+                f"names {name} {names.count(name)} times; a method is in effect once: name it once"
+            )
+            raise SettingError("method", method, rule)
     chosen = [
         METHODS[name] for name in METHODS if name in names
     ]  # one order, whatever the order written

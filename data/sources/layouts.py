@@ -13,7 +13,7 @@ from data.sources.abide import read_site, windows_of
 from data.sources.abide_pcp import fetch_pcp, incomplete, read_pcp
 from data.sources.catalog import KNOWN
 from data.sources.files import ImageFiles
-from data.sources.folders import read_split, visible
+from data.sources.folders import class_folders, read_split, visible
 from data.sources.npz import refuse_large
 from data.sources.splits import Raw, Split, stratified
 from data.text import said
@@ -105,7 +105,39 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
 def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read."""
     folder = root / "office_caltech_10" / name.removeprefix("office-")
-    return _halved(read_split(folder, "train", KNOWN[name].class_names, shape, settings))
+    folder_names = office_class_folders(folder, KNOWN[name].class_names)
+    return _halved(read_split(folder, "train", folder_names, shape, settings))
+
+
+def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the class folders of one domain of Office-Caltech10, in the order of `class_names`.
+
+    Copies of the data set write `back_pack` or `backpack`, so spaces, `-`, `_` and capitals do not count. A class
+    without a folder keeps its own name.
+
+    Raises:
+        DataError: a folder is none of the classes, or two are the same one.
+    """
+    found: dict[str, str] = {}
+    for name in class_folders(folder):
+        letters = _letters(name)
+        if letters in found:
+            raise DataError(f"{folder}: {found[letters]} and {name} are the same class: keep one")
+        found[letters] = name
+
+    known = {_letters(name): name for name in class_names}
+    unknown = [name for letters, name in found.items() if letters not in known]
+    if unknown:
+        raise DataError(
+            f"{folder}: class folders {', '.join(unknown)} are none of Office-Caltech10's; "
+            f"its classes are {', '.join(class_names)}"
+        )
+    return tuple(found.get(letters, name) for letters, name in known.items())
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a folder's name, in lower case."""
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:

@@ -10,7 +10,7 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedskew.cli.terminal import BAD_INPUT, FAILED, complain
+from fedskew.cli.terminal import BAD_INPUT, FAILED, TYPER_SUGGESTS, complain
 
 COMMANDS = {
     "run": (
@@ -65,6 +65,7 @@ application = typer.Typer(
     help="Federated learning on skewed data.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=TYPER_SUGGESTS,
     pretty_exceptions_enable=False,
 )
 for name, (_, line) in COMMANDS.items():

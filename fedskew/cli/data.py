@@ -16,17 +16,27 @@ from data.partition_table import dealt_by_table, save_partition
 from data.site_folders import write_sites
 from data.sources import cache
 from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
+from data.sources.layouts import office_class_folders
 from data.sources.named import files_of
 from data.sources.own import kind_of_path
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.data_check import as_words, look_through
-from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console, fits
+from fedskew.cli.terminal import (
+    TYPER_SUGGESTS,
+    MaxImagePixels,
+    MaxUnpackedMiB,
+    console,
+    fits,
+)
 from fedskew.diagnosis.planned import line_of
 from fedskew.terminal_table import named, numbered, numeric, terminal_table
 from server_app.settings import parse, parse_texts
 
 application = typer.Typer(
-    help="Data sets and partitions.", no_args_is_help=True, add_completion=False
+    help="Data sets and partitions.",
+    no_args_is_help=True,
+    add_completion=False,
+    suggest_commands=TYPER_SUGGESTS,
 )
 out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -78,7 +88,8 @@ def list_data(
         )
     out.print(table)
     out.print(
-        "Beside these: npz:PATH, folder:PATH, csv:PATH (see `fedskew data check`) and domains:NAME,NAME,..."
+        "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
+        "(see `fedskew data check`) and domains:NAME,NAME,..."
     )
 
 
@@ -93,6 +104,11 @@ def status(name: str, data_root: str) -> dict[str, Any]:
         return {"there": False, "what": f"{way}; or {name}.npz in data-root"}
     if not files:
         return {"there": True, "what": "comes with scikit-learn"}
+    if known.layout == "office" and files[0].suffix != ".npz":
+        try:
+            office_class_folders(files[0].parent, known.class_names)
+        except DataError as error:
+            return {"there": False, "what": str(error)}
     return {"there": True, "what": str(files[0]) + f" and {len(files) - 1} more" * (len(files) > 1)}
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from data import SettingError, require
-from fedskew.cli.terminal import console
+from fedskew.cli.terminal import TYPER_SUGGESTS, console
 
 
 class Service(StrEnum):
@@ -20,7 +20,9 @@ class Service(StrEnum):
 
 
 application = typer.Typer(
-    help="A federation of sites that own their data: the coordinator's side.", add_completion=False
+    help="A federation of sites that own their data: the coordinator's side.",
+    add_completion=False,
+    suggest_commands=TYPER_SUGGESTS,
 )
 Folder = Annotated[
     Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)

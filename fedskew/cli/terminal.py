@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 from rich.console import Console
 from rich.table import Table
 
 BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
+
+TYPER_SUGGESTS = not hasattr(click.exceptions, "NoSuchCommand")
+"""Whether typer is to name the nearest command of a mistyped one: from version 8.4 on click does so itself."""
 
 ExperimentsFile = Annotated[
     Path | None,

@@ -23,6 +23,8 @@ WORDS = {
     type(None): "nothing",
 }
 """What a value of a type is called."""
+MERGE = "tag:yaml.org,2002:merge"
+"""The tag of the key `<<`: a mapping may merge several others, and loses none of them."""
 LARGEST_FILE = 2**22
 """Bytes; the shipped file has 60,000."""
 Settings = Mapping[str, Scalar]
@@ -47,7 +49,7 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise SettingError("experiments", str(path), f"must have at most {LARGEST_FILE} bytes")
-        entries = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        entries = content_of(path.read_text(encoding="utf-8"), path.name)
     except SettingError:
         raise
     except OSError as error:
@@ -70,6 +72,68 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
         if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
             raise SettingError(f"{path.name}: {name}", shown(entry), "must be keys with values")
     return {name: entry for name, entry in entries.items() if not name.startswith(".")}
+
+
+def content_of(text: str, file: str) -> Any:
+    """Return what YAML text says.
+
+    YAML forbids a key that stands twice in one mapping, and PyYAML keeps the last one without a word.
+
+    Args:
+        text: The YAML text.
+        file: What an error calls the file.
+
+    Raises:
+        SettingError: A key stands twice in one mapping.
+        yaml.YAMLError: The text is not YAML.
+    """
+    loader = LOADER(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        refuse_repeated_keys(loader, root, file)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def refuse_repeated_keys(loader: Any, root: yaml.Node, file: str) -> None:
+    """Raise SettingError for a key that stands twice in one mapping, with both of its lines.
+
+    The nodes are checked before the loader makes values of them: merging (`<<: *other`) then copies keys of the other
+    mapping, which may stand there again on purpose.
+    """
+    waiting = [root]
+    seen = (
+        set()
+    )  # an alias is the same node again: a few lines can otherwise stand for billions of them
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+
+        if isinstance(node, yaml.SequenceNode):
+            waiting.extend(node.value)
+        if not isinstance(node, yaml.MappingNode):
+            continue
+
+        first_lines: dict[Any, int] = {}
+        for key_node, value_node in node.value:
+            waiting.append(value_node)
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == MERGE:
+                continue
+            key = loader.construct_object(key_node)
+            line = key_node.start_mark.line + 1
+            if key in first_lines:
+                raise SettingError(
+                    f"{file}: key",
+                    shown(key),
+                    f"stands twice, in line {first_lines[key]} and in line {line}; the second would "
+                    "replace the first: rename one of them, or delete it",
+                )
+            first_lines[key] = line
 
 
 def built(

@@ -3,7 +3,7 @@
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,17 @@ class Experiment:
                 f"{where}: claims: in_columns",
                 number,
                 f"must be 0 to {most}, its columns",
+            )
+            better, than = (
+                next(row for row in self.rows if row.label == label)
+                for label in (claim.better, claim.than)
+            )
+            require(
+                replace(better, label="") != replace(than, label=""),
+                f"{where}: claims: than",
+                claim.than,
+                f"must be another row than {claim.better!r}, of another method or settings: "
+                "a row is never better than itself",
             )
 
     def metric_of(self, column: str) -> str:

@@ -197,6 +197,25 @@ def test_office_caltech10_and_its_recipe(tmp_path):
                .validation(1)) == 48  # fmt: skip
 
 
+def test_office_folders_are_read_as_backpack_or_back_pack(tmp_path):
+    """Both spellings are in use, and hold the same images of the same classes; other names are refused."""
+    write_office(tmp_path, ("dslr",))
+    settings = DataSettings("office-dslr", str(tmp_path), input_shape="3x8x8")
+    first = load(settings)
+    folder = tmp_path / "office_caltech_10/dslr"
+    (folder / "back_pack").rename(folder / "backpack")
+    (folder / "laptop_computer").rename(folder / "Laptop-Computer")
+    second = load(settings)
+    assert np.array_equal(first.train_inputs, second.train_inputs)
+    assert np.array_equal(first.train_labels, second.train_labels)
+    (folder / "back_pack").mkdir()
+    with pytest.raises(DataError, match="back_pack and backpack are the same class"):
+        load(settings)
+    (folder / "back_pack").rename(folder / "satchel")
+    with pytest.raises(DataError, match="class folders satchel are none of Office-Caltech10's"):
+        load(settings)
+
+
 OFFICE = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
 DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 

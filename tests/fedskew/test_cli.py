@@ -31,6 +31,19 @@ def test_what_computes_nothing_loads_neither_torch_nor_flwr() -> None:
     assert "Usage" in printed and "creff-code" in printed and printed.endswith("[]\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [(["reprt"], "'report'"), (["data", "lst"], "'list'"), (["federation", "statu"], "'status'")],
+)
+def test_a_mistyped_command_is_asked_about_once(
+    words: list[str], nearest: str, fedskew: FedSkew
+) -> None:
+    """click names the nearest command itself from 8.4 on, and typer did so again."""
+    status, _, complaint = fedskew(*words)
+    assert status == 2
+    assert complaint.count("Did you mean") == 1 and complaint.count(nearest) == 1
+
+
 def test_a_mistyped_command_is_answered_without_torch() -> None:
     mistyped = {
         "run --set lerning-rate=1": "did you mean learning-rate",

@@ -12,7 +12,7 @@ from command_line import FedSkew
 from PIL import Image
 
 from data import DataSettings, federate, load, resolve
-from data.sources.catalog import ALIASES, KNOWN
+from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, OWN_PREFIXES
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.data import matrix_table
 
@@ -33,6 +33,20 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew
     assert all(row["what"] for row in rows.values())
     status, output, _ = fedskew("data", "list")
     assert status == 0 and all(name in output for name in rows)
+    last = output.splitlines()[-1]
+    assert [prefix for prefix in (*OWN_PREFIXES, DOMAINS_PREFIX) if prefix not in last] == []
+
+
+def test_list_says_there_only_of_office_folders_that_can_be_read(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """Copies of Office-Caltech10 write `backpack` or `back_pack`: both are read. A folder of no class is not."""
+    for domain, folder in (("dslr", "backpack"), ("webcam", "satchel")):
+        (tmp_path / "office_caltech_10" / domain / folder).mkdir(parents=True)
+    rows = json.loads(fedskew("data", "list", "--data-root", tmp_path, "--json")[1])
+    there = {row["dataset"]: row for row in rows if row["dataset"].startswith("office-")}
+    assert there["office-dslr"]["there"] and not there["office-webcam"]["there"]
+    assert "class folders satchel are none of Office-Caltech10's" in there["office-webcam"]["what"]
 
 
 def test_show_is_the_matrix_of_the_federation(

@@ -88,6 +88,17 @@ def test_rows_are_compared_on_the_same_data_clients_and_model(entry: Experiment)
             {"claims": [{"says": "", "better": "fedavg", "than": "fedavg", "in_columns": 2}]},
             "in_columns = 2.*0 to 1",
         ),
+        (
+            {"claims": [{"says": "", "better": "fedavg", "than": "fedavg"}]},
+            "one: claims: than = 'fedavg': must be another row",
+        ),
+        (
+            {
+                "methods": ["fedavg", {"again": {"method": "fedavg"}}],
+                "claims": [{"says": "", "better": "again", "than": "fedavg"}],
+            },
+            "one: claims: than = 'fedavg': must be another row than 'again'",
+        ),
     ],
 )
 def test_what_an_experiment_cannot_mean_is_refused(entry: Mapping[str, Any], words: str) -> None:
@@ -147,6 +158,54 @@ def test_a_file_of_experiments_is_read_strictly(
     status, _, errors = fedskew("run", "one", "--dry-run")
     assert (status, errors.count("\n")) == (2, 1)
     assert re.search(words, errors), errors
+
+
+ENTRY = "{title: a, methods: [fedavg, fedprox]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "lines"),
+    [
+        (f"one: {ENTRY}\ntwo: {ENTRY}\none: {ENTRY}\n", "one", (1, 3)),
+        ("one:\n  title: a\n  methods: [fedavg]\n  seeds: [0]\n  seeds: [1]\n", "seeds", (4, 5)),
+        (
+            "one:\n  title: a\n  methods:\n  - b:\n      rounds: 2\n      rounds: 3\n",
+            "rounds",
+            (5, 6),
+        ),
+        ("one: {title: a, methods: [fedavg], title: b}\n", "title", (1, 1)),
+        (
+            ".common: &common\n  title: a\none:\n  <<: *common\n  methods: [fedavg]\n  methods: []\n",
+            "methods",
+            (5, 6),
+        ),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_both_lines(
+    text: str, key: str, lines: tuple[int, int], tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """YAML's readers keep the second and lose the first without a word."""
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    status, _, errors = fedskew("run", "one", "--experiments", file, "--dry-run")
+    assert (status, errors.count("\n")) == (2, 1)
+    expected = f"own.yaml: key = '{key}': stands twice, in line {lines[0]} and in line {lines[1]};"
+    assert expected in errors
+
+
+def test_a_key_that_is_merged_and_stated_is_not_a_key_that_stands_twice(tmp_path: Path) -> None:
+    """The stated value wins, at every depth, which is what merging is for; other entries may have the same keys."""
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        ".base: &base {rounds: 1, alpha: 0.1}\n"
+        "one:\n  title: a\n  methods: [fedavg]\n"
+        "  settings: &settings\n    <<: *base\n    rounds: 2\n"
+        "two:\n  title: a\n  methods: [fedavg]\n"
+        "  settings:\n    <<: [*settings, *base]\n    alpha: 0.5\n"
+    )
+    entries = load_experiments(file)
+    assert entries["one"].settings == {"rounds": 2, "alpha": 0.1}
+    assert entries["two"].settings == {"rounds": 2, "alpha": 0.5}
 
 
 def test_a_file_of_experiments_that_is_none_is_one_sentence(tmp_path: Path) -> None:

@@ -215,6 +215,21 @@ def test_the_folder_comes_last_and_may_be_named(
     assert fedskew.check_method("my_methods:Halved").source and sys.path[-1] == str(folder)
 
 
+def test_a_method_that_is_checked_is_told_in_a_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method that passes has no other sign of it; one that fails raises and prints nothing."""
+    assert fedskew.check_method("my_methods:Halved").name == "my_methods:Halved"
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert printed.startswith("my_methods:Halved keeps the contract of methods: ")
+    fedskew.check_method("fedbn")
+    assert capsys.readouterr().out.startswith("fedbn is a method of FedSkew's own")
+    with pytest.raises(SettingError):
+        fedskew.check_method("fedbm")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

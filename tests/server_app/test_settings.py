@@ -393,6 +393,8 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ({"method": "fedbn+iwsd"}, "method", ("iwsd", "did you mean iwds")),
         ({"method": "fedbn++iwds"}, "method", ("an empty name",)),
         ({"method": "xyz"}, "method", ("known are", "fedavg")),
+        ({"method": "fedavg+fedavg"}, "method", ("names fedavg 2 times", "name it once")),
+        ({"method": "fedshift+iwds+ fedshift"}, "method", ("names fedshift 2 times",)),
         ({"partition": "llt", "clients": 7}, "clients", ("multiple", "10")),
         ({"partition": "domains"}, "partition", ("domains",)),
         ({"partition": "file"}, "partition", ("needs a partition-file",)),
@@ -459,7 +461,7 @@ def test_method_order_does_not_matter() -> None:
         settings = parse({"method": "+".join(names), "model": "mlp-bn"})
         ids.add(settings.run_id)
         assert settings.general.method == "fedshift+fedbn+iwds+creff"
-        assert settings.parts == compose("creff+iwds+fedbn+fedshift+creff")
+        assert settings.parts == compose("creff+iwds+fedbn+fedshift")
     assert len(ids) == 1
     assert parse({"method": " fedbn + fedavg ", "model": "mlp-bn"}).general.method == "fedbn"
 
