@@ -4,12 +4,12 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from client_app.process import code_version
-from client_app.tensor_files import Damaged, check_length, writing
+from client_app.tensor_files import Damaged, check_length, closed_to_others, writing
 from data import DataError, Federation, SettingError
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
@@ -58,10 +58,16 @@ class RunFolder:
         """Hold the run's lock, and yield the summary of a run that is finished, else None.
 
         What an earlier start has left is deleted where the run is to be fresh; what is damaged is told, and a finished
-        run is followed by its tracker. Raises SettingError for a run that was begun on other data, and as `locked`.
+        run is followed by its tracker. A run between sites leaves nothing that another user of this machine can read.
+        Raises SettingError for a run that was begun on other data, and as `locked`.
         """
         tell(f"run folder: {self.path}")
-        with self.locked():
+        with ExitStack() as stack:
+            if settings.agreement is not None:
+                stack.enter_context(closed_to_others())
+            stack.enter_context(self.locked())
+            if settings.agreement is not None:
+                self.close_to_others(tell)
             if settings.general.fresh:
                 self.clear()
             self.refuse_other_data(federation.hash)
@@ -72,6 +78,14 @@ class RunFolder:
                 self.draw(settings)
                 self.tell_lost(settings.general.rounds, tell)
             yield summary
+
+    def close_to_others(self, tell: Callable[[str], None]) -> None:
+        """Close what an earlier version left open; another user's files, which cannot be closed, are told."""
+        for path in (self.path, *self.path.iterdir()):
+            try:
+                path.chmod(0o700 if path.is_dir() else 0o600)
+            except OSError as error:
+                tell(f"{path}: others may be able to read it: its mode stays: {error.strerror}")
 
     def begin_anew(self, settings: RunSettings) -> RunSettings:
         """Delete what there is of a fresh run, once for all attempts at it, and return the settings to go on with."""

@@ -13,6 +13,9 @@ from data import Samples
 INFERENCE_BATCH = {"cpu": 64, "cuda": 512}
 """Samples of a batch without gradient, by device: on a CPU the layers' outputs should stay in a core's cache."""
 
+LOOKED_UP = ("tensors", "by_name", "modes")
+"""A classifier's cached properties."""
+
 
 class Classifier(nn.Module):
     """`head(features(x))`, the head with a bias.
@@ -84,8 +87,15 @@ class Classifier(nn.Module):
 
     def forget(self) -> None:
         """Forget what was looked up."""
-        for name in ("tensors", "by_name", "modes"):
+        for name in LOOKED_UP:
             self.__dict__.pop(name, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle is made of, without what was looked up.
+
+        A copied parameter has memory of its own, so the copy's `tensors` would no longer be its parameters.
+        """
+        return {name: value for name, value in self.__dict__.items() if name not in LOOKED_UP}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         self.forget()  # `to` gives parameters other memory

@@ -10,7 +10,13 @@ from client_app.memory import KEPT, MemoryLost, folder_of, recall
 from client_app.models import build
 from client_app.models.backbone import sha256_of
 from client_app.state import State, copy
-from client_app.tensor_files import KIND, Damaged, write_atomically, writing
+from client_app.tensor_files import (
+    KIND,
+    Damaged,
+    closed_to_others,
+    write_atomically,
+    writing,
+)
 from data import DataError, DataSettings, SettingError, require
 from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
@@ -248,13 +254,14 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         require_onnx()
     card = model_card(run.description, run.origin, run.models, sites, run.finished, model.at_sites)
     graphs = onnx_files(model) if onnx else {}
-    make_room(output)
-    for file, (state, description) in tensors.items():
-        write_atomically(file, state, description)
-    write_text(output / "README.md", card)
-    for file, graph in graphs.items():
-        with writing(file):
-            file.write_bytes(graph)
+    with closed_to_others():  # the card has scores; ONNX holds the weights that safetensors hold
+        make_room(output)
+        for file, (state, description) in tensors.items():
+            write_atomically(file, state, description)
+        write_text(output / "README.md", card)
+        for file, graph in graphs.items():
+            with writing(file):
+                file.write_bytes(graph)
     return [*tensors, output / "README.md", *graphs]
 
 

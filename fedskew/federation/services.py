@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from client_app.tensor_files import closed_to_others
 from fedskew.engines.flower import DEFAULTS, LaunchFailed
 from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.control import Control
@@ -18,6 +19,8 @@ START_TIMEOUT = 180.0
 """Seconds until a service has to answer: loading takes seconds of work, and a busy machine has few to give."""
 SELDOM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 """A SuperLink that is always there starts a run half a second later, and else costs a fifth of a core."""
+CLOSED = 0o077
+"""The services' umask, and that of the ServerApp, which the SuperLink starts: logs and results hold sites' scores."""
 PATIENCE = 5.0
 """Seconds that services have to end by themselves."""
 SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gate", "flwr-serverapp"
@@ -104,12 +107,15 @@ def serve(folder: FederationFolder, name: str) -> None:
     folder.check()
     command = COMMANDS[name](folder)
     os.chdir(folder.state)
+    os.umask(CLOSED)
     os.execve(command[0], command, environment(folder))
 
 
 def start(folder: FederationFolder, name: str) -> None:
     """Start a service that goes on when this process ends; what it prints goes to superlink/NAME.log."""
-    with (folder.state / f"{name}.log").open("ab") as log:
+    with closed_to_others():
+        log = (folder.state / f"{name}.log").open("ab")
+    with log:
         subprocess.Popen(
             COMMANDS[name](folder),
             cwd=folder.state,
@@ -118,6 +124,7 @@ def start(folder: FederationFolder, name: str) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=CLOSED,
         )
 
 

@@ -1,5 +1,8 @@
 """The models' sizes, and FedBN: which tensors stay on a client."""
 
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 
@@ -313,3 +316,30 @@ def test_clients_differ_in_batch_norm_alone() -> None:
             logits.append(model(inputs_B))
     assert torch.equal(logits[0], logits[2])
     assert not torch.allclose(logits[0], logits[1], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
+    ids=["deepcopy", "pickle"],
+)
+def test_a_copied_model_computes_with_the_state_that_it_loads(
+    copied: Callable[[Classifier], Classifier],
+) -> None:
+    """What was looked up before the copy was made must not be taken for the copy's own parameters."""
+    model = build("mlp-bn", (1, 4, 4), 3, seed=0)
+    model.freeze([model.features[1]])  # type: ignore[index]
+    inputs = torch.rand(5, 1, 4, 4)
+    model.train()
+    assert model.tensors and model.by_name  # looked up
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    twin = copied(model)
+    other = build("mlp-bn", (1, 4, 4), 3, seed=1)
+    twin.load(other.state_dict())
+    own = twin.state_dict()
+    assert all(tensor.data_ptr() == own[name].data_ptr() for name, tensor in twin.tensors.items())
+    assert all(weight is twin.by_name[name] for name, weight in twin.named_parameters())
+    assert torch.equal(twin.eval()(inputs), other.eval()(inputs))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert twin.trained.keys() == model.trained.keys() < dict(twin.named_parameters()).keys()
+    assert not twin.train().frozen[0].training and twin.head.training

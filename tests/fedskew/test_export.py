@@ -1,6 +1,7 @@
 """`fedskew export`: the files, the card, which model, what is refused; ONNX gives the model's own outputs."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -344,6 +345,26 @@ def test_an_export_that_was_killed_can_be_repeated(
             exported(fedbn, folder)
     exported(fedbn, folder)
     assert list(ModelFolder(folder).sites) == ["bright", "dark"]
+
+
+def test_every_file_of_an_export_is_for_its_user_alone(
+    creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card has scores, and ONNX holds the weights that safetensors hold."""
+    monkeypatch.setattr(from_run, "require_onnx", lambda: None)
+    monkeypatch.setattr(
+        from_run, "onnx_files", lambda folder: {folder.path / "model.onnx": b"graph"}
+    )
+    before = os.umask(0o022)
+    try:
+        folder = exported(creff, tmp_path / "model", onnx=True)
+        (folder / "model.onnx").chmod(0o644)  # as earlier versions left it
+        exported(creff, folder, onnx=True)
+    finally:
+        assert os.umask(before) == 0o022
+    modes = {path.name: f"{path.stat().st_mode & 0o777:o}" for path in (folder, *folder.iterdir())}
+    closed = dict.fromkeys(("README.md", "model.onnx", "model.safetensors"), "600")
+    assert modes == {"model": "700", **closed}
 
 
 def test_onnx_without_its_packages_is_one_sentence(

@@ -1,9 +1,12 @@
 """FedAdagrad, FedAdam and FedYogi against Algorithm 2 of Reddi et al. written out for single numbers."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg
 from server_builders import server_of, state_of
 
 from client_app.state import State
@@ -69,3 +72,25 @@ def test_a_large_tau_is_fedavgm_damped_and_a_small_one_equal_steps() -> None:
     torch.testing.assert_close(
         small[name] - server.start[name], 0.1 * torch.sign(delta), rtol=1e-4, atol=1e-5
     )
+
+
+def test_flwrs_fedadam_takes_our_step_times_the_factor_that_methods_md_states() -> None:
+    """Its first round, from v = 0: rate x sqrt(1 - beta2^2) / (1 - beta1^2) where ours is the rate itself."""
+    server, combined = server_of(), state_of(3)
+    name = "head.weight"
+    start = server.start[name]
+    ours = AdaptiveOptimizer(RATE, BETA1, BETA2, TAU)
+    zero = {**{f"m/{n}": torch.zeros_like(server.start[n]) for n in server.parameters},
+            **{f"v/{n}": torch.zeros_like(server.start[n]) for n in server.parameters}}  # fmt: skip
+    stepped = ours.step(server, zero, combined)[0][name] - start
+
+    theirs = FedAdam(eta=RATE, beta_1=BETA1, beta_2=BETA2, tau=TAU)
+    theirs.current_arrays = {name: start.numpy()}
+    average = ArrayRecord({name: Array(combined[name].numpy())})
+    with mock.patch.object(FedAvg, "aggregate_train", return_value=(average, MetricRecord())):
+        arrays, _ = theirs.aggregate_train(1, [])
+    assert arrays is not None
+    factor = math.sqrt(1 - BETA2**2) / (1 - BETA1**2)
+    assert abs(factor - 1) > 0.1
+    moved = torch.from_numpy(arrays[name].numpy()).float() - start
+    torch.testing.assert_close(moved, factor * stepped, rtol=1e-4, atol=1e-6)

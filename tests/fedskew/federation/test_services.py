@@ -1,8 +1,12 @@
 """A service is started where it is not up, waited for, and its last words are told where it does not come."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -62,3 +66,31 @@ def test_a_service_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     wait, _ = watched(tmp_path, monkeypatch, True, True)
     with pytest.raises(LaunchFailed, match=r"superlink is not up \(away\): $"):
         wait(True)
+
+
+def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log, and what the process itself and those that it starts create, under the usual umask."""
+    folder, before = SimpleNamespace(path=tmp_path, state=tmp_path), os.umask(0o022)
+    script = "from pathlib import Path; Path('made').mkdir(); Path('made/scores').touch()"
+    monkeypatch.setitem(services.COMMANDS, "gate", lambda folder: [sys.executable, "-c", script])
+    started = []
+    popen = subprocess.Popen
+
+    def recorded(*given: Any, **more: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*given, **more))
+        return started[-1]
+
+    monkeypatch.setattr(services.subprocess, "Popen", recorded)
+    try:
+        services.start(folder, "gate")  # type: ignore[arg-type]
+        assert started[0].wait(60) == 0
+    finally:
+        assert os.umask(before) == 0o022
+    names = ("gate.log", "made/scores", "made")
+    assert [f"{(tmp_path / name).stat().st_mode & 0o777:o}" for name in names] == [
+        "600",
+        "600",
+        "700",
+    ]
