@@ -184,6 +184,8 @@ def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
         *(["subjects"] if abide or any(map(is_own, names)) else []),
         *([settings.recipe] * (settings.recipe != "none")),
         *([settings.cinic_train] * ("cinic" in layouts)),
+        # copies of tables from before `site` and `patient` meant something by name hold these as inputs
+        *(["roles by name"] * any(name.startswith("csv:") for name in names)),
     ]
 
 

@@ -1,10 +1,28 @@
 """Text from elsewhere: what clients, workers, files and errors say."""
 
 import builtins
+import math
 
 WORDS = 1000
 """Characters of a text from elsewhere that are kept."""
 PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is digits 0 to 9 alone.
+
+    `str.isdigit`, `str.isdecimal` and `int` also take the digits of other scripts, such as full-width ones: two texts
+    that differ would be one number.
+    """
+    return text.isascii() and text.isdigit()
+
+
+def finite_number(text: str) -> float:
+    """Return the number that a text is. Raises ValueError for digits of other scripts, `_`, NaN and infinity."""
+    number = float(text) if text.isascii() and "_" not in text else math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is no finite number")
+    return number
 
 
 def printable(text: object) -> str:

@@ -198,6 +198,27 @@ def numbers(folder: Path) -> Path:
     return folder / "cells.csv"
 
 
+def cells(columns: str, separator: str = ",") -> Build:
+    """A CSV file of 48 rows of a number, their label, and two sites, two rows a patient; `columns` names these."""
+
+    def build(folder: Path) -> Path:
+        lines = [columns.replace(",", separator)]
+        for k in range(48):
+            size = f"{k / 4}".replace(".", "." if separator == "," else ",")
+            lines.append(separator.join((size, "ab"[k // 4 % 2], "NS"[k // 2 % 2], f"{k // 2}")))
+        (folder / "cells.csv").write_text("\n".join(lines))
+        return folder / "cells.csv"
+
+    return build
+
+
+def named_otherwise(folder: Path) -> Path:
+    """A CSV file of images, none of whose columns but `label` has the name of its role."""
+    path = rows("path", "label", "site")(folder)
+    path.write_text(path.read_text().replace("path,label,site", "image,label,hospital"))
+    return path
+
+
 def hugging_face(*columns: str) -> Build:
     """What save_to_disk of the datasets library leaves, of those columns of image, label, hospital."""
 
@@ -303,6 +324,19 @@ CASES: dict[str, Case] = {
     ),
     "csv: two labels": Case(rows("path", "label", "diagnosis"), settles=("columns=label=label",)),
     "csv: numbers": Case(numbers),
+    "csv: numbers of sites and patients": Case(
+        cells("size,label,site,patient"),
+        ("the 2 sites of column site are the clients", "24 patients by column patient"),
+    ),
+    "csv: numbers, patients by another name": Case(
+        cells("size,label,site,patient_id"), ("if it is the patient: --set 'columns=patient=patient_id'",),
+    ),
+    "csv: semicolons and decimal commas": Case(
+        cells("size,label,site,patient", ";"), ("semicolons separate the columns, and a comma in a number is its",),
+    ),
+    "csv: images by other names": Case(
+        named_otherwise, ("the 2 sites of column hospital",), settles=("columns=path=image,site=hospital",)
+    ),
     "hf: a folder of the datasets library": Case(
         hugging_face("image", "label", "hospital"), ("a fifth does",), module="datasets"
     ),

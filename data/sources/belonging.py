@@ -42,6 +42,21 @@ class Belonging:
         """The sites' names in order."""
         return tuple(sorted(set(self.of("site"))))
 
+    @property
+    def notes(self) -> list[str]:
+        """What the columns mean for sites, patients and tests, one sentence each."""
+        sentences = []
+        if self.sites:
+            column = self.columns["site"]
+            sentences.append(f"the {len(self.sites)} sites of column {column} are the clients")
+        if self.patients:
+            number, column = len(set(self.of(self.patients))), self.columns[self.patients]
+            sentences.append(f"{number} patients by column {column}, each on one side alone")
+        if not self.of("split") and not self.of("fold"):
+            who = "no column says who tests: a fifth does, drawn by split-seed and test-fold"
+            sentences.append(who)
+        return sentences
+
     def divided(self, everything: Split, settings: DataSettings) -> Raw:
         """The samples on their sides: by the column split, the column fold and `test-fold`, or a fifth for testing.
 

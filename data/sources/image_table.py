@@ -9,7 +9,19 @@ import numpy as np
 from data.settings import DataError, DataSettings
 from data.sources.belonging import Belonging
 from data.sources.files import ImageFiles
-from data.sources.rows import LABEL, classes_of, header_of, numbered_labels, opened, roles_of
+from data.sources.rows import (
+    LABEL,
+    LIKE_LABELS,
+    classes_of,
+    cure_of,
+    header_of,
+    named,
+    numbered_labels,
+    opened,
+    role_like,
+    roles_of,
+    writing_of,
+)
 from data.sources.splits import Guess, Raw, Split
 
 
@@ -105,6 +117,19 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
     return name
 
 
+def _hint(table: ImageTable, settings: DataSettings) -> str:
+    """How unused columns get the role that their names speak of, as the end of a sentence; empty where none does."""
+    likely: dict[str, str] = {}
+    for name in table.unused:
+        role = role_like(name)
+        if role in ("site", "patient") and role not in table.belonging.columns:
+            likely.setdefault(role, name)
+    if not likely:
+        return ""
+    meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
+    return f"; if {meanings}: {cure_of(settings, likely)}"
+
+
 def look_at_images(path: Path, settings: DataSettings) -> Guess:
     """What would fit a table of images. Raises DataError."""
     from data.sources.image_sizes import shape_of  # it loads PIL
@@ -113,18 +138,10 @@ def look_at_images(path: Path, settings: DataSettings) -> Guess:
     rows, paths = table.belonging, table.paths
     shape, notes = shape_of(paths, settings)
     if table.unused:
-        notes.append(f"columns that are not used: {', '.join(table.unused)}")
-    if rows.sites:
         notes.append(
-            f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"
+            f"columns that are not used: {', '.join(table.unused)}{_hint(table, settings)}"
         )
-    if rows.patients:
-        number = len(set(rows.of(rows.patients)))
-        notes.append(
-            f"{number} patients by column {rows.columns[rows.patients]}, each on one side alone"
-        )
-    if not rows.of("split") and not rows.of("fold"):
-        notes.append("no column says who tests: a fifth does, drawn by split-seed and test-fold")
+    notes += [*writing_of(path, {*LIKE_LABELS, *named(settings)}).notes, *rows.notes]
     return Guess(
         {"classes": ",".join(classes_of(rows.of(LABEL))), "input-shape": shape}, tuple(notes)
     )

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.sources.rows import CURE, rows_in, writing_of
+from data.text import is_whole
+
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NUMBER = re.compile(
-    r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.IGNORECASE
+    r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*",
+    re.IGNORECASE | re.ASCII,  # `\d` alone is the digits of all scripts
 )
 LABELS = {"", "site", "client", "hospital"}
 """What stands above the sites' names: then classes may be called by any numbers."""
@@ -144,13 +148,15 @@ PAIR = ("mean", "std")
 def read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a CSV file, whose cells are stripped. Raises TableError."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [
-                [cell.strip() for cell in row]
-                for row in csv.reader(file, strict=True)
-                if any(map(str.strip, row))
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        writing = writing_of(path, LABELS - {""})
+        rows = [
+            [cell.strip() for cell in row]
+            for _, row in rows_in(path, writing)
+            if any(map(str.strip, row))
+        ]
+    except UnicodeError as error:
+        raise TableError(f"{path}: cannot be read: {error}; {CURE}") from None
+    except (OSError, csv.Error) as error:
         raise TableError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
@@ -159,11 +165,15 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     header, rows = rows[0], rows[1:]
     if len(header) < 2:
         raise TableError(
-            f"{path}: the header {header[0]!r} is a single column; columns are separated by commas"
+            f"{path}: the header {header[0]!r} is a single column; columns are separated by commas, "
+            "semicolons or tabs"
         )
     if looks_like_data(header):
         rule = "looks like data; it must be `site` and the classes' names"
         raise TableError(f"{path}: the header {','.join(header)[:80]!r} {rule}")
+    if writing.separator != ",":
+        refuse_two_marks(path, rows)
+        rows = [[row[0], *(cell.replace(",", ".", 1) for cell in row[1:])] for row in rows]
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise TableError(
@@ -180,11 +190,21 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
+def refuse_two_marks(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Raise TableError where some numbers have decimal commas and others points: one of them may mark thousands."""
+    cells = [cell for row in rows for cell in row[1:]]
+    comma = next((cell for cell in cells if "," in cell), None)
+    point = next((cell for cell in cells if "." in cell), None)
+    if comma is not None and point is not None:
+        rule = "the decimal mark must be a point in every row, or a comma in every row"
+        raise TableError(f"{path}: {comma!r} and {point!r}: {rule}")
+
+
 def looks_like_data(header: Sequence[str]) -> bool:
     """Return whether all columns are called by numbers that do not count up by one, below no word for a site."""
     if not all(NUMBER.fullmatch(name) for name in header[1:]):
         return False
-    counted = all(name.isdecimal() for name in header[1:]) and all(
+    counted = all(map(is_whole, header[1:])) and all(
         int(right) == int(left) + 1 for left, right in pairwise(header[1:])
     )
     return header[0].lower() not in LABELS and not counted

@@ -106,17 +106,19 @@ def test_numbers_with_sites_and_patients(tmp_path):
     rows = [f"{k},{'ab'[k // 2 % 2]},{'XY'[k % 2]},p{k // 4}" for k in range(80)]
     (tmp_path / "cells.csv").write_text("\n".join(["size,label,site,patient", *rows]))
     settings = DataSettings(f"csv:{tmp_path / 'cells.csv'}", classes="a,b", input_shape="1")
-    with pytest.raises(
-        DataError, match=r"column site: 'X': must be a finite number; .* --set 'columns=site=site'"
-    ):
-        load(settings)
-    federation = federate(replace(settings, columns="site=site,patient=patient"), 0)
+    federation = federate(settings, 0)
     assert federation.dataset.domain_names == ("X", "Y")
     train, test = (
         set(inputs[:, 0] // 4)
         for inputs in (federation.dataset.train_inputs, federation.dataset.test_inputs)
     )
     assert not train & test
+    lines = [f"{k},{'ab'[k // 2 % 2]},{k % 2 + 1},{k // 4}" for k in range(80)]
+    (tmp_path / "numbered.csv").write_text("\n".join(["size,label,site,patient", *lines]))
+    settings = replace(settings, dataset=f"csv:{tmp_path / 'numbered.csv'}")
+    assert federate(settings, 0).dataset.domain_names == ("1", "2"), "numbers name sites as well"
+    as_inputs = replace(settings, columns="site=,patient=", input_shape="3")
+    assert load(as_inputs).shape == (3,) and load(as_inputs).train_domains is None
 
 
 CASES = {
@@ -160,9 +162,9 @@ CASES = {
         ["path,label,split,fold", "images/0.png,a,train,1", "images/1.png,b,test,2"],
         "columns split and fold both say who tests: --set 'columns=fold=' or",
     ),
-    "semicolons": (
-        ["path;label", "images/0.png;a"],
-        "there is no column 'label', only path;label; it is text",
+    "no label": (
+        ["path;kind", "images/0.png;a"],
+        "there is no column 'label', only path, kind; say which it is: --set 'columns=label=NAME'",
     ),
 }
 

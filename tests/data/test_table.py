@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, load
+from data.sources.rows import classes_of
 
 ROWS = [f"{k},{k / 4},{'ab'[k % 2]}" for k in range(20)]
 HEAD = "size,weight,label"
@@ -113,3 +114,87 @@ def test_files_that_are_none(tmp_path):
         load(table(tmp_path, features="1x2x2"))
     with pytest.raises(DataError, match=r"each example has shape \(2,\)"):
         load(table(tmp_path, features="3"))
+
+
+def european(row):
+    """A row as Excel writes it where the comma is the decimal mark."""
+    return row.replace(",", ";").replace(".", ",")
+
+
+WRITTEN = {
+    "semicolons and decimal commas": (lambda row: european(row), "utf-8"),
+    "with the byte order mark": (lambda row: european(row), "utf-8-sig"),
+    "tabs": (lambda row: row.replace(",", "\t"), "utf-8"),
+    "Excel's Unicode text": (lambda row: row.replace(",", "\t").replace(".", ","), "utf-16"),
+    "UTF-16 without a mark": (lambda row: row, "utf-16-le"),
+    "UTF-16, the other order": (lambda row: row, "utf-16-be"),
+}
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_tables_as_spreadsheets_write_them(tmp_path, way):
+    expected = samples(load(table(tmp_path)))
+    write, encoding = WRITTEN[way]
+    text = "\r\n".join(map(write, (HEAD, *ROWS))).encode(encoding)
+    assert samples(load(table(tmp_path, text=text))) == expected
+
+
+def test_the_separator_that_the_file_states_or_the_label_shows(tmp_path):
+    expected = samples(load(table(tmp_path)))
+    rows = [european(row) for row in (HEAD, *ROWS)]
+    assert samples(load(table(tmp_path, "sep=;", *rows))) == expected
+    rows[0] = "size, of the cell;weight;label"
+    assert samples(load(table(tmp_path, *rows))) == expected
+    quoted = ['"size; of the cell",weight,label', *ROWS]
+    assert samples(load(table(tmp_path, *quoted))) == expected
+
+
+UNCLEAR = {
+    "two decimal marks": (
+        ["size;label", "1,5;a", "1.5;b"],
+        "row 3, column size: '1.5': the decimal mark must be a point in every row, or a comma in every row; "
+        "row 2, column size: '1,5'",
+    ),
+    "thousands": (["size;label", "1.234,5;a"], "row 2, column size: '1.234,5': must be a finite number"),
+    "a decimal comma between commas": (
+        ["size,label", '"1,5",a'],
+        "row 2, column size: '1,5': must be a finite number; a decimal comma needs semicolons or tabs",
+    ),
+    "full-width digits": ([HEAD, "\uff11,1,a"], "row 2, column size: '\uff11': must be a finite number"),
+    "images": (
+        ["image,label,hospital", "0.png,a,north"],
+        "row 2, column image: '0.png': must be a finite number; if it is the image's file: "
+        "--set 'columns=path=image,site=hospital'",
+    ),
+    "a site by another name": (
+        ["size,label,Hospital", "1,a,north"],
+        "row 2, column Hospital: 'north': must be a finite number; if it is the site: "
+        "--set 'columns=site=Hospital'",
+    ),
+    "a header that no terminal shows": (
+        ["a\x1b[31m,b", "1,2"],
+        "there is no column 'label', only a\\x1b[31m, b; say which it is: --set 'columns=label=NAME'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_what_is_unclear_is_one_sentence_with_its_cure(tmp_path, case):
+    lines, rule = UNCLEAR[case]
+    with pytest.raises(DataError) as refusal:
+        load(table(tmp_path, *lines, features="1"))
+    assert str(refusal.value).startswith(f"{tmp_path / 'cells.csv'}: {rule}")
+
+
+def test_other_encodings_are_refused_with_what_to_do(tmp_path):
+    for text in ("größe,label\n1,a\n".encode("latin-1"), "size,label\n1,a\n".encode("utf-32")):
+        with pytest.raises(
+            DataError, match=r"in UTF-8: .*; save it as UTF-8 \(in Excel: CSV UTF-8\)"
+        ):
+            load(table(tmp_path, text=text))
+
+
+def test_classes_whose_names_are_one_number_have_one_order():
+    """By a hash, which is another in every process, it would be another every time."""
+    assert classes_of(["01", "1", "\uff11", "2"]) == ["01", "1", "2", "\uff11"]
+    assert classes_of(["1", "10", "01", "2"]) == ["01", "1", "2", "10"]

@@ -28,7 +28,13 @@ from fedskew.diagnosis.table import TableError, read_counts, read_moments, site_
         ("site,a,b\nx,0,0\ny,0,0\n", "no a site with samples alone"),
         ("site,a\nx,1\ny,2\n", r"one a class with samples alone \(a\)"),
         ("berlin,120,30\nparis,10,20\n", "header 'berlin,120,30' looks like data"),
-        ("site;a;b\nx;1;2\n", "single column; columns are separated by commas"),
+        ("site|a|b\nx|1|2\n", "single column; columns are separated by commas, semicolons or tabs"),
+        ("site;a;b\nx;1.234;2\ny;1;1\n", "1.234 is fractional"),
+        (
+            "site;a;b\nx;1,0;2.0\ny;1;1\n",
+            "'1,0' and '2.0': the decimal mark must be a point in every",
+        ),
+        ("site,a,b\nx,1,\uff12\ny,1,1\n", "'\uff12' is no number"),
         ("site,a,a\nx,1,2\ny,1,1\n", "column 'a': stands there 2 times"),
         ("site,a,b\nx,1,2\nx,1,1\n", "site 'x': stands there 2 times"),
         (
@@ -45,6 +51,29 @@ def test_a_bad_table_is_refused_in_one_sentence(tmp_path: Path, text: str, words
     with pytest.raises(TableError, match=words) as refusal:
         read_counts(file)
     assert str(refusal.value).startswith(str(file)) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("separator", "encoding"),
+    [(";", "utf-8-sig"), ("\t", "utf-16"), (",", "utf-16-le"), (",", "utf-8")],
+)
+def test_a_table_as_spreadsheets_write_it(tmp_path: Path, separator: str, encoding: str) -> None:
+    file = tmp_path / "counts.csv"
+    text = "site,a,b\r\nx,1,2\r\ny,3,4\r\n".replace(",", separator)
+    file.write_bytes(text.encode(encoding))
+    table = read_counts(file)
+    assert (table.sites, table.classes) == (("x", "y"), ("a", "b"))
+    assert table.counts_KC.tolist() == [[1, 2], [3, 4]]
+
+
+def test_moments_may_have_decimal_commas(tmp_path: Path) -> None:
+    file = tmp_path / "moments.csv"
+    file.write_text("site;mean;std\nx;0,5;0,25\ny;1;2\n")
+    moments = read_moments(file, ("x", "y"))
+    assert (moments.means_KF.tolist(), moments.deviations_KF.tolist()) == (
+        [[0.5], [1]],
+        [[0.25], [2]],
+    )
 
 
 def test_a_good_table_is_read(tmp_path: Path) -> None:
