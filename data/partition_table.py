@@ -10,6 +10,7 @@ from data.partition_file import Dealt, save
 from data.rules import require
 from data.settings import DataError, DataSettings
 from data.sources.rows import header_of, opened
+from data.text import is_whole
 
 SAMPLE, CLIENT = "sample", "client"
 
@@ -40,7 +41,7 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
     """
     held: dict[str, list[int]] = {}
     rows_of: dict[int, int] = {}
-    with opened(path, DataSettings()) as rows:
+    with opened(path, DataSettings(), {SAMPLE, CLIENT}) as rows:
         header = header_of(path, rows)
         if missing := [name for name in (SAMPLE, CLIENT) if name not in header]:
             raise DataError(
@@ -52,7 +53,7 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
                     f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
                 )
             cell, client = (row[header.index(name)].strip() for name in (SAMPLE, CLIENT))
-            number = int(cell) if cell.isdecimal() and len(cell) < 12 else -1
+            number = int(cell) if is_whole(cell) and len(cell) < 12 else -1
             if not 0 <= number < len(data.train_labels):
                 rule = f"must be a training sample's place, 0..{len(data.train_labels) - 1}"
                 raise DataError(f"{path}: row {line}, column {SAMPLE}: {cell[:80]!r}: {rule}")
@@ -66,7 +67,7 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
             held.setdefault(client, []).append(number)
     if not held:
         raise DataError(f"{path}: names no sample")
-    names = sorted(held, key=int) if all(name.isdecimal() for name in held) else sorted(held)
+    names = sorted(held, key=int) if all(map(is_whole, held)) else sorted(held)
     train = tuple(np.sort(np.array(held[name], np.int64)) for name in names)
     nothing = np.zeros(0, np.int64)
     return Dealt(

@@ -113,6 +113,11 @@ def test_numbers_with_sites_and_patients(tmp_path):
         for inputs in (federation.dataset.train_inputs, federation.dataset.test_inputs)
     )
     assert not train & test
+    data = federation.dataset
+    patients = [f"p{int(size) // 4}" for size in data.train_inputs[:, 0]]
+    assert data.train_groups is not None
+    pairs = set(zip(data.train_groups.tolist(), patients, strict=True))
+    assert len(pairs) == len(set(patients)), "each patient is one subject of the training samples"
     lines = [f"{k},{'ab'[k // 2 % 2]},{k % 2 + 1},{k // 4}" for k in range(80)]
     (tmp_path / "numbered.csv").write_text("\n".join(["size,label,site,patient", *lines]))
     settings = replace(settings, dataset=f"csv:{tmp_path / 'numbered.csv'}")
