@@ -63,6 +63,14 @@ class Dataset:
     content: str
     """Hash of inputs, labels and domains."""
 
+    def tested_as_one(self, split: str) -> NDArray[np.int64] | None:
+        """(N,): the subjects by which samples of the split train, test or val are measured, as the test set is.
+
+        None where the test set measures samples one by one, or where the split's subjects are unknown.
+        """
+        groups = {"train": self.train_groups, "test": self.test_groups, "val": self.val_groups}
+        return None if self.test_groups is None else groups[split]
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)

@@ -23,7 +23,7 @@ from data.sources.catalog import is_sites
 from data.sources.files import ImageFiles
 from data.sources.sites import agreement_of
 from data.unseen_domain import UnseenDomain, left_out, without
-from data.validation import cut_off, in_place_of_test
+from data.validation import cut_off, in_place_of_test, require_subjects
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,14 @@ class Federation:
         groups = self.dataset.train_groups
         return None if groups is None else groups[self.train_indices[client]]
 
+    def validation_subjects(self, client: int) -> NDArray[np.int64] | None:
+        """Return (N,): the subject of each of a client's validation samples, numbered as `Dataset.train_groups` where
+        they were cut off the training set, else as `Dataset.val_groups`; None where the data do not say it."""
+        cut = self.validation_indices is not None
+        groups = self.dataset.train_groups if cut else self.dataset.val_groups
+        shared = client if self.test_indices is not None or not cut else None
+        return None if groups is None else groups[self._indices("cut" if cut else "val", shared)]
+
     def test(self, client: int | None = None, device: str = "cpu") -> Samples:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
         return self._samples("test", client if self.test_indices is not None else None, device)
@@ -104,9 +112,10 @@ class Federation:
         split = cut if kind == "validation" else kind
         shared = split != "val" and self.test_indices is None
         indices = self._indices(split, None if shared else client)
-        labels_N = getattr(self.dataset, f"{'train' if split == 'cut' else split}_labels")[indices]
-        if split == "test" and self.dataset.test_groups is not None:
-            labels_N = labels_N[np.unique(self.dataset.test_groups[indices], return_index=True)[1]]
+        source = "train" if split == "cut" else split
+        labels_N = getattr(self.dataset, f"{source}_labels")[indices]
+        if (groups := self.dataset.tested_as_one(source)) is not None:
+            labels_N = labels_N[np.unique(groups[indices], return_index=True)[1]]
         return np.bincount(labels_N, minlength=self.dataset.num_classes).astype(np.int64)
 
     def holdout(self, device: str = "cpu") -> Samples | None:
@@ -125,11 +134,11 @@ class Federation:
     def at(
         self, split: str, indices: Indices, device: str = "cpu", augmentation: str = "none"
     ) -> Samples:
-        """The samples of the split train, test or val at `indices`."""
+        """The samples of the split train, test or val at `indices`; training samples each for itself."""
         data, inputs = self.dataset, getattr(self.dataset, f"{split}_inputs")
         chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
         shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
-        groups = data.test_groups if split == "test" else None
+        groups = None if split == "train" else data.tested_as_one(split)
         return Samples(
             chosen
             if isinstance(chosen, ImageFiles)
@@ -147,7 +156,10 @@ class Federation:
     def _read(self, split: str, client: int | None, device: str) -> Samples:
         source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
         augmentation = self.augmentation if split == "train" else "none"
-        samples = self.at(source, self._indices(split, client), device, augmentation)
+        indices = self._indices(split, client)
+        samples = self.at(source, indices, device, augmentation)
+        if split == "cut" and (groups := self.dataset.tested_as_one("train")) is not None:
+            samples = replace(samples, groups_N=torch.from_numpy(groups[indices]).to(device))
         if self.noise[0] and split == "train" and client is not None:
             samples = noisy(
                 samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client
@@ -200,10 +212,13 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     if (
         per_class := settings.holdout_per_class
     ):  # before anything else is drawn: the pool is still balanced
-        wanted_C = np.full(data.num_classes, per_class, np.int64)
-        pool, key = (data.train_labels, data.train_domains, data.domain_names), "holdout-per-class"
-        holdout = draw_of_each_domain(*pool, wanted_C, key, per_class, seed)
+        holdout = _held_out(data, per_class, seed)
         train = np.setdiff1d(everything, holdout)
+        if data.train_groups is not None:  # nobody holds the other samples of the server's subjects
+            of_server = np.isin(data.train_groups, data.train_groups[holdout])
+            train = np.flatnonzero(~of_server)
+            rule = "takes samples of every subject, and somebody has to train"
+            require(len(train) > 0, "holdout-per-class", per_class, rule)
     domains_N = None if data.train_domains is None else data.train_domains[train]
     train = train[
         _subset(
@@ -233,6 +248,18 @@ def federate(settings: DataSettings, seed: int) -> Federation:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
     return _federation(settings, data, parts, global_test, domains, holdout, unseen, seed)
+
+
+def _held_out(data: Dataset, per_class: int, seed: int) -> Indices:
+    """Return the server's samples, sorted: `per_class` of each class (of each domain), of as few subjects as can be.
+
+    Raises SettingError where a class has fewer, or the data name the subjects of the test samples alone.
+    """
+    key = "holdout-per-class"
+    require_subjects(data, key, per_class)
+    wanted_C = np.full(data.num_classes, per_class, np.int64)
+    pool = (data.train_labels, data.train_domains, data.domain_names)
+    return draw_of_each_domain(*pool, wanted_C, key, per_class, seed, data.train_groups)
 
 
 def _of_sites(settings: DataSettings) -> Federation:
@@ -294,7 +321,7 @@ def _federation(
     if share := settings.validation_fraction:
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
         require(data.val_labels is None, "validation-fraction", share, rule)
-        parts, kept = cut_off(data.train_labels, parts, share, generator(seed, "validation"))
+        parts, kept = cut_off(data, parts, share, generator(seed, "validation"))
     if settings.tested_on == "validation":
         data, global_test = in_place_of_test(data, kept)
         kept = None

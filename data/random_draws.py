@@ -28,12 +28,20 @@ def draw_of_each_class(
     draws: np.random.Generator,
     key: str,
     value: object,
+    subjects_N: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Sorted indices: a random `wanted_C[k]` of the samples of each class k.
+
+    With `subjects_N`, (N,), subjects are drawn, the same ones for every class as far as they have samples of it, and of
+    each all samples of a class until there are `wanted_C[k]`.
 
     Raises:
         SettingError: naming `key` and `value`, where a class has fewer samples than wanted.
     """
+    place_N: NDArray[np.int64] | None = None
+    if subjects_N is not None:
+        names, subject_N = np.unique(subjects_N, return_inverse=True)
+        place_N = draws.permutation(len(names))[subject_N]
     chosen = []
     for label, wanted in enumerate(wanted_C.tolist()):
         of_class = np.flatnonzero(labels_N == label)
@@ -41,7 +49,10 @@ def draw_of_each_class(
             raise SettingError(
                 key, value, f"needs {wanted} images of class {label}, which has {len(of_class)}"
             )
-        chosen.append(draws.permutation(of_class)[:wanted])
+        if place_N is None:
+            chosen.append(draws.permutation(of_class)[:wanted])
+        else:
+            chosen.append(of_class[np.argsort(place_N[of_class], kind="stable")[:wanted]])
     return np.sort(np.concatenate(chosen))
 
 
@@ -53,22 +64,26 @@ def draw_of_each_domain(
     key: str,
     value: object,
     seed: int,
+    subjects_N: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Sorted indices of `wanted_C` samples of each class, from every domain where there are domains.
+
+    `subjects_N` is that of `draw_of_each_class`.
 
     Raises:
         SettingError: naming `key` and `value`, and the domain, where a class has fewer samples than wanted.
     """
     if domains_N is None:
-        return draw_of_each_class(labels_N, wanted_C, generator(seed, key), key, value)
+        draws = generator(seed, key)
+        return draw_of_each_class(labels_N, wanted_C, draws, key, value, subjects_N)
     chosen = []
     for domain, name in enumerate(domain_names):
         of_domain = np.flatnonzero(domains_N == domain)
         draws = generator(seed, f"{key} of {name}")
+        of_whom = None if subjects_N is None else subjects_N[of_domain]
         try:
-            chosen.append(
-                of_domain[draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value)]
-            )
+            drawn = draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value, of_whom)
+            chosen.append(of_domain[drawn])
         except SettingError as error:
             raise SettingError(
                 key, value, f"domain {name}: {str(error).split(': ', 1)[1]}"

@@ -100,4 +100,20 @@ def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.gener
         held[f"{key}_labels"] = samples.labels_N.numpy()
         if samples.groups_N is not None:
             held[f"{key}_subjects"] = samples.groups_N.numpy()
+    return held | subjects(federation, client)
+
+
+def subjects(federation: Federation, client: int) -> dict[str, NDArray[np.generic]]:
+    """Return the subjects of one client's training and validation samples, apart from those of the test samples."""
+    data = federation.dataset
+    first = 0 if data.test_groups is None else int(data.test_groups.max()) + 1
+    held: dict[str, NDArray[np.generic]] = {}
+    for key, subjects_N, everybody_N in (
+        ("train", federation.subjects(client), data.train_groups),
+        ("val", federation.validation_subjects(client), data.val_groups),
+    ):
+        if subjects_N is not None:
+            held[f"{key}_subjects"] = subjects_N + first
+        # A cut's subjects have the training subjects' numbers, and no number is in both.
+        first += 0 if everybody_N is None else int(everybody_N.max()) + 1
     return held

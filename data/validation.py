@@ -11,13 +11,48 @@ from data.rules import require
 
 
 def cut_off(
-    labels_N: NDArray[np.int64], parts: list[Indices], share: float, draws: np.random.Generator
+    data: Dataset, parts: list[Indices], share: float, draws: np.random.Generator
 ) -> tuple[list[Indices], tuple[Indices, ...]]:
-    """Return what each client trains on and what it keeps, sorted.
+    """Return what each client trains on and what it keeps for validation, sorted indices into the training set.
 
     Of n samples of a class a client keeps share * n, a fraction of one with its probability, but always trains on one
-    sample at least. Raises SettingError where nobody keeps anything.
+    sample at least. Where the data name the subjects of the training samples, the same is done with subjects: no
+    subject is kept by one client and trained on by any.
+
+    Raises:
+        SettingError: nobody keeps anything, or the data name the subjects of the test samples alone.
     """
+    require_subjects(data, "validation-fraction", share)
+    if data.train_groups is not None:
+        kept = _kept_subjects(data.train_labels, data.train_groups, parts, share, draws)
+        held = [len(np.unique(data.train_groups[part])) for part in parts[:10]]
+        units = "subjects"
+    else:
+        kept = _kept_samples(data.train_labels, parts, share, draws)
+        held, units = [len(part) for part in parts[:10]], "samples"
+    sizes = ", ".join(f"client {client} has {size}" for client, size in enumerate(held))
+    rule = f"cuts nothing off, as the clients have too few {units}: {sizes}"
+    require(any(map(len, kept)), "validation-fraction", share, rule)
+    return [np.setdiff1d(part, held) for part, held in zip(parts, kept, strict=True)], tuple(kept)
+
+
+def require_subjects(data: Dataset, key: str, value: object) -> None:
+    """Raise SettingError, naming `key` and `value`, where the data name the subjects of the test samples alone.
+
+    A cut of the training set would go through subjects that nobody knows: the same patient on both sides.
+    """
+    rule = (
+        f"cuts the training set, and {data.name} says whose its test samples are and "
+        "does not say whose its training samples are: in an npz file train_subjects (N,) says it"
+    )
+    unknown = data.test_subjects is not None and data.train_groups is None
+    require(not unknown, key, value, rule)
+
+
+def _kept_samples(
+    labels_N: NDArray[np.int64], parts: list[Indices], share: float, draws: np.random.Generator
+) -> list[Indices]:
+    """Return what each client keeps where every sample stands for itself."""
     kept = []
     for part in parts:
         chosen = [
@@ -25,17 +60,58 @@ def cut_off(
         ]
         of_classes = [held[: int(share * len(held) + draws.random())] for held in chosen]
         kept.append(np.sort(np.concatenate(of_classes))[: len(part) - 1])
-    sizes = ", ".join(f"client {client} has {len(part)}" for client, part in enumerate(parts[:10]))
-    rule = f"cuts nothing off, as the clients have too few samples: {sizes}"
-    require(any(map(len, kept)), "validation-fraction", share, rule)
-    return [np.setdiff1d(part, held) for part, held in zip(parts, kept, strict=True)], tuple(kept)
+    return kept
+
+
+def _kept_subjects(
+    labels_N: NDArray[np.int64],
+    subjects_N: NDArray[np.int64],
+    parts: list[Indices],
+    share: float,
+    draws: np.random.Generator,
+) -> list[Indices]:
+    """Return what each client keeps: all its samples of the subjects that are drawn for validation.
+
+    A partition may deal the samples of one subject out to several clients. Such a subject is drawn once, at the client
+    that holds most of its samples and for the class that most of them have, and every client keeps what it holds of it.
+    """
+    sizes_K = [len(part) for part in parts]
+    dealt = np.concatenate(parts)
+    subject_D = np.unique(subjects_N[dealt], return_inverse=True)[1]
+    client_D = np.repeat(np.arange(len(parts)), sizes_K)
+    home_S, class_S = most_common(subject_D, client_D), most_common(subject_D, labels_N[dealt])
+    kept_S = np.zeros(len(home_S), np.bool_)
+    for members in _alike(home_S, class_S):
+        drawn = draws.permutation(members)
+        kept_S[drawn[: int(share * len(members) + draws.random())]] = True
+    of_client = np.split(subject_D, np.cumsum(sizes_K)[:-1])
+    for subjects in of_client:
+        if len(subjects) and kept_S[subjects].all():
+            kept_S[subjects[0]] = False  # a client has to train on something
+    return [part[kept_S[subjects]] for part, subjects in zip(parts, of_client, strict=True)]
+
+
+def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (S,): of each subject 0..S-1 the value that most of its samples have, the smallest of several such."""
+    pairs, counts = np.unique(np.stack([subject_D, values_D]), axis=1, return_counts=True)
+    order = np.lexsort((pairs[1], -counts, pairs[0]))
+    first = np.unique(pairs[0][order], return_index=True)[1]
+    chosen: NDArray[np.int64] = pairs[1][order][first]
+    return chosen
+
+
+def _alike(home_S: NDArray[np.int64], class_S: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the subjects in groups of one client and one class, in that order."""
+    order = np.lexsort((class_S, home_S))
+    changes = np.flatnonzero(np.diff(home_S[order]) | np.diff(class_S[order])) + 1
+    return np.split(order, changes)
 
 
 def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[Dataset, Indices]:
     """Return the data with their validation samples as test set, and which of these count: `kept` of the training set,
-    else what the data bring.
+    else what the data bring. They are tested as the test set is: by subject, where that tests subjects as one.
 
-    Raises SettingError where there are none.
+    Raises SettingError where there are none, or where nobody knows their subjects.
     """
     domains_N = data.val_domains if kept is None else data.train_domains
     inputs, labels_N = (
@@ -47,9 +123,27 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
     require(inputs is not None and labels_N is not None, "tested-on", "validation", rule)
     assert inputs is not None and labels_N is not None, "just required"
     chosen = np.arange(len(labels_N)) if kept is None else np.sort(np.concatenate(kept))
-    tests = replace(data, test_inputs=inputs, test_labels=labels_N, test_groups=None)
+    subjects_N = data.val_groups if kept is None else data.train_groups
+    as_one = data.test_groups is not None
+    rule = (
+        f"tests subjects as one, as the test set does, and {data.name} does not say whose its "
+        "validation samples are: in an npz file val_subjects (N,) says it"
+    )
+    require(not as_one or subjects_N is not None, "tested-on", "validation", rule)
+    tests = replace(
+        data,
+        test_inputs=inputs,
+        test_labels=labels_N,
+        test_groups=subjects_N if as_one else None,
+        test_subjects=subjects_N,
+    )
     named = replace(tests, test_domains=None if data.test_domains is None else domains_N)
     content = f"{data.content} validation"  # a cache of its test samples' features is another one
     return replace(
-        named, val_inputs=None, val_labels=None, val_domains=None, content=content
+        named,
+        val_inputs=None,
+        val_labels=None,
+        val_domains=None,
+        val_groups=None,
+        content=content,
     ), chosen

@@ -7,6 +7,7 @@ import pytest
 from layouts import write_site
 
 from data import DataError, DataSettings, federate, load
+from data.site_folders import write_sites
 
 PATIENTS, ROWS = 10, 4
 
@@ -117,3 +118,30 @@ def test_data_without_subjects_have_none():
     data = load(DataSettings())
     assert (data.train_groups, data.val_groups, data.test_subjects) == (None, None, None)
     assert federate(DataSettings(), 0).subjects(0) is None
+
+
+def test_a_site_s_folder_says_whose_its_samples_are(tmp_path):
+    for number, site in enumerate(("NYU", "UM_1", "USM", "UCLA_1")):
+        write_site(tmp_path / "abide" / f"{site}.npz", subjects=20 + number, seed=number)
+    stated = DataSettings("abide", str(tmp_path), input_shape="10", validation_fraction=0.3)
+    federation = federate(stated, 0)
+    for client, folder in enumerate(write_sites(federation, tmp_path / "sites", "abide")):
+        site = load(DataSettings(f"npz:{folder / 'data.npz'}", classes="a,b", input_shape="10"))
+        pairs = (
+            (site.train_groups, federation.subjects(client)),
+            (site.val_groups, federation.validation_subjects(client)),
+            (site.test_subjects, federation.test(client).groups_N.numpy()),
+        )
+        for theirs, mine in pairs:
+            joint = len({*zip(theirs.tolist(), mine.tolist(), strict=True)})
+            assert joint == len(np.unique(theirs)) == len(np.unique(mine)) > 1
+
+
+def test_damaged_subjects_in_a_cached_copy_are_read_anew(tmp_path):
+    settings = replace(write_table(tmp_path / "t.csv"), cache=str(tmp_path / "cache"))
+    before = load(settings)
+    (file,) = (tmp_path / "cache").glob("*/train_groups.npy")
+    np.save(file, np.load(file)[::-1])
+    after = load(settings)
+    assert np.array_equal(after.train_groups, before.train_groups)
+    assert after.content == before.content
