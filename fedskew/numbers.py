@@ -22,3 +22,8 @@ def duration(seconds: float) -> str:
     if seconds < 100 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 100 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def p_value(p: float) -> str:
+    """Return a p-value with three decimals; one that would read 0.000 as "< 0.001"."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

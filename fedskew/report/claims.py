@@ -1,26 +1,34 @@
 """Whether what a paper says of two rows holds in our runs, and what these can never say of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedskew.experiments.experiments import Claim
 from fedskew.report.gather import Gathered, Measured
-from fedskew.report.levels import by_seed, in_last_alone, no_level, reach
+from fedskew.report.levels import by_seed, ends_below, in_last_alone, no_level, reach
 from fedskew.report.statistics import (
+    Comparison,
     Interval,
-    Strata,
+    Pair,
     among_highest,
-    bootstrap,
+    compare,
     holm,
     measure,
-    signed_rank,
+    p_of,
     strata,
+    verdict,
 )
 from fedskew.report.table import SELECTION_WORDS, named, words
 from fedskew.report.units import in_percent
 from server_app.selection import select
+
+SAYS = {
+    "holds": "holds", "unclear": "cannot be told", "fails": "does not hold", "open": "not measured yet",
+    "never": "cannot be measured",
+}  # fmt: skip
+"""A claim's status in words."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +46,16 @@ class Verdict:
     unmeasured: int
     """Seeds for which a column lacks one of the two runs, or its number."""
     interval: Interval | None
-    p: float | None = None
-    """Wilcoxon's signed-rank test, one-sided; None below six seeds."""
+    """Of the columns' intervals the lowest ends that count; its p-value is that of the column whose interval reaches
+    lowest. None without seeds, and for one seed whose test examples are not known."""
     p_holm: float | None = None
+    """The interval's p-value, corrected for the experiment's claims; None for one seed."""
     why_not: str = ""
     """Why the seeds that are not measured never can be; empty where any of their runs is still to come."""
 
     @property
     def holds(self) -> int:
-        """In how many seeds the claim holds."""
+        """In how many seeds the difference exceeds what is claimed."""
         return sum(margin > self.claim.by for margin in self.margins.values())
 
     @property
@@ -55,10 +64,17 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """holds, mixed, fails, open or never."""
+        """holds, unclear, fails, open or never.
+
+        A claim holds where the whole interval lies above the margin, and fails where no part of it does. One seed is
+        always unclear: its interval says nothing about other seeds.
+        """
         if not self.n:
             return "never" if self.why_not else "open"
-        return "holds" if self.holds == self.n else "mixed" if self.holds else "fails"
+        if verdict(self.interval, self.n, self.claim.by) == "above":
+            return "holds"
+        refuted = self.interval is not None and self.n > 1 and self.interval.high <= self.claim.by
+        return "fails" if refuted else "unclear"
 
     @property
     def unit(self) -> str:
@@ -67,26 +83,24 @@ class Verdict:
 
 def judge(gathered: Gathered) -> list[Verdict]:
     """Return what came of the experiment's claims; p-values are corrected for their number."""
-    verdicts = [
-        verdict(gathered, claim, number) for number, claim in enumerate(gathered.experiment.claims)
-    ]
-    corrected = holm([judged.p for judged in verdicts])
+    verdicts = [judge_claim(gathered, claim) for claim in gathered.experiment.claims]
+    corrected = holm([p_of(judged.interval) for judged in verdicts])
     return [replace(judged, p_holm=p) for judged, p in zip(verdicts, corrected, strict=True)]
 
 
-def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
-    """Return what came of one claim; `number` seeds its resampling."""
+def judge_claim(gathered: Gathered, claim: Claim) -> Verdict:
+    """Return what came of one claim."""
     experiment = gathered.experiment
     columns = claim.columns or tuple(experiment.columns)
     metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
     selection = claim.selection or experiment.selection
     seeds = sorted({cell.seed for cell in gathered.cells})
-    complete, reasons = dict[int, list[Pair]](), list[str]()
+    complete, reasons = dict[int, list[Margin]](), list[str]()
     for seed in seeds:
         pairs = [
             pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns
         ]
-        known = [measured for measured in pairs if isinstance(measured, Pair)]
+        known = [measured for measured in pairs if isinstance(measured, Margin)]
         if len(known) == len(columns):
             complete[seed] = known
         else:
@@ -101,37 +115,55 @@ def verdict(gathered: Gathered, claim: Claim, number: int) -> Verdict:
         return Verdict(
             claim, metric, selection, columns, {}, float("nan"), len(seeds), None, why_not=why_not
         )
-    by_column = list(zip(*complete.values(), strict=True))
-    differences_LS = np.array([[measured.difference for measured in row] for row in by_column])
     among = claim.in_columns or len(columns)
+    by_column = [compare_column(claim, complete, number) for number in range(len(columns))]
+    differences_LS = np.array([list(comparison.by_seed.values()) for comparison in by_column])
     margins = dict(zip(complete, map(float, among_highest(differences_LS, among)), strict=True))
-    interval = bootstrap(
-        differences_LS,
-        [[measured.strata for measured in row] for row in by_column],
-        claim.by,
-        among,
-        number,
-    )
     estimate = float(among_highest(differences_LS.mean(1), among))
-    p = signed_rank([margin - claim.by for margin in margins.values()])
     missing = len(seeds) - len(margins)
+    interval = interval_of(by_column, among)
     return Verdict(
-        claim, metric, selection, columns, margins, estimate, missing, interval, p, why_not=why_not
+        claim, metric, selection, columns, margins, estimate, missing, interval, why_not=why_not
     )
+
+
+def compare_column(
+    claim: Claim, complete: Mapping[int, Sequence["Margin"]], number: int
+) -> Comparison:
+    """Return the comparison of a claim's two rows in one column, over the seeds that have all columns."""
+    by_seeds = {seed: columns[number].difference for seed, columns in complete.items()}
+    pairs = [columns[number].strata for columns in complete.values()]
+    return compare(by_seeds, pairs, (claim.better, claim.than), claim.by)
+
+
+def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
+    """Return the interval of a claim that is made in several columns, from each column's own.
+
+    A claim about every column holds where every column's interval lies above the margin, which needs no correction for
+    their number (an intersection-union test). Of a claim about `among` of them the highest ends count.
+    """
+    intervals = [comparison.interval for comparison in by_column]
+    known = [interval for interval in intervals if interval is not None]
+    if len(known) < len(by_column):
+        return None
+    lows = np.array([interval.low for interval in known])
+    highs = np.array([interval.high for interval in known])
+    deciding = known[int(np.argsort(-lows, kind="stable")[among - 1])]
+    return replace(deciding, high=float(among_highest(highs, among)))
 
 
 @dataclass(frozen=True)
-class Pair:
+class Margin:
     """What a claim says of one column and seed, measured."""
 
     difference: float
-    strata: tuple[Strata | None, Strata | None]
+    strata: Pair
     """What the two numbers are made of; None where they are rounds."""
 
 
 def pair(
     gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str
-) -> Pair | str:
+) -> Margin | str:
     """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
     rows = (claim.better, claim.than)
     reasons = [
@@ -143,7 +175,7 @@ def pair(
     if not claim.sooner:
         values = [measure(measured, selection, metric) for measured in (better, than)]
         assert values[0] is not None and values[1] is not None  # as nothing stands against them
-        return Pair(
+        return Margin(
             values[0] - values[1],
             (strata(better, selection, metric), strata(than, selection, metric)),
         )
@@ -151,7 +183,7 @@ def pair(
         return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
     if in_last_alone(better, than):
         return f"{claim.better} has a model in the last round alone"
-    return Pair(rounds_sooner(better, than, selection, metric), (None, None))
+    return Margin(rounds_sooner(better, than, selection, metric), (None, None))
 
 
 def why_never(
@@ -194,11 +226,16 @@ def never_lines(gathered: Gathered) -> list[str]:
 
 
 def rounds_sooner(better: Measured, than: Measured, selection: str, metric: str) -> int:
-    """Return how many rounds earlier one run first has the other's number than that one itself; never counts as one
-    more round than were run."""
+    """Return how many rounds earlier one run first has the other's number than that one itself.
+
+    A run that never has it, or that ends below it, counts as one more round than were run: a number that is lost again
+    is no gain.
+    """
     target = measure(than, selection, metric)
     assert target is not None  # as it is a level
     ours, theirs = reach(better, target, metric), reach(than, target, metric)
+    if ends_below(better, target, selection, metric):
+        ours = None
     last = better.points[-1].round
     return (theirs.round if theirs else select(than.points, selection)[-1].round) - (
         ours.round if ours else last + 1

@@ -1,20 +1,20 @@
 """By how much each row differs from the row it is compared with, paired by seed, and whether that can be told."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
+from fedskew.numbers import p_value
 from fedskew.report.gather import Gathered
 from fedskew.report.levels import by_seed, reference
 from fedskew.report.statistics import (
-    Strata,
-    bootstrap,
+    Comparison,
+    Pair,
+    compare,
     holm,
     measure,
+    p_of,
     strata,
-    student,
     summarize_seeds,
 )
 from fedskew.report.table import (
@@ -32,12 +32,13 @@ from fedskew.report.table import (
 )
 from fedskew.report.units import in_percent
 
-LEVEL = 0.05
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "
-    "interval is the wider of Student's over the seeds and a bootstrap of seeds and test examples; of one seed it is "
-    "about test examples alone. A difference can be told where the interval leaves out 0 and p, of the paired t-test "
-    f"and corrected for the column's rows (Holm), is below {LEVEL:g}: nothing can be told from one seed."
+    "interval is the wider of Student's over the seeds and a bootstrap of seeds and test examples (subjects, where "
+    "these are tested); claims have the same one. A difference can be told where the interval leaves out 0. From one "
+    "seed nothing can be told: its interval is about test examples alone. p is of the paired t-test. Every row is "
+    "judged by itself, so of 20 rows that differ in nothing about one is told apart by chance; the p-value in brackets "
+    "is corrected for the column's rows (Holm)."
 )
 
 
@@ -47,74 +48,75 @@ class Difference:
 
     row: str
     than: str
-    by_seed: Mapping[int, float]
-    low: float
-    """NaN without an interval, as is `high`."""
-    high: float
-    p: float | None
-    """None of one seed."""
+    comparison: Comparison
+    p_holm: float | None = None
+    """Corrected for the rows of the column; None for one seed."""
 
     @property
     def n(self) -> int:
-        return len(self.by_seed)
+        return self.comparison.n
 
     @property
     def estimate(self) -> float:
-        return float(np.mean(list(self.by_seed.values())))
+        return self.comparison.estimate
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the 95 % interval; NaN without one."""
+        interval = self.comparison.interval
+        return (math.nan, math.nan) if interval is None else (interval.low, interval.high)
+
+    @property
+    def p(self) -> float | None:
+        """None for one seed."""
+        return p_of(self.comparison.interval)
 
     @property
     def distinguishable(self) -> bool:
         """Whether the difference can be told from none, which takes two seeds."""
-        return self.p is not None and self.p < LEVEL and (self.low > 0 or self.high < 0)
+        return self.comparison.verdict() != "unclear"
 
 
 def differences(gathered: Gathered, column: str) -> list[Difference]:
     """Return the differences of a column, of the rows that share a seed with the one they are compared with."""
-    standard = reference(gathered.experiment)
-    rows = [row.label for row in gathered.experiment.rows if row.label != standard]
-    shown = [
-        difference
-        for number, row in enumerate(rows)
-        if (difference := of_row(gathered, row, column, number))
-    ]
-    return [
-        replace(part, p=p) for part, p in zip(shown, holm([part.p for part in shown]), strict=True)
-    ]
-
-
-def of_row(gathered: Gathered, row: str, column: str, number: int) -> Difference | None:
-    """Return the difference of a row, its p not corrected yet; None without a common seed. `number` seeds the draws."""
-    experiment, standard = gathered.experiment, reference(gathered.experiment)
+    experiment = gathered.experiment
+    standard = reference(experiment)
     metric, selection = experiment.metric_of(column), experiment.selection
-    margins, pairs = dict[int, float](), list[tuple[Strata | None, Strata | None]]()
-    for measured in gathered.of(row, column):
-        than = by_seed(gathered, standard, column, measured.cell.seed)
-        ours, theirs = (
-            measure(measured, selection, metric),
-            measure(than, selection, metric) if than else None,
-        )
-        if than is not None and ours is not None and theirs is not None:
-            margins[measured.cell.seed] = ours - theirs
-            pairs.append((strata(measured, selection, metric), strata(than, selection, metric)))
-    if not margins:
-        return None
-    values, p = list(margins.values()), None
-    drawn = bootstrap(np.array([values]), [pairs], 0.0, 1, number)
-    lows, highs = ([drawn.low], [drawn.high]) if drawn else ([math.nan], [math.nan])
-    if len(values) > 1:
-        low, high, p = student(values)
-        lows, highs = [*lows, low], [*highs, high]
-    return Difference(row, standard, margins, min(lows), max(highs), p)
+    compared = {}
+    for row in experiment.rows:
+        if row.label == standard:
+            continue
+        comparison = compare_rows(gathered, row.label, standard, column, selection, metric)
+        if comparison is not None:
+            compared[row.label] = comparison
+    corrected = holm([p_of(comparison.interval) for comparison in compared.values()])
+    return [
+        Difference(row, standard, comparison, p)
+        for (row, comparison), p in zip(compared.items(), corrected, strict=True)
+    ]
+
+
+def compare_rows(
+    gathered: Gathered, row: str, than: str, column: str, selection: str, metric: str
+) -> Comparison | None:
+    """Return a row's number minus another row's, over the seeds that both have; None where there is no such seed."""
+    by_seeds, pairs = dict[int, float](), list[Pair]()
+    for ours in gathered.of(row, column):
+        theirs = by_seed(gathered, than, column, ours.cell.seed)
+        if theirs is None:
+            continue
+        values = [measure(run, selection, metric) for run in (ours, theirs)]
+        if values[0] is None or values[1] is None:
+            continue
+        by_seeds[ours.cell.seed] = values[0] - values[1]
+        pairs.append((strata(ours, selection, metric), strata(theirs, selection, metric)))
+    return compare(by_seeds, pairs, (row, than)) if by_seeds else None
 
 
 def interval_words(difference: Difference, metric: str) -> str:
     """Return the difference with its unit and its interval."""
     unit = " points" if in_percent(metric) else ""
-    return (
-        signed(difference.estimate, metric)
-        + unit
-        + ends_words(difference.low, difference.high, metric)
-    )
+    return signed(difference.estimate, metric) + unit + ends_words(*difference.ends, metric)
 
 
 def difference_tables(gathered: Gathered) -> list[Table]:
@@ -122,10 +124,14 @@ def difference_tables(gathered: Gathered) -> list[Table]:
     tables = []
     for column in gathered.experiment.columns:
         metric, rows = gathered.experiment.metric_of(column), []
-        for shown in differences(gathered, column):
-            seeds = ", ".join(signed(margin, metric) for margin in shown.by_seed.values())
+        all_shown = differences(gathered, column)
+        for shown in all_shown:
+            by_seeds = shown.comparison.by_seed
+            seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
             said = "yes" if shown.distinguishable else "no" if shown.n > 1 else NONE
-            below = "one seed" if shown.p is None else f"p {shown.p:.3f}"
+            below = "one seed" if shown.p is None else f"p {p_value(shown.p)}"
+            if shown.p is not None and shown.p_holm is not None and len(all_shown) > 1:
+                below += f" [{p_value(shown.p_holm)}]"
             rows.append([TableCell(shown.row), TableCell(interval_words(shown, metric)), TableCell(seeds),
                          TableCell(said, below, strong=shown.distinguishable)])  # fmt: skip
         if rows:
@@ -160,7 +166,7 @@ def comparison(gathered: Gathered, column: str) -> str:
     parts = [
         f"{difference.row} is {'above' if difference.estimate > 0 else 'below'} {base if not number else standard}"
         f" by {plain(abs(difference.estimate), metric)}{' points' * in_percent(metric)}"
-        f"{ends_words(difference.low, difference.high, metric)}"
+        f"{ends_words(*difference.ends, metric)}"
         for number, difference in enumerate(
             sorted(certain, key=lambda difference: -difference.estimate)
         )

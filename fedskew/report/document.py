@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedskew.report.claims import Verdict, judge, never_lines
+from fedskew.report.claims import SAYS, Verdict, judge, never_lines
 from fedskew.report.detail_tables import (
     bar_lines,
     client_tables,
@@ -20,23 +20,25 @@ from fedskew.report.outliers import outlier_tables
 from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
 from fedskew.report.setup import what_was_run
-from fedskew.report.statistics import LEAST_SEEDS, RESAMPLES
+from fedskew.report.statistics import RESAMPLES
 from fedskew.report.table import Table, number_tables, seeds_of
 
 CLAIMS = (
-    "A claim holds for a seed when its difference is exceeded in every one of its columns, or in as many as it names; "
-    "the smallest of those is shown. Rounds are counted until either row first has the number that the other one has "
-    "in the end, never as one round more than were run; a number that is not above chance, or had in the first "
-    "evaluated round, is none to be sooner at. The interval is a hierarchical bootstrap of "
-    f"{RESAMPLES:,} draws: seeds, and within a seed the test examples of each class. Examples are drawn apart for the "
-    "two methods, though both saw the same ones, which makes the interval wider than it need be. With a single seed it "
-    "says nothing of other seeds. p-values (Wilcoxon's signed-rank test, one-sided; Holm's correction over the claims) "
-    f"are given from {LEAST_SEEDS} seeds on."
+    "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every one "
+    "of its columns or in as many as it names; it does not hold where no part of the interval does, and otherwise it "
+    "cannot be told. The interval is that of the differences below: the wider of Student's over the seeds and a "
+    f"hierarchical bootstrap of {RESAMPLES:,} draws (seeds, and within a seed the test examples of each class, or "
+    "the subjects). Examples are drawn apart for the two methods, though both saw the same ones, which makes the interval wider than "
+    "it need be. From one seed nothing can be told of others. Of several columns the smallest of those that count is "
+    "shown. Rounds are counted until either row first has the number that the other one has in the end; a row that "
+    "never has it, or ends below it, counts as one more round than were run; a number that is not above chance, or had "
+    "in the first evaluated round, is none to be sooner at. p is of the paired t-test that the difference is the "
+    "margin, two-sided; in brackets corrected for the claims (Holm)."
 )
 REACH = (
     "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole. "
     "The row that is to be reached has its number in the round that is selected; a speed-up is over the round in which "
-    "it first had it."
+    "it first had it. A row that ends below that number has no speed-up: it had the number and lost it again."
 )
 SELECTED = (
     "The best test round is chosen on the test set itself, which nobody could do in earnest; the means are over the "
@@ -176,13 +178,11 @@ def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
-    where = {"holds": "in every seed", "mixed": "in some seeds", "fails": "in no seed"}
-    rest = {"open": "not measured yet", "never": "cannot be measured"}
-    counts = {status: sum(verdict.status == status for verdict in verdicts) for status in where}
-    parts = [f"{count} {where[status]}" for status, count in counts.items() if count]
-    if parts:
-        parts[0] = parts[0].replace(" ", " holds " if parts[0].startswith("1 ") else " hold ", 1)
-    for status, said in rest.items():
-        if number := sum(verdict.status == status for verdict in verdicts):
+    parts = []
+    for status, said in SAYS.items():
+        number = sum(verdict.status == status for verdict in verdicts)
+        if number > 1:
+            said = {"holds": "hold", "fails": "do not hold"}.get(status, said)
+        if number:
             parts.append(f"{number} {said}")
     return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(parts)}."

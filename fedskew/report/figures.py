@@ -332,11 +332,15 @@ class Effect:
     """Of the interval."""
     beyond: float = 0.0
     """What is claimed to be exceeded."""
+    told: bool = False
+    """Whether the interval leaves that out, of more than one seed."""
 
 
 def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figure:
-    """Return differences: a dot a seed, a band for the interval, a diamond for the estimate, filled where it exceeds
-    the tick, which is what is claimed."""
+    """Return differences: a dot per seed, a band for the interval, and a diamond for the estimate.
+
+    The diamond is filled where the interval leaves out the tick, which is what is claimed.
+    """
 
     def draw(axes: "Axes") -> None:
         for place, effect in enumerate(effects):
@@ -357,7 +361,7 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
                 linewidth=0,
                 zorder=3,
             )
-            face = COLORS[1] if effect.estimate > effect.beyond else "none"
+            face = COLORS[1] if effect.told else "none"
             axes.scatter(
                 [effect.estimate],
                 [place],

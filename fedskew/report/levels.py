@@ -39,6 +39,12 @@ def reach(measured: Measured, target: float, metric: str) -> Reached | None:
     return None
 
 
+def ends_below(measured: Measured, target: float, selection: str, metric: str) -> bool:
+    """Return whether a run's own selected number is below `target`, so that having had it before is no gain."""
+    own = measure(measured, selection, metric)
+    return own is None or own < target
+
+
 def bytes_until(records: Sequence[RoundRecord], round: int) -> int:
     """Return the bytes sent both ways up to a round."""
     return sum(record.bytes_down + record.bytes_up for record in records if record.round <= round)
@@ -85,6 +91,18 @@ def first_had(gathered: Gathered, column: str) -> dict[int, Reached | None]:
         for seed, (run, level) in levels.items()
         if level is not None
     }
+
+
+def seeds_below(gathered: Gathered, row: str, column: str) -> list[int]:
+    """Return the seeds in which a row ends below the reference's number: there it earns no speed-up."""
+    experiment, below = gathered.experiment, []
+    metric, selection = experiment.metric_of(column), experiment.selection
+    for measured in gathered.of(row, column):
+        base = by_seed(gathered, reference(experiment), column, measured.cell.seed)
+        target = measure(base, selection, metric) if base else None
+        if target is not None and ends_below(measured, target, selection, metric):
+            below.append(measured.cell.seed)
+    return below
 
 
 def in_last_alone(measured: Measured, than: Measured) -> bool:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedskew.numbers import in_bytes
-from fedskew.report.claims import Verdict, why_never
+from fedskew.numbers import in_bytes, p_value
+from fedskew.report.claims import SAYS, Verdict, why_never
 from fedskew.report.gather import Gathered
 from fedskew.report.levels import (
     Reached,
@@ -13,9 +13,10 @@ from fedskew.report.levels import (
     mean_or_never,
     reached,
     reference,
+    seeds_below,
     takes_training,
 )
-from fedskew.report.statistics import LEAST_SEEDS, Summary, summarize_seeds
+from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.table import (
     NONE,
     SELECTION_WORDS,
@@ -106,7 +107,8 @@ def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
     if not rounds:
         return None
     fair = takes_training(gathered, column)
-    shown = reach_cell(rounds, first_had(gathered, column), fair)
+    below = seeds_below(gathered, row, column)
+    shown = reach_cell(rounds, first_had(gathered, column), fair, below=below)
     if paper is None:
         return replace(shown, below="" if fair else shown.below)
     ours = mean_or_never(list(rounds.values()), "round") if fair else None
@@ -123,20 +125,23 @@ def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
 def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:
     """Return the claims and what came of them."""
     headings = [
-        TableCell("claim"), TableCell("holds"), TableCell("difference", "95 % interval"),
-        TableCell("share of resamples", "in which it holds"), TableCell("p", "Wilcoxon, Holm"),
+        TableCell("claim"), TableCell("verdict"), TableCell("difference", "95 % interval"),
+        TableCell("p", "paired t-test" + (" [Holm]" if len(verdicts) > 1 else "")),
     ]  # fmt: skip
     columns = list(gathered.experiment.columns)
     rows = [
-        claim_row(f"{number}. ", verdict, columns) for number, verdict in enumerate(verdicts, 1)
+        claim_row(f"{number}. ", verdict, columns, len(verdicts))
+        for number, verdict in enumerate(verdicts, 1)
     ]
     return Table(
-        "Each claim, in how many seeds it holds, and how sure that is.", headings, rows, wordy=True
+        "Each claim, its verdict, and the difference that it is about.", headings, rows, wordy=True
     )
 
 
-def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[TableCell]:
-    """Return one claim of an experiment with these columns."""
+def claim_row(
+    number: str, verdict: Verdict, columns: Sequence[str], claims: int
+) -> list[TableCell]:
+    """Return one claim of an experiment with these columns and so many claims."""
     claim, metric = verdict.claim, verdict.metric
     where = ", every column" * (len(columns) > 1)
     if claim.in_columns:
@@ -151,28 +156,26 @@ def claim_row(number: str, verdict: Verdict, columns: Sequence[str]) -> list[Tab
     )
     missing = unmeasured_words(verdict)
     if not verdict.n:
-        return [says, TableCell(NONE, missing), *[TableCell(NONE)] * 3]
+        return [says, TableCell(SAYS[verdict.status], missing), *[TableCell(NONE)] * 2]
     difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
-    share, drawn = NONE, ""
-    if verdict.interval:
-        difference += (
-            f" [{signed(verdict.interval.low, metric)}, {signed(verdict.interval.high, metric)}]"
-        )
-        share, drawn = f"{verdict.interval.probability:.0%}", f"over {verdict.interval.resampled}"
     seeds = (
         "seeds: " + ", ".join(signed(margin, metric) for margin in verdict.margins.values())
         if verdict.n > 1
         else ""
     )
-    p = (
-        TableCell(NONE, f"from {LEAST_SEEDS} seeds on")
-        if verdict.p_holm is None
-        else TableCell(f"{verdict.p_holm:.3f}")
+    p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
+    if interval := verdict.interval:
+        difference += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
+        if interval.p is not None and verdict.p_holm is not None:
+            corrected = f" [{p_value(verdict.p_holm)}]" if claims > 1 else ""
+            p = TableCell(p_value(interval.p) + corrected, f"over {interval.resampled}")
+    in_seeds = f"in {verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
+    said = TableCell(
+        SAYS[verdict.status],
+        ", ".join(filter(None, (in_seeds, missing))),
+        strong=verdict.status == "holds",
     )
-    holds = TableCell(
-        f"{verdict.holds} of {verdict.n} seeds", missing, strong=verdict.status == "holds"
-    )
-    return [says, holds, TableCell(difference, seeds), TableCell(share, drawn), p]
+    return [says, said, TableCell(difference, seeds), p]
 
 
 def unmeasured_words(verdict: Verdict) -> str:
@@ -225,7 +228,9 @@ def reach_table(gathered: Gathered) -> Table:
                 cells.append(TableCell(NONE, "a model in the last round alone"))
             else:
                 goals = reached(gathered, row.label, column)
-                cells.append(reach_cell(goals, base[column], fair[column], row.label == standard))
+                below = seeds_below(gathered, row.label, column)
+                same = row.label == standard
+                cells.append(reach_cell(goals, base[column], fair[column], same, below))
         rows.append([TableCell(row.label), *cells])
     caption = (
         f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
@@ -241,9 +246,14 @@ def reach_cell(
     base: Mapping[int, Reached | None],
     fair: bool = True,
     standard: bool = False,
+    below: Sequence[int] = (),
 ) -> TableCell:
     """Return rounds, and below them bytes and the speed-up over the round in which the `standard` row first had the
-    number; of that row itself this round. Neither where the level is none that takes training."""
+    number; of that row itself this round.
+
+    Neither where the level is none that takes training. No speed-up for a row that ends below the level in any of the
+    seeds `below`: it had the number and lost it again.
+    """
     if not by_seed:
         return TableCell(NONE)
     ours = list(by_seed.values())
@@ -258,11 +268,15 @@ def reach_cell(
     rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
     first = mean_or_never([base[seed] for seed in by_seed], "round")
     assert rounds is not None and sent is not None and first is not None
-    beside = (
-        f"first in {in_rounds(first)}"
-        if standard
-        else f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
-    )
+    beside = f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
+    if standard:
+        beside = f"first in {in_rounds(first)}"
+    elif below:
+        beside = (
+            f"ends below it in {len(below)} of {len(ours)} seeds"
+            if len(ours) > 1
+            else "ends below it"
+        )
     return TableCell(in_rounds(rounds), f"{beside}, {in_bytes(sent)}")
 
 

@@ -10,7 +10,7 @@ import yaml
 from markupsafe import Markup
 
 from fedskew.report import figures
-from fedskew.report.claims import Verdict
+from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.detail_tables import (
     MOST_CLASSES,
     PARTS,
@@ -24,7 +24,7 @@ from fedskew.report.document import Document, counted
 from fedskew.report.gather import Gathered
 from fedskew.report.svg import Figure
 from fedskew.report.table import words
-from fedskew.report.text import SAYS, seeds_words
+from fedskew.report.text import seeds_words
 from fedskew.report.units import in_percent
 from server_app.record import Spread
 from server_app.selection import select
@@ -107,7 +107,7 @@ def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
             figures.Effect(f"{number}. {verdict.claim.better} \N{MINUS SIGN} {verdict.claim.than}", verdict.estimate,
                            list(verdict.margins.values()),
                            (verdict.interval.low, verdict.interval.high) if verdict.interval else None,
-                           verdict.claim.by)
+                           verdict.claim.by, verdict.status in ("holds", "fails"))
             for number, verdict in enumerate(verdicts, 1) if verdict.n and verdict.unit == unit
         ]  # fmt: skip
         if effects:
@@ -118,8 +118,8 @@ def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
 def effects(gathered: Gathered, column: str, name: str) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
     shown = [
-        figures.Effect(part.row, part.estimate, list(part.by_seed.values()),
-                       None if np.isnan(part.low) else (part.low, part.high))
+        figures.Effect(part.row, part.estimate, list(part.comparison.by_seed.values()),
+                       None if np.isnan(part.ends[0]) else part.ends, told=part.distinguishable)
         for part in differences(gathered, column)
     ]  # fmt: skip
     unit = "points" if in_percent(gathered.experiment.metric_of(column)) else ""

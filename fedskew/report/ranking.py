@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.ranking import STATED, margins, order_of, ranked
+from fedskew.numbers import p_value
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.levels import by_seed, reference
 from fedskew.report.statistics import Floats, summarize_seeds
@@ -244,7 +245,7 @@ def delong_tables(gathered: Gathered) -> list[Table]:
                     str(measured.cell.seed),
                     f"{signed(100 * difference)} points",
                     plain(100 * error),
-                    f"{p:.3f}",
+                    p_value(p),
                 )
                 rows.append([TableCell(row.label), *map(TableCell, cells)])
         if rows:

@@ -1,6 +1,7 @@
-"""Means over seeds, and how sure a difference is: a hierarchical bootstrap, and signed-rank tests from six seeds on."""
+"""Means over seeds, and how certain a difference between two rows is: one interval and one test everywhere."""
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,6 @@ from server_app.selection import select
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
-LEAST_SEEDS = 6
-"""Fewer seeds than these cannot give a two-sided p-value below 0.05 in a signed-rank test: 2 / 2^5 is 0.0625."""
 
 
 def measure(measured: Measured, selection: str, metric: str) -> float | None:
@@ -142,60 +141,141 @@ def resample(
     return np.asarray(100 * (drawn_BSG * weights_RG[chosen_BS]).sum(-1))
 
 
+Pair = tuple[Strata | None, Strata | None]
+"""What the two numbers of a difference are made of; None where the records do not say it."""
+
+
 @dataclass(frozen=True)
 class Interval:
-    """What resampling says of a difference."""
+    """The 95 % interval of a mean difference, and the test that goes with it."""
 
     low: float
     high: float
-    """The 2.5 and 97.5 percentiles."""
-    probability: float
-    """The share of resamples in which the difference exceeds what is claimed."""
+    p: float | None
+    """Two-sided, of the paired t-test that the difference is the margin; None for one seed."""
     resampled: str
-    """What was drawn anew."""
+    """What the bootstrap drew: seeds and test examples, or seeds."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row's number minus another row's, paired by seed."""
+
+    by_seed: Mapping[int, float]
+    """In percentage points, or in the number's own unit."""
+    interval: Interval | None
+    """None for one seed whose test examples are not known."""
+
+    @property
+    def n(self) -> int:
+        return len(self.by_seed)
+
+    @property
+    def estimate(self) -> float:
+        return float(np.mean(list(self.by_seed.values())))
+
+    def verdict(self, margin: float = 0.0) -> str:
+        """Return above, below or unclear: on which side of the margin the whole interval lies.
+
+        One seed is always unclear: its interval says nothing about other seeds.
+        """
+        return verdict(self.interval, self.n, margin)
+
+
+def p_of(interval: Interval | None) -> float | None:
+    """Return an interval's p-value; None where there is no interval or one seed."""
+    return None if interval is None else interval.p
+
+
+def verdict(interval: Interval | None, seeds: int, margin: float) -> str:
+    """Return above, below or unclear; see `Comparison.verdict`."""
+    if interval is None or seeds < 2:
+        return "unclear"
+    if interval.low > margin:
+        return "above"
+    return "below" if interval.high < margin else "unclear"
+
+
+def compare(
+    differences: Mapping[int, float],
+    pairs: Sequence[Pair],
+    names: tuple[str, str],
+    margin: float = 0.0,
+) -> Comparison:
+    """Return the comparison of two rows, the interval being the wider of Student's and the hierarchical bootstrap's.
+
+    Student's interval is about seeds. With three seeds a bootstrap of seeds is too narrow, and Student's says nothing
+    of a small test set: the wider one covers both.
+
+    Args:
+        differences: the first row's number minus the second row's, by seed.
+        pairs: what the two numbers are made of, in the order of the seeds.
+        names: what is compared with what. They seed the draws, so that the same comparison has the same interval
+            wherever it stands in a report; exchanged names give the mirrored interval.
+        margin: the difference that the p-value is about.
+    """
+    first, second = names
+    mirrored = first > second
+    sign = -1.0 if mirrored else 1.0
+    values = list(differences.values())
+    seed = zlib.crc32("\n".join(sorted(names)).encode())
+
+    drawn = bootstrap(
+        sign * np.array(values), [pair[::-1] if mirrored else pair for pair in pairs], seed
+    )
+    ends = [] if drawn is None else [sorted((sign * drawn.low, sign * drawn.high))]
+    p = None
+    if len(values) > 1:
+        low, high, _ = student(values)
+        ends.append([low, high])
+        p = student([value - margin for value in values])[2]
+    if not ends:
+        return Comparison(differences, None)
+    what = "seeds" if drawn is None else drawn.what
+    interval = Interval(min(low for low, _ in ends), max(high for _, high in ends), p, what)
+    return Comparison(differences, interval)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a bootstrap gives: the 2.5 and 97.5 percentiles, and what was drawn anew."""
+
+    low: float
+    high: float
+    what: str
 
 
 def bootstrap(
-    differences_LS: Floats,
-    pairs: Sequence[Sequence[tuple[Strata | None, Strata | None]]],
-    by: float,
-    among: int,
+    differences_S: Floats,
+    pairs: Sequence[Pair],
     seed: int,
-) -> Interval | None:
-    """Return the interval of the smallest of the columns' mean differences over seeds, of the `among` highest ones.
+) -> Drawn | None:
+    """Return the bootstrap interval of a mean difference over seeds.
 
-    Seeds are drawn with replacement, the same for both methods and all columns; within a seed, test examples are drawn
-    class by class, unpaired between the methods, though both saw the same ones: that is conservative. Without counts of
-    test examples only seeds are drawn, and a single seed then has no interval.
+    Seeds are drawn with replacement, the same for both rows; within a seed, test examples (subjects, where these are
+    tested) are drawn class by class, unpaired between the rows, though both saw the same ones: that is conservative.
+    Without counts of test examples only seeds are drawn, and a single seed then has no interval.
 
     Args:
-        differences_LS: by column and seed.
+        differences_S: by seed.
         pairs: the two runs of every difference.
-        by: what is claimed to be exceeded.
-        among: the columns in which it is claimed, any of them.
         seed: of the resampling.
     """
     draws = np.random.default_rng(seed)
-    columns, seeds = differences_LS.shape
+    seeds = len(differences_S)
     chosen_BS = draws.integers(seeds, size=(RESAMPLES, seeds))
-    known = [
-        [(better, than) for better, than in row if better is not None and than is not None]
-        for row in pairs
-    ]
-    if complete := all(len(row) == seeds for row in known):
-        drawn = [
-            resample([better for better, _ in row], chosen_BS, draws)
-            - resample([than for _, than in row], chosen_BS, draws)
-            for row in known
-        ]
+    known = [(first, second) for first, second in pairs if first is not None and second is not None]
+    if len(known) == seeds:
+        what = "seeds and test examples"
+        drawn_BS = resample([first for first, _ in known], chosen_BS, draws)
+        drawn_BS = drawn_BS - resample([second for _, second in known], chosen_BS, draws)
     elif seeds == 1:
         return None
     else:
-        drawn = [differences_LS[column][chosen_BS] for column in range(columns)]
-    smallest_B = among_highest(np.stack([differences.mean(1) for differences in drawn]), among)
-    low, high = np.percentile(smallest_B, [2.5, 97.5])
-    what = "seeds and test examples" if complete else "seeds"
-    return Interval(float(low), float(high), float((smallest_B > by).mean()), what)
+        what = "seeds"
+        drawn_BS = differences_S[chosen_BS]
+    low, high = np.percentile(drawn_BS.mean(1), [2.5, 97.5])
+    return Drawn(float(low), float(high), what)
 
 
 def student(differences: Sequence[float]) -> tuple[float, float, float]:
@@ -212,17 +292,6 @@ def student(differences: Sequence[float]) -> tuple[float, float, float]:
 def among_highest(values: Floats, number: int) -> Floats:
     """Return the smallest of the `number` highest along the first axis: the smallest of all, where that is all."""
     return np.asarray(np.sort(values, axis=0)[-number])
-
-
-def signed_rank(margins: Sequence[float]) -> float | None:
-    """Return the one-sided p-value of Wilcoxon's signed-rank test that margins are above 0; None below six seeds."""
-    if len(margins) < LEAST_SEEDS:
-        return None
-    from scipy.stats import wilcoxon
-
-    if not any(margins):
-        return 1.0
-    return float(wilcoxon(margins, alternative="greater", zero_method="wilcox").pvalue)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedskew.markdown import escaped
-from fedskew.report.claims import Verdict
+from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
 from fedskew.report.levels import reached, takes_training
 from fedskew.report.statistics import Summary, summarize_seeds
@@ -19,11 +19,6 @@ from fedskew.report.table import Table, TableCell, ends_words, signed
 from fedskew.terminal_table import terminal_table
 from server_app.keys import SELECTIONS
 
-SAYS = {
-    "holds": "holds", "mixed": "holds in part", "fails": "does not hold", "open": "not measured yet",
-    "never": "cannot be measured",
-}  # fmt: skip
-"""A claim's status in words."""
 SHOWN = ("claims", "differences", "reach")
 """The sections that a terminal gets."""
 
@@ -89,7 +84,7 @@ def seeds_words(verdict: Verdict) -> str:
     if verdict.why_not:
         missing = f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
     differences = ", ".join(signed(margin, verdict.metric) for margin in verdict.margins.values())
-    seeds = f"{verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
+    seeds = f"in {verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
     ends = (
         ends_words(verdict.interval.low, verdict.interval.high, verdict.metric)
         if verdict.interval

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedskew.numbers import duration, in_bytes, percent
+from fedskew.numbers import duration, in_bytes, p_value, percent
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,12 @@ def test_bytes_have_a_unit_in_powers_of_ten(count: float, words: str) -> None:
 )
 def test_a_share_that_is_not_there_is_a_dash(share: float | None, words: str) -> None:
     assert percent(share) == words
+
+
+def test_no_p_value_reads_as_zero() -> None:
+    assert [p_value(p) for p in (0.0, 1e-9, 0.0009999, 0.001, 0.0123, 1.0)] == [
+        *["< 0.001"] * 3,
+        "0.001",
+        "0.012",
+        "1.000",
+    ]

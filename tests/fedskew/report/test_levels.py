@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from frozen import gathered
 
-from fedskew.report.claims import judge, never_lines
+from fedskew.report.claims import SAYS, judge, never_lines
 from fedskew.report.detail_tables import bar_lines
 from fedskew.report.document import counted
 from fedskew.report.gather import Gathered
 from fedskew.report.levels import takes_training
 from fedskew.report.main_tables import main_table, reach_table
-from fedskew.report.text import SAYS, seeds_words
+from fedskew.report.text import seeds_words
 from fedskew.report.units import chance_of
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.selection import Point
@@ -68,6 +68,17 @@ def test_a_level_that_was_had_before_is_counted_from_there(claimed: Gathered) ->
     of_fedavg, of_creff = (row[1] for row in reach_table(level).rows)
     assert (of_fedavg.text, of_creff.text) == ("4", "2")
     assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
+
+
+def test_a_row_that_ends_below_the_level_has_no_speed_up(claimed: Gathered) -> None:
+    """It had FedAvg's number in its first round and lost it: "1 round, 3.33x" is no gain, and it is not sooner."""
+    fedavg = (0.2, 0.3, 0.6)
+    for creff, lost in (((0.7, 0.5, 0.4), True), ((0.7, 0.5, 0.6), False)):
+        level = at(claimed, {"fedavg": fedavg, "creff": creff})
+        cell = reach_table(level).rows[1][1]
+        assert cell.text == "1" and ("ends below it in 3 of 3 seeds" in cell.below) == lost
+        assert ("3.00\N{MULTIPLICATION SIGN}" in cell.below) != lost
+        assert list(judge(level)[0].margins.values()) == [-1 if lost else 2] * 3
 
 
 @pytest.mark.parametrize(

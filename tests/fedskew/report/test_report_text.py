@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from fedskew.report.document import Document, Section, document
 from fedskew.report.gather import gather
 from fedskew.report.page import html
 from fedskew.report.text import as_json, csv_text, markdown, show
+from server_app.selection import Point
 
 FULL = Path("/dev/full")
 
@@ -46,7 +48,12 @@ def test_every_paper_cell_stands_beside_ours_in_the_csv(tmp_path: Path) -> None:
 
 def test_json_has_numbers_claims_and_warnings(tmp_path: Path) -> None:
     (report,) = json.loads(json.dumps(as_json([document(gathered(tmp_path))])))
-    assert [claim["status"] for claim in report["claims"]] == ["mixed", "fails", "holds", "fails"]
+    assert [claim["status"] for claim in report["claims"]] == [
+        "unclear",
+        "unclear",
+        "holds",
+        "unclear",
+    ]
     assert len(report["numbers"]) == 3 * 2 * 2 and len(report["warnings"]) == 1
     assert sum(run["state"] == "finished" for run in report["runs"].values()) == 10
 
@@ -90,7 +97,7 @@ def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> No
     report = document(gathered(tmp_path, claims=[], seeds=[0, 1], columns={"LDA 0.1": ENTRY["columns"]["LDA 0.1"]},
                                cells={}, notes={}))  # fmt: skip
     assert report.headline.startswith(
-        "In LDA 0.1, creff is above fedavg (58.0 ± 17.3 percent balanced accuracy) by 4.1 points [+1.1, +6.9]"
+        "In LDA 0.1, creff is above fedavg (58.0 ± 17.3 percent balanced accuracy) by 4.1 points [+1.1, +7.2]"
     )
     assert report.headline.endswith("; fedshift is not distinguishable from it.")
 
@@ -153,7 +160,9 @@ def test_the_command_line_writes_every_form(
 ) -> None:
     status, output, _ = fedskew("report", *at)
     assert status == 0
-    assert "CReFF beats FedAvg: holds in part, 2 of 3 seeds" in output and "paper 70.1" in output
+    assert (
+        "CReFF beats FedAvg: cannot be told, in 2 of 3 seeds" in output and "paper 70.1" in output
+    )
     for option, start in (
         ("--markdown", "## FedAvg, CReFF"),
         ("--csv", "experiment,column"),
@@ -240,3 +249,32 @@ def test_a_stdout_that_takes_nothing_is_one_sentence(
     assert status == 2 and errors.endswith(
         "fedskew: stdout cannot be written: No space left on device\n"
     )
+
+
+def test_no_form_of_the_report_has_a_p_value_of_zero(tmp_path: Path) -> None:
+    """Three seeds that agree to the last digit: p is far below 0.001 in the claims' and the differences' table."""
+    known = gathered(tmp_path, claims=[ENTRY["claims"][0] | {"columns": ["LDA 0.5"]}])
+    fedavg = known.of("fedavg", "LDA 0.5")
+    above = [
+        replace(run, points=tuple(raised(point, 0.2 + 1e-9 * k) for point in run.points))
+        for k, run in enumerate(fedavg)
+    ]
+    measured = {**known.measured, ("creff", "LDA 0.5"): above}
+    report = document(replace(known, measured=measured))
+    cells = [
+        cell
+        for key in ("claims", "differences")
+        for table in part(report, key).tables
+        for row in table.rows
+        for cell in row
+    ]
+    assert "< 0.001" in [cell.text for cell in cells]
+    assert any(cell.below.startswith("p < 0.001") for cell in cells)
+    assert not any("0.000" in cell.text + cell.below for cell in cells)
+
+
+def raised(point: Point, by: float) -> Point:
+    """Return a round whose balanced accuracy is higher by so much."""
+    means = {**point.numbers.means}
+    means["balanced-accuracy"] += by
+    return replace(point, numbers=replace(point.numbers, means=means))
