@@ -20,7 +20,7 @@ from fedskew.numbers import duration
 from fedskew.selection.conduct import Runs
 from fedskew.selection.counts import deal_like
 from fedskew.selection.plan import METHODS, SHARE, Plan, affordable, possible
-from fedskew.selection.race import BASELINE, Standing, conclusion, race
+from fedskew.selection.race import BASELINE, Standing, conclusion, race, take
 from server_app.results import write_text
 from server_app.run_settings import Scalar
 from server_app.settings import parse, parse_texts
@@ -82,14 +82,14 @@ def select(
         show(standing, out)
     baseline = next((c for c in standings[-1].means if c.method == BASELINE), None)
     gain = None if baseline is None else racing.gain(winner, baseline, plan.last)
-    lines = conclusion(winner, gain)
-    take = baseline if gain is not None and not gain.positive else winner
+    lines = conclusion(winner, baseline, gain)
     outcome = {
         "winner": vars(winner),
-        "take": None if take is None else vars(take),
+        "take": vars(take(winner, baseline, gain)),
         "lines": lines,
         "gain-by-seed": None if gain is None else gain.differences,
-        "interval": None if gain is None else gain.interval,
+        "interval": None if gain is None else (gain.interval.low, gain.interval.high),
+        "interval-over": None if gain is None else gain.interval.resampled,
         "standings": [
             {str(candidate): mean for candidate, mean in s.means.items()} for s in standings
         ],

@@ -2,17 +2,37 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
+from fedskew.report.gather import Measured, RunRecords
+from fedskew.report.statistics import Pair, Strata, strata
 from fedskew.selection.race import BASELINE, Candidate, Gain, Rung
 from fedskew.sweep import run_all
 from server_app.run_settings import Scalar
-from server_app.selection import selected
+from server_app.selection import points_of, selected
 
 Numbers = dict[Candidate, dict[int, float]]
+METRIC = "balanced-accuracy"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run of a race."""
+
+    cell: Cell
+    number: float
+    """METRIC in percent, in the last round."""
+
+
+def examples(trained: Trained) -> Strata | None:
+    """Return the test examples that a run's number is made of; None where its records do not say it."""
+    run = RunRecords.read(trained.cell.run)
+    points = points_of(run.records, trained.cell.deployed)
+    return strata(Measured(trained.cell, run, points), "last", METRIC)
 
 
 class Runs:
@@ -43,18 +63,34 @@ class Runs:
         """
         if winner.method == BASELINE:
             return None
-        numbers = self.numbers([winner, baseline], rung, {})
-        both = numbers[winner].keys() & numbers[baseline].keys()
+        trained = self.train([winner, baseline], rung, {})
+        both = sorted(trained[winner].keys() & trained[baseline].keys())
         if len(both) < 2:
             return None
-        return Gain(
-            *({seed: numbers[candidate][seed] for seed in both} for candidate in (winner, baseline))
+        pairs: list[Pair] = []
+        for seed in both:
+            ours, theirs = (examples(trained[candidate][seed]) for candidate in (winner, baseline))
+            pairs.append((ours, theirs))
+        of_winner, of_baseline = (
+            {seed: trained[candidate][seed].number for seed in both}
+            for candidate in (winner, baseline)
         )
+        return Gain(of_winner, of_baseline, pairs)
 
     def numbers(
         self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]
     ) -> Numbers:
         """Train the candidates and return their numbers; what failed or diverged has none."""
+        trained = self.train(candidates, rung, settings)
+        return {
+            candidate: {seed: run.number for seed, run in by_seed.items()}
+            for candidate, by_seed in trained.items()
+        }
+
+    def train(
+        self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]
+    ) -> dict[Candidate, dict[int, Trained]]:
+        """Train the candidates and return what came of it by seed; what failed or diverged is left out."""
         cells = [
             cell
             for rate in by_rate(candidates)
@@ -63,16 +99,15 @@ class Runs:
         summaries, _ = run_all(
             runs(cells), cells, self.console, at_once=self.jobs, workers=min(1, self.jobs)
         )
-        numbers: Numbers = {candidate: {} for candidate in candidates}
+        trained: dict[Candidate, dict[int, Trained]] = {candidate: {} for candidate in candidates}
         for cell in cells:
             if (summary := summaries.get(cell.run.run_id)) is None:
                 continue
-            value = selected(summary, cell.deployed)["balanced-accuracy"]
+            value = selected(summary, cell.deployed)[METRIC]
             if math.isfinite(value):
-                numbers[Candidate(cell.row, cell.run.training.learning_rate)][cell.seed] = (
-                    100 * value
-                )
-        return numbers
+                candidate = Candidate(cell.row, cell.run.training.learning_rate)
+                trained[candidate][cell.seed] = Trained(cell, 100 * value)
+        return trained
 
     def cells(
         self,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedskew.report.statistics import student
+from fedskew.report.statistics import Comparison, Interval, Pair, compare
 
 BASELINE = "fedavg"
 THIRD = 3
@@ -106,6 +106,9 @@ class Gain:
 
     winner: Mapping[int, float]
     baseline: Mapping[int, float]
+    made_of: Sequence[Pair] = ()
+    """By seed, in ascending order, the test examples that the two numbers are made of; without them the interval is
+    over seeds alone."""
 
     @property
     def differences(self) -> list[float]:
@@ -113,32 +116,56 @@ class Gain:
         return [self.winner[seed] - self.baseline[seed] for seed in sorted(self.winner)]
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Student's 95 % interval of the mean difference."""
-        low, high, _ = student(self.differences)
-        return low, high
+    def comparison(self) -> Comparison:
+        """The winner less FedAvg, with the interval that reports have: over seeds and test examples."""
+        by_seed = dict(zip(sorted(self.winner), self.differences, strict=True))
+        pairs = self.made_of or [(None, None)] * len(by_seed)
+        return compare(by_seed, pairs, ("winner", BASELINE))
 
     @property
-    def positive(self) -> bool:
-        """Whether the winner is above FedAvg in the mean."""
-        return statistics.fmean(self.differences) > 0
+    def interval(self) -> Interval:
+        """The 95 % interval of the mean difference."""
+        interval = self.comparison.interval
+        assert interval is not None, "a gain has two seeds at least"
+        return interval
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the winner is above FedAvg beyond what seeds alone would give."""
-        return self.interval[0] > 0
+        """Whether the winner is above FedAvg beyond what other seeds and other test examples would give."""
+        return self.comparison.verdict() == "above"
 
 
-def conclusion(winner: Candidate, gain: Gain | None) -> list[str]:
-    """Return what the race ends with, in lines."""
+def take(winner: Candidate, baseline: Candidate | None, gain: Gain | None) -> Candidate:
+    """Return the candidate to take: the winner where it is distinguishably above FedAvg, else FedAvg.
+
+    Args:
+        winner: of the race.
+        baseline: FedAvg with its best learning rate; None where none of its runs has finished.
+        gain: what the winner has over it; None where the two could not be compared, or are the same.
+    """
+    if baseline is None or (gain is not None and gain.distinguishable):
+        return winner
+    return baseline
+
+
+def conclusion(winner: Candidate, baseline: Candidate | None, gain: Gain | None) -> list[str]:
+    """Return what the race ends with, in lines; arguments as in `take`."""
+    lines = [f"winner: {winner}"]
     nobody = "no method is distinguishable from FedAvg here"
-    if gain is None:
-        return [f"winner: {winner}", f"{nobody}: FedAvg itself is the best"]
-    low, high = gain.interval
-    differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
-    mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
-    line = f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} ({differences})"
-    below = [
-        f"the winner on validation data is not above FedAvg on the test set: take {BASELINE}"
-    ] * (not gain.positive)
-    return [f"winner: {winner}", line, *([] if gain.distinguishable else [nobody]), *below]
+    if gain is not None:
+        low, high = gain.interval.low, gain.interval.high
+        differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
+        mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
+        lines.append(
+            f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} over "
+            f"{gain.interval.resampled} ({differences})"
+        )
+        if not gain.distinguishable:
+            lines.append(nobody)
+    elif winner.method == BASELINE:
+        lines.append(f"{nobody}: FedAvg itself is the best")
+    elif baseline is None:
+        lines.append("FedAvg has finished no run: the winner is compared with nothing")
+    else:
+        lines.append("the winner and FedAvg have fewer than two seeds in common: nothing is told")
+    return [*lines, f"take {take(winner, baseline, gain)}"]

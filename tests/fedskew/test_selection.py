@@ -13,10 +13,11 @@ from fedskew.costs.sizes import Sizes
 from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.rules import worth_trying
 from fedskew.diagnosis.table import read_counts
+from fedskew.report.statistics import Strata
 from fedskew.selection import plan as plans
 from fedskew.selection.counts import deal_like
 from fedskew.selection.plan import Plan, affordable, possible
-from fedskew.selection.race import Candidate, Gain, Rung, Scores, conclusion, race, rungs
+from fedskew.selection.race import Candidate, Gain, Rung, Scores, conclusion, race, rungs, take
 from server_app.run_settings import Scalar
 from server_app.settings import parse
 
@@ -77,17 +78,48 @@ def test_of_equal_methods_none_is_called_better_more_often_than_in_20() -> None:
         winner, baseline = ({seed: 50 + 4 * draws.normal() for seed in range(5)} for _ in range(2))
         called += Gain(winner, baseline).distinguishable
     assert 0 < called <= 20
-    assert conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 61.0}, {0: 50.0, 1: 50.5}))[-1].startswith(
-        "gain over FedAvg"
-    )
-    assert (
-        "no method is distinguishable"
-        in conclusion(CANDIDATES[3], Gain({0: 60.0, 1: 50.0}, {0: 50.0, 1: 50.5}))[-1]
-    )
-    assert conclusion(CANDIDATES[3], Gain({0: 40.0, 1: 41.0}, {0: 50.0, 1: 50.5}))[-1].endswith(
-        "take fedavg"
-    )
-    assert "FedAvg itself" in conclusion(CANDIDATES[0], None)[-1]
+
+
+def ended(gain: Gain | None, winner: Candidate = CANDIDATES[3]) -> tuple[str, list[str]]:
+    """Return the method to take, and the lines that a race ends with."""
+    baseline = CANDIDATES[0]
+    return take(winner, baseline, gain).method, conclusion(winner, baseline, gain)
+
+
+def test_a_gain_that_cannot_be_told_takes_fedavg() -> None:
+    """The mean's winner is not enough: what is taken is what the page says."""
+    nobody = "no method is distinguishable from FedAvg here"
+    for winner, baseline, told in (
+        ({0: 60.0, 1: 61.0}, {0: 50.0, 1: 50.5}, True),
+        ({0: 60.0, 1: 50.0}, {0: 50.0, 1: 50.5}, False),
+        ({0: 40.0, 1: 41.0}, {0: 50.0, 1: 50.5}, False),
+    ):
+        method, lines = ended(Gain(winner, baseline))
+        assert method == ("fedshift" if told else "fedavg")
+        assert (nobody in lines) != told and lines[-1].startswith(f"take {method} (")
+        assert lines[1].startswith("gain over FedAvg")
+    method, lines = ended(None, CANDIDATES[0])
+    assert method == "fedavg" and "FedAvg itself" in lines[1]
+    method, lines = ended(None)
+    assert method == "fedavg" and "fewer than two seeds in common" in lines[1]
+    assert take(CANDIDATES[3], None, None) == CANDIDATES[3], "FedAvg has finished no run"
+    assert "compared with nothing" in conclusion(CANDIDATES[3], None, None)[1]
+
+
+def test_the_race_s_interval_covers_the_test_samples_too() -> None:
+    """Five seeds that agree to a tenth, on 50 test samples: another test set could say the opposite."""
+    winner, baseline = {seed: 62.0 + seed / 10 for seed in range(5)}, dict.fromkeys(range(5), 60.0)
+    seeds_alone = Gain(winner, baseline)
+    assert seeds_alone.distinguishable and seeds_alone.interval.resampled == "seeds"
+    for size, told in ((50, False), (100_000, True)):
+        ours, theirs = (
+            Strata(np.array([share]), np.array([size]), np.array([1.0])) for share in (0.622, 0.6)
+        )
+        gain = Gain(winner, baseline, [(ours, theirs)] * 5)
+        assert gain.distinguishable == told
+        assert gain.interval.resampled == "seeds and test examples"
+        assert gain.interval.low <= seeds_alone.interval.low
+        assert gain.interval.high >= seeds_alone.interval.high
 
 
 def test_a_plan_fits_into_the_time_and_comes_back_from_its_file(
@@ -167,6 +199,10 @@ def test_a_race_begun_again_names_the_same_winner_with_the_same_numbers(
     seeds = {run["settings"]["seed"] for run in stated if run["settings"]["tested-on"] == "test"}
     assert not seeds & {*plans.RACE_SEEDS}, "the race's own runs never look at the test set"
     assert result["lines"][0].startswith("winner: ") and result["lines"][-1] in first
+    assert result["lines"][-1].startswith(f"take {result['take']['method']} ")
+    assert (result["interval-over"] or "seeds and test examples") == "seeds and test examples"
+    told = result["interval"] is not None and result["interval"][0] > 0
+    assert result["take"] == result["winner"] or (not told and result["take"]["method"] == "fedavg")
     outcome.unlink()
     for summary in list(tmp_path.glob("*/summary.json"))[::2]:
         summary.unlink()

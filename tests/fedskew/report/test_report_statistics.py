@@ -25,6 +25,7 @@ from fedskew.report.statistics import (
     strata,
 )
 from fedskew.report.table import words_and_unit
+from fedskew.selection.conduct import Trained, examples
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.selection import Point, select, summarize
@@ -329,3 +330,14 @@ def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
         1: 2,
         2: 2,
     }
+
+
+def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path) -> None:
+    known = gathered(tmp_path)
+    run = known.of("creff", "LDA 0.5")[0]
+    value = measure(run, "last", "balanced-accuracy")
+    assert value is not None
+    made_of = examples(Trained(run.cell, value))
+    assert made_of is not None and made_of.weights_G is not None
+    assert made_of.sizes_G.sum() == 360, "the digits' test set"
+    assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(value, abs=0.1)
