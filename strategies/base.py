@@ -18,6 +18,7 @@ from client_app.training import private_names, total_pull
 from data import Samples
 from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
+from strategies.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.directory import AnyNode
 from strategies.exchange import (
     TRAIN,
@@ -261,15 +262,17 @@ class Rounds:
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
         updates, diverged = [], []
-        for client in sorted(exchange.answers):
-            try:
+        parts = self.parts
+        with Deadline(CHECK_SECONDS) as deadline:
+            for client in sorted(exchange.answers):
                 answer = exchange.answers[client]
-                updates.append(
-                    checked_update(client, answer, self.server, self.expected, self.parts)
-                )
-            except Refused as reason:
-                exchange.refuse(client, str(reason))
-                diverged += [client] * isinstance(reason, OutOfRange)
+                check = partial(checked_update, client, answer, self.server, self.expected, parts)
+                try:
+                    updates.append(deadline.run(check))
+                except (Refused, TooSlow) as reason:
+                    exchange.refuse(client, str(reason))
+                    if isinstance(reason, OutOfRange):
+                        diverged.append(client)
         if diverged and not updates:
             raise Diverged(
                 self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}"

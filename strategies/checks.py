@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from client_app.optimizer import coefficient_sum
+from client_app.optimizer import expected_coefficient_sum
 from client_app.play import Answer
 from client_app.state import State
 from client_app.training import steps_of
@@ -22,7 +22,9 @@ LARGEST = 1e10
 """Largest size of a value that a client may send: no training that succeeds comes near, and no sum of squares of such
 values leaves float32."""
 COUNT = 2**53
-"""Largest number of samples, steps and batches: up to it whole numbers are exact in float64."""
+"""Largest number of steps and batches: up to it whole numbers are exact in float64."""
+MOST_SAMPLES = 10**9
+"""Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,11 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
     if (known := server.examples_by_client.get(client, examples)) != examples:
         raise Refused(f"num-examples is {examples}, and the client has {known}")
+    if examples > MOST_SAMPLES:
+        raise Refused(f"num-examples is {examples}, and a client has at most {MOST_SAMPLES}")
     if steps != (due := steps_of(examples, server.training)):
         raise Refused(f"steps is {steps}, and {examples} samples make {due}")
-    due_sum = coefficient_sum(
+    due_sum = expected_coefficient_sum(
         steps, server.training.momentum, server.pull * server.training.rate(server.round)
     )
     if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):

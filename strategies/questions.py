@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from client_app.policy import QUESTION
 from client_app.state import State
 from strategies.base import Rounds
 from strategies.checks import Refused, check_answer
+from strategies.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.exchange import QUERY, Exchange, Grid
 from strategies.outcome import Diverged, Outcome
 
@@ -78,14 +80,15 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     asked = {variant.name: variant for variant in rounds.variants}
     for part in (part for part in rounds.deploys if part.final_question):
         exchange = ask_question(rounds, grid, part.final_question, part.final_question)
-        for client, answer in exchange.uploads(part.final_question).items():
-            try:
-                check_answer(answer, rounds.server, part)
-            except Refused as refusal:
-                exchange.refuse(client, str(refusal))
-                continue
-            if reason := asked[part.final_question].breach(answer, classes, known.get(client)):
-                exchange.refuse(client, reason)
+        with Deadline(CHECK_SECONDS) as deadline:
+            for client, answer in exchange.uploads(part.final_question).items():
+                try:
+                    deadline.run(partial(check_answer, answer, rounds.server, part))
+                except (Refused, TooSlow) as refusal:
+                    exchange.refuse(client, str(refusal))
+                    continue
+                if reason := asked[part.final_question].breach(answer, classes, known.get(client)):
+                    exchange.refuse(client, reason)
         exchange.check_enough(
             rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"
         )

@@ -1,11 +1,37 @@
-"""The values of an update, against the rule for each value: the norm by which most pass at once changes nothing."""
+"""What an update must be: each value against its rule, and the numbers that come with it against each other."""
 
 import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from in_process import small
+from server_builders import server_of
 
-from strategies.checks import LARGEST, OutOfRange, check_values
+from client_app.models import build
+from client_app.optimizer import (
+    SGD,
+    TrainingSettings,
+    coefficient_sum,
+    expected_coefficient_sum,
+)
+from client_app.play import Answer
+from client_app.training import steps_of
+from strategies import base
+from strategies.checks import (
+    LARGEST,
+    MOST_SAMPLES,
+    OutOfRange,
+    Refused,
+    check_values,
+    checked_metrics,
+)
+from strategies.exchange import Exchange
+from strategies.flower import Strategy
+from strategies.server import Server
 
 
 @pytest.mark.parametrize(
@@ -29,3 +55,116 @@ def test_many_large_values_pass_whose_norm_is_beyond_the_limit() -> None:
     check_values({"head.weight": values_N, "norm.running_var": values_N})
     with pytest.raises(OutOfRange, match="running_var is -9e"):
         check_values({"head.weight": values_N, "norm.running_var": -values_N})
+
+
+# ---- the numbers that come with an update ----------------------------------------------------------------------------
+
+
+def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
+    """Return the metrics of an honest client of so many samples, with changes; keys with `_` for `-`."""
+    steps = steps_of(examples, server.training)
+    pull = server.pull * server.training.rate(server.round)
+    return {
+        "num-examples": examples,
+        "loss": 1.0,
+        "steps": steps,
+        "coefficient-sum": expected_coefficient_sum(steps, server.training.momentum, pull),
+        "remembers": 0,
+        "seconds": 1.0,
+        **{key.replace("_", "-"): value for key, value in changes.items()},
+    }
+
+
+@pytest.fixture
+def no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the optimizer take a thousand steps at most."""
+    taken, step = [0], SGD.step
+
+    def counted(self: SGD, gradients: Any) -> None:
+        taken[0] += 1
+        assert taken[0] <= 1000, "a loop over steps that a client states"
+        step(self, gradients)
+
+    monkeypatch.setattr(SGD, "step", counted)
+
+
+@pytest.mark.usefixtures("no_endless_loop")
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("pull", [0.0, 0.1])
+def test_a_stated_number_of_samples_costs_the_server_no_loop(momentum: float, pull: float) -> None:
+    """2^53 samples make 2^53 steps of one sample each: for years the server computed their coefficient sum."""
+    training = TrainingSettings(batch_size=1, local_epochs=1, momentum=momentum)
+    server = replace(server_of(), training=training, pull=pull)
+    for examples in (2**53, MOST_SAMPLES + 1):
+        with pytest.raises(Refused, match=f"num-examples is {examples}, and a client has at most"):
+            checked_metrics(0, stated(server, examples, coefficient_sum=1.0), server)
+    for examples in (300, MOST_SAMPLES):
+        assert checked_metrics(0, stated(server, examples), server) == examples
+    with pytest.raises(Refused, match=f"coefficient-sum is 1, and {MOST_SAMPLES} steps make "):
+        checked_metrics(0, stated(server, MOST_SAMPLES, coefficient_sum=1.0), server)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("mu", [0.0, 1e-9, 0.01, 1.0, 10.0])
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_the_expected_sum_is_that_of_the_steps(momentum: float, mu: float, decay: float) -> None:
+    training = TrainingSettings(learning_rate=0.1, learning_rate_decay=decay)
+    training = replace(training, learning_rate_decay_every=3)
+    for round in (1, 4, 20):
+        pull = mu * training.rate(round)
+        for steps in (1, 2, 3, 7, 50, 333):
+            expected = expected_coefficient_sum(steps, momentum, pull)
+            assert expected == pytest.approx(coefficient_sum(steps, momentum, pull), rel=1e-9)
+
+
+def test_steps_that_diverge_are_refused_and_do_not_warn() -> None:
+    server = replace(server_of(), pull=1000.0)
+    assert not math.isfinite(expected_coefficient_sum(10**6, 0.9, 50.0))
+    with pytest.raises(Refused, match="coefficient-sum is 1, and "):
+        checked_metrics(0, stated(server, 10**7, coefficient_sum=1.0), server)
+
+
+def test_the_due_sum_takes_the_rate_of_the_round() -> None:
+    """A proximal pull and a learning rate that decays: the sum of the first round's rate is another one."""
+    training = TrainingSettings(learning_rate=0.1, learning_rate_decay=0.5, local_steps=20)
+    training = replace(training, learning_rate_decay_every=1)
+    first = replace(server_of(), training=training, pull=1.0, round=1)
+    third = replace(first, round=3)
+    assert checked_metrics(0, stated(third, 300), third) == 300
+    with pytest.raises(Refused, match=r"coefficient-sum is .* and 20 steps make "):
+        checked_metrics(0, stated(first, 300), third)
+    honest = coefficient_sum(20, training.momentum, 1.0 * 0.1 * 0.5**2)
+    assert checked_metrics(0, stated(third, 300, coefficient_sum=honest), third) == 300
+
+
+def test_steps_and_sum_that_agree_must_be_those_of_the_samples() -> None:
+    """FedNova divides an update by its coefficient sum: one step said of many makes the update count for more."""
+    server = replace(server_of(), training=TrainingSettings(batch_size=10, local_epochs=2))
+    assert checked_metrics(0, stated(server, 300), server) == 300
+    for steps in (1, 59, 61, 6000):
+        due_sum = coefficient_sum(steps, server.training.momentum)
+        metrics = stated(server, 300, steps=steps, coefficient_sum=due_sum)
+        with pytest.raises(Refused, match=f"steps is {steps}, and 300 samples make 60"):
+            checked_metrics(0, metrics, server)
+
+
+def test_a_check_that_does_not_end_costs_its_client_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 1's check waits for an event; clients 0 and 2 are checked before and after it."""
+    ended = threading.Event()
+
+    def endless(client: int, *rest: Any) -> Any:
+        if client == 1:
+            ended.wait()
+        return f"update of client {client}"
+
+    monkeypatch.setattr(base, "checked_update", endless)
+    monkeypatch.setattr(base, "CHECK_SECONDS", 0.2)
+    strategy = Strategy(build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).assignment(), clients=3)
+    exchange = Exchange(range(3), answers={client: Answer() for client in range(3)})
+    try:
+        assert strategy.checked(exchange) == ["update of client 0", "update of client 2"]
+    finally:
+        ended.set()
+    assert exchange.failures == {1: "it is not checked after 0.2 s"}

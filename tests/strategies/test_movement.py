@@ -9,7 +9,7 @@ from server_builders import server_of, state_of, updates_of
 
 from client_app.state import difference
 from strategies import movement
-from strategies.movement import VALUES, movements, steps
+from strategies.movement import VALUES, Movement, movements, noteworthy, standing_out, steps
 from strategies.server import Update
 
 
@@ -96,3 +96,20 @@ def test_nobody_to_compare_with_and_nothing_moved() -> None:
     assert math.isnan(alone.cosine) and alone.norm > 0
     still, moving = movements(server_of(), [Update(0, state_of(50), 1), *updates_of(1)])
     assert still.norm == 0 and math.isnan(still.cosine) and math.isnan(moving.cosine)
+
+
+def moved(client: int, norm: float, cosine: float = 0.5) -> Movement:
+    return Movement(client, norm, cosine, examples=10)
+
+
+def test_an_update_stands_out_beyond_five_times_the_median() -> None:
+    movements = [moved(0, 1.0), moved(1, 5.0), moved(2, 5.01), moved(3, 1.0, cosine=-0.01)]
+    assert standing_out(movements, 1.0) == {2: "far", 3: "against the others"}
+    assert standing_out([moved(0, 5.01, cosine=-1.0), moved(1, 0.0, math.nan)], 1.0) == {0: "far"}
+
+
+def test_a_hundred_updates_are_told_one_by_one_and_of_more_the_furthest_out() -> None:
+    hundred = [moved(client, 1.0 + client, cosine=0.9 - client / 1000) for client in range(100)]
+    assert noteworthy(hundred) == hundred
+    further = [*hundred, moved(100, 0.5, cosine=0.99)]
+    assert [movement.client for movement in noteworthy(further)] == [*range(100)]

@@ -9,6 +9,7 @@ from server_builders import (
     INPUTS,
     WIDTH,
     draws,
+    model_of,
     samples_of,
     server_of,
     state_of,
@@ -158,3 +159,23 @@ def test_a_holdout_is_needed() -> None:
         SettingError, match="holdout-per-class = 0: ratio-loss needs images of the server's own"
     ):
         monitored(server_of())
+
+
+# ---- its cost --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("holdout", "settings", "samples"),
+    [
+        (40, TrainingSettings(local_steps=3, batch_size=8), CLASSES * 3 * 8),
+        (40, TrainingSettings(local_epochs=2, batch_size=5), CLASSES * 2 * 2 * 5),
+        (43, TrainingSettings(local_epochs=1, batch_size=5), CLASSES * 1 * 2 * 5),
+        (0, TrainingSettings(local_epochs=1, batch_size=1), CLASSES * 1),
+    ],
+)
+def test_its_work_is_a_round_of_one_copy_per_class(
+    holdout: int, settings: TrainingSettings, samples: float
+) -> None:
+    """Of 40 samples of the server's own each copy trains on 10, two whole batches of 5 in an epoch."""
+    work = RatioLoss().work(model_of(), holdout, updates=7, training=settings)
+    assert (work.samples, work.features) == (samples, 0.0)

@@ -6,6 +6,8 @@ import pytest
 from data.long_tail import long_tail
 from data.partitions import Indices, iid, lda, llt
 from fedskew.diagnosis.rules import RULES, Plan, diagnose, failing
+from fedskew.diagnosis.skews import skews
+from fedskew.diagnosis.statistics import statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
 from fedskew.experiments.experiments import load_experiments
 from fedskew.experiments.plan import plan
@@ -138,3 +140,20 @@ def test_scanners_beside_other_classes_are_less_sure() -> None:
         table = site_table("", ["a", "b"], list(map(str, range(counts_KC.shape[1]))), counts_KC)
         (scanner,) = [skew for skew in diagnose(table, moments).skews if skew.name == "scanner"]
         assert scanner.sure == sure and "(brightness)" in scanner.because
+
+
+@pytest.mark.parametrize(
+    ("sizes_K", "named"),
+    [
+        ([400, 100, 100, 100, 100, 100, 100, 100, 100, 100], True),  # the ratio alone
+        ([390, 100, 100, 100, 100, 100, 100, 100, 100, 100], False),
+        ([390, 390, 390, 390, 100, 100, 90, 1, 1, 1], True),  # the effective sites alone, 5.97
+        ([390, 390, 390, 390, 100, 100, 100, 1, 1, 1], False),  # 6.005
+    ],
+)
+def test_where_sizes_become_a_skew(sizes_K: list[int], named: bool) -> None:
+    """From a largest site of four times the others' median, or from effective sites of three fifths of all."""
+    counts_KC = np.outer(sizes_K, [1, 1])
+    table = statistics(counts_KC)
+    assert (table.size_ratio >= 4 or table.effective_sites <= 6) == named
+    assert ("quantity" in {skew.name for skew in skews(table, None)}) == named
