@@ -204,6 +204,10 @@ class Variant(Settings):
         """
         return ""
 
+    def samples_told(self, answer: State) -> int:
+        """Return of how many training samples a client's answer, in which `breach` finds nothing, tells; 0 of none."""
+        return 0
+
     def private_names(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the model's state that never leave the client. Combined by union."""
         return frozenset()

@@ -53,6 +53,7 @@ class Player:
         else:
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
+            check_samples(site, int(seen.counts_C.sum()))
             check_same(self.run_folder, seen.dataset.content)
             self.digests["data"] = seen.dataset.content
             self.policy = Policy(site, assignment.variants, seen.counts_C, seen.tested)
@@ -180,6 +181,16 @@ def view(site: Site, assignment: Assignment) -> SiteView:
         raise NotAgreed(f"{', '.join(stated) or file or assignment.model} is the site's own affair")
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
+
+
+def check_samples(site: Site, samples: int) -> None:
+    """Raise DataError where a site has more training samples than the agreement lets it state."""
+    agreed = site.agreement.sites[site.number].samples
+    if agreed and samples > agreed:
+        raise DataError(
+            f"{site.data}: has {samples} training samples, and federation.toml agrees on at most {agreed} "
+            f"of site {site.name}"
+        )
 
 
 def check_same(folder: Path, content: str) -> None:

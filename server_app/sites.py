@@ -27,6 +27,10 @@ def ask_sites(
 
     Raises SettingError for what a site does not let leave, TooFewReplies when fewer than min-sites are ready.
     """
+    if names := agreement.without_samples:
+        tell(
+            f"federation.toml agrees on no samples for {', '.join(names)}: a site counts for as many as it states"
+        )
     exchange = ask_readiness(rounds, grid)
     failures = exchange.failures
     for client, reason in failures.items():
@@ -74,6 +78,11 @@ def about_data(federation: Federation, agreement: Agreement | None) -> dict[str,
     """Return what settings.json says of the data: of sites what they have agreed to, else who holds how much."""
     if agreement is None:
         return {"samples": sizes(federation)}
-    return {
-        "agreement": {"name": agreement.name, "sha256": agreement.sha256, "sites": agreement.names}
+    stated: dict[str, Any] = {
+        "name": agreement.name,
+        "sha256": agreement.sha256,
+        "sites": agreement.names,
     }
+    if samples := {site.name: site.samples for site in agreement.sites if site.samples}:
+        stated["samples"] = samples  # that each of them may state at most
+    return {"agreement": stated}

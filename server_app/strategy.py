@@ -42,6 +42,7 @@ def strategy_of(
         holdout=federation.holdout(device),
         device=device,
         directory=None if agreement is None else SiteNodes(agreement),
+        sites=() if agreement is None else agreement.sites,
     )
 
 

@@ -11,6 +11,7 @@ import client_app
 from client_app.app_files import app_hash, build, packed_files
 from client_app.site import PERMISSIONS, Site
 from data import DataError
+from data.sources.agreement import Member
 from site_agent.audit import Audit
 
 ROOT = Path(client_app.__file__).resolve().parents[1]
@@ -26,6 +27,7 @@ def summary(site: Site, app: str) -> str:
             f"federation  {agreement.name}: {', '.join(member.name for member in agreement.sites)}",
             f"sha256      {agreement.sha256}",
             f"app         {app}",
+            "samples     " + ", ".join(map(agreed_samples, agreement.sites)),
             f"this site   {site.name}, trains on {site.data}; a round needs {agreement.min_sites} sites",
             *(
                 f"{'may leave' if name in site.allow else 'stays here':<12}{name}"
@@ -35,6 +37,11 @@ def summary(site: Site, app: str) -> str:
             f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
         ]
     )
+
+
+def agreed_samples(member: Member) -> str:
+    """Return how many training samples a site may state, in words."""
+    return f"{member.name} at most {member.samples}" if member.samples else f"{member.name} any"
 
 
 def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool]) -> bool:

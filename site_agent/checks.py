@@ -30,9 +30,12 @@ class Row:
     subject: str
     holds: bool
     text: str
+    warning: bool = False
+    """Whether it holds and somebody should look at it all the same."""
 
     def __str__(self) -> str:
-        return f"{'ok ' if self.holds else 'NO '} {self.subject:<12} {self.text}"
+        mark = "NO " if not self.holds else "(!)" if self.warning else "ok "
+        return f"{mark} {self.subject:<12} {self.text}"
 
 
 def offline(site: Site, file: Path) -> Iterator[Row]:
@@ -143,7 +146,15 @@ def data_of(site: Site) -> Iterator[Row]:
             True,
             f"{name}: {count} training samples, {tested_C[number]} test samples{few}",
         )
-    yield Row("training set", int(view.counts_C.sum()) > 0, f"{int(view.counts_C.sum())} samples")
+    yield training_set(site, int(view.counts_C.sum()))
+    if names := site.agreement.without_samples:
+        yield Row(
+            "samples",
+            True,
+            f"federation.toml agrees on none for {', '.join(names)}: a site that states too many owns the model; "
+            "agree on `samples` for each [[site]]",
+            warning=True,
+        )
     enough = view.tested >= max(site.min_test_samples, 1)
     remedy = (
         ""
@@ -158,6 +169,15 @@ def data_of(site: Site) -> Iterator[Row]:
             not bad,
             f"{kind} inputs{f': sample {bad[0]} holds NaN or infinity; mend it' if bad else ''}",
         )
+
+
+def training_set(site: Site, samples: int) -> Row:
+    """The number of training samples, which must be at most what is agreed."""
+    agreed = site.agreement.sites[site.number].samples
+    if agreed and samples > agreed:
+        remedy = f"{samples} samples, and federation.toml agrees on at most {agreed} of {site.name}: agree on more"
+        return Row("training set", False, remedy)
+    return Row("training set", samples > 0, f"{samples} samples")
 
 
 def not_finite(inputs: object) -> list[int]:

@@ -21,6 +21,8 @@ def key(arguments: argparse.Namespace) -> int:
 
     public = make_key(arguments.file)
     print(f'[[site]]\nname = "{arguments.name}"\nkey = "{public}"')
+    if arguments.samples:
+        print(f"samples = {arguments.samples}")
     return 0
 
 
@@ -167,6 +169,9 @@ def parser() -> argparse.ArgumentParser:
         parts[command.__name__] = part
     parts["key"].add_argument("file", type=Path, metavar="FILE", help="Where the private key goes.")
     parts["key"].add_argument("--name", default="NAME", help="The site's name in federation.toml.")
+    parts["key"].add_argument(
+        "--samples", type=int, help="Training samples that the site may state at most."
+    )
     parts["approve"].add_argument("federation", type=Path, help="federation.toml.")
     parts["approve"].add_argument(
         "app", type=Path, metavar="APP", help="A clone's folder, or a .fab."

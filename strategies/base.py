@@ -1,5 +1,6 @@
 """Rounds: choose clients, ask, check, combine, deploy, and remember what to record."""
 
+import logging
 import math
 import random
 import time
@@ -16,6 +17,7 @@ from client_app.models import Classifier
 from client_app.state import State, copy
 from client_app.training import private_names, total_pull
 from data import Samples
+from data.sources.agreement import Member
 from strategies.adaptive_optimizer import AdaptiveOptimizer
 from strategies.checks import OutOfRange, Refused, checked_update, expected_of
 from strategies.deadline import CHECK_SECONDS, Deadline, TooSlow
@@ -37,6 +39,9 @@ from strategies.round import Round, sorted_workers
 from strategies.server import Server, ServerMethod, Update
 from strategies.server_optimizer import ServerOptimizer
 
+log = logging.getLogger("fedskew")
+HEAVY = 0.9
+"""Share of all samples from which the site that states them is named, where no samples are agreed."""
 HEADS = 2**16
 """Bytes that the heads of a record may have at least."""
 
@@ -65,6 +70,7 @@ class Rounds:
         holdout: Samples | None = None,
         device: str = "cpu",
         directory: Directory | None = None,
+        sites: Sequence[Member] = (),
     ) -> None:
         self.clients, self.participation = clients, participation
         self.combine, self.optimizer = combine or FedAvg(), optimizer or ServerOptimizer()
@@ -94,6 +100,7 @@ class Rounds:
             examples_by_client=examples or {},
             holdout=holdout,
             pull=total_pull(self.variants),
+            sites=sites,
         )
         self.round = 0
         self.memory_rounds: dict[int, int] = {}
@@ -254,10 +261,25 @@ class Rounds:
             update.client: update.examples for update in updates if update.client not in known
         }:
             stated = {**known, **new}
+            self.warn_of_heavy_site(stated)
             columns = {"clients": list(stated), "counts": list(stated.values())}
             self.states["examples"] = {
                 name: torch.tensor(column) for name, column in columns.items()
             }
+
+    def warn_of_heavy_site(self, stated: Mapping[int, int]) -> None:
+        """Log a site without agreed samples whose stated ones are HEAVY of all that sites have stated."""
+        total = sum(stated.values())
+        for client, samples in stated.items():
+            site = self.server.sites[client] if client < len(self.server.sites) else None
+            if site and not site.samples and len(stated) > 1 and samples > HEAVY * total:
+                log.warning(
+                    "site %s states %d of all %d samples, so that its update is nearly the whole mean, and "
+                    "federation.toml agrees on no samples for it",
+                    site.name,
+                    samples,
+                    total,
+                )
 
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""

@@ -16,6 +16,7 @@ from client_app.optimizer import expected_coefficient_sum
 from client_app.play import Answer
 from client_app.state import State
 from client_app.training import steps_of
+from data.sources.agreement import MOST_SAMPLES
 from strategies.server import Server, ServerMethod, Update
 
 LARGEST = 1e10
@@ -23,8 +24,6 @@ LARGEST = 1e10
 values leaves float32."""
 COUNT = 2**53
 """Largest number of steps and batches: up to it whole numbers are exact in float64."""
-MOST_SAMPLES = 10**9
-"""Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,7 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
     if (known := server.examples_by_client.get(client, examples)) != examples:
         raise Refused(f"num-examples is {examples}, and the client has {known}")
-    if examples > MOST_SAMPLES:
-        raise Refused(f"num-examples is {examples}, and a client has at most {MOST_SAMPLES}")
+    check_samples(client, examples, "num-examples is", server)
     if steps != (due := steps_of(examples, server.training)):
         raise Refused(f"steps is {steps}, and {examples} samples make {due}")
     due_sum = expected_coefficient_sum(
@@ -130,6 +128,23 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
             f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}"
         )
     return examples
+
+
+def check_samples(client: int, samples: int, stated: str, server: Server) -> None:
+    """Raise Refused where a client states more training samples than it may.
+
+    Samples are weights: a site that says 320,000,000 for 320 owns the mean of the models, and nothing else about its
+    update looks wrong. `stated` begins the sentence, such as "num-examples is".
+    """
+    if samples > MOST_SAMPLES:
+        raise Refused(f"{stated} {samples}, and a client has at most {MOST_SAMPLES}")
+    if client < len(server.sites):
+        site = server.sites[client]
+        if site.samples and samples > site.samples:
+            raise Refused(
+                f"{stated} {samples}, and federation.toml agrees on at most {site.samples} "
+                f"training samples of site {site.name}"
+            )
 
 
 def check_values(state: State, where: str = "") -> None:

@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from client_app.client import Variant
 from client_app.messages import size
 from client_app.policy import QUESTION
 from client_app.state import State
 from strategies.base import Rounds
-from strategies.checks import Refused, check_answer
+from strategies.checks import Refused, check_answer, check_samples
 from strategies.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.exchange import QUERY, Exchange, Grid
 from strategies.outcome import Diverged, Outcome
@@ -52,11 +53,33 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
         exchange = ask_question(rounds, grid, variant.question, variant.name)
         classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
         for client, answer in exchange.uploads(variant.name).items():
-            if reason := variant.breach(answer, classes, known.get(client)):
+            if reason := breach_of(rounds, variant, client, answer, classes, known.get(client)):
                 exchange.refuse(client, reason)
         exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
         rounds.states[variant.name] = integer_sum(exchange.uploads(variant.name))
     return bool(asking)
+
+
+def breach_of(
+    rounds: Rounds,
+    variant: Variant,
+    client: int,
+    answer: State,
+    classes: int,
+    samples: int | None,
+) -> str:
+    """Return what is wrong with a client's answer to a variant's question, or an empty sentence.
+
+    `samples` is the client's number of training samples, None where the server does not know it. An answer
+    that tells of more samples than the client may have weighs too much in what is made of all answers.
+    """
+    if reason := variant.breach(answer, classes, samples):
+        return reason
+    try:
+        check_samples(client, variant.samples_told(answer), "its answer is of", rounds.server)
+    except Refused as refusal:
+        return str(refusal)
+    return ""
 
 
 def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
@@ -87,7 +110,8 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 except (Refused, TooSlow) as refusal:
                     exchange.refuse(client, str(refusal))
                     continue
-                if reason := asked[part.final_question].breach(answer, classes, known.get(client)):
+                variant, samples = asked[part.final_question], known.get(client)
+                if reason := breach_of(rounds, variant, client, answer, classes, samples):
                     exchange.refuse(client, reason)
         exchange.check_enough(
             rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"

@@ -11,6 +11,7 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
 from data import Samples, SettingError, Settings
+from data.sources.agreement import Member
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Server:
     """Strength mu of the clients' pull towards `start`; 0 without."""
     holdout: Samples | None = None
     """The server's own samples, which no client holds."""
+    sites: Sequence[Member] = ()
+    """Between sites those of the agreement, by client; none in a simulation."""
 
     @property
     def examples(self) -> int:

@@ -4,6 +4,7 @@ The prior over all clients comes from one sum of integers, so that a sum of mask
 contributes n_ik + a, in units of 2^-16, and nothing else.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -69,6 +70,10 @@ class PriorCorrection(Variant):
             if due in (None, int(counts.sum()))
             else f"class counts are those of {int(counts.sum()) / UNIT:g}"
         )
+
+    def samples_told(self, answer: State) -> int:
+        counts_C = answer["counts"]
+        return math.ceil(int(counts_C.sum()) / UNIT - len(counts_C) * self.smoothing)
 
     def local_prior(self, client: Client) -> Tensor:
         """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""

@@ -72,6 +72,9 @@ class ClassStatistics(Variant):
             else f"counts are of {counted} samples, and the client has {samples}"
         )
 
+    def samples_told(self, answer: State) -> int:
+        return int(answer["counts"].sum())
+
 
 def class_statistics(
     features_ND: Tensor, labels_N: Tensor, min_class_samples: int = 1, diagonal: bool = False

@@ -18,7 +18,9 @@ from data.settings import DataError, DataSettings
 from data.toml_file import Table, read_toml
 
 KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "app", "site")
-SITE_KEYS = ("name", "key")
+SITE_KEYS = ("name", "key", "samples")
+MOST_SAMPLES = 10**9
+"""Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 KEY_KIND = "ecdsa-sha2-nistp384"
@@ -31,6 +33,8 @@ class Member:
     name: str
     key: str
     """Its node's public key in OpenSSH's form, without a comment."""
+    samples: int = 0
+    """Training samples that it may state at most; 0 where none are agreed. A mean of models weighs a site by them."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class Agreement:
     def names(self) -> list[str]:
         """The sites' names, by number."""
         return [site.name for site in self.sites]
+
+    @property
+    def without_samples(self) -> list[str]:
+        """The names of the sites for which no largest number of samples is agreed."""
+        return [site.name for site in self.sites if not site.samples]
 
     def number(self, name: str) -> int:
         """Return a site's number. Raises LookupError for a site that is none of the agreement's."""
@@ -125,7 +134,11 @@ def members_of(table: Table, path: Path) -> tuple[Member, ...]:
         )
         site.require(name not in [other.name for other in sites], "name", "is another site's")
         site.require(key not in [other.key for other in sites], "key", "is another site's")
-        sites.append(Member(name, key))
+        samples = site.take("samples", int, 0)
+        if "samples" in site.entries:
+            rule = f"must be 1 to {MOST_SAMPLES}: training samples that the site may state at most"
+            site.require(1 <= samples <= MOST_SAMPLES, "samples", rule)
+        sites.append(Member(name, key, samples))
     return tuple(sites)
 
 

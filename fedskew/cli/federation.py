@@ -79,6 +79,10 @@ def add(
             help="The key that `fedskew-site key` printed, or a file that holds what it printed."
         ),
     ],
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Training samples that the site may state at most, as agreed."),
+    ] = None,
 ) -> None:
     """Add a site to federation.toml; all sites then have a new text to approve."""
     from fedskew.federation.folder import FederationFolder, add
@@ -89,8 +93,16 @@ def add(
         else key
     )
     printed = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
-    member = add(FederationFolder(folder), name, printed[1] if printed else text)
+    agreed = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
+    if samples is None and agreed:
+        samples = int(agreed[1])
+    member = add(FederationFolder(folder), name, printed[1] if printed else text, samples)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
+    if not member.samples:
+        console().print(
+            f"No samples are agreed for {member.name}: it counts for as many as it states. "
+            "--samples, or `samples` in its [[site]], sets a limit."
+        )
 
 
 @application.command()

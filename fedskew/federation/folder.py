@@ -159,8 +159,8 @@ def begin(
     return folder
 
 
-def add(folder: FederationFolder, name: str, key: str) -> Member:
-    """Write a site into federation.toml, under the next number.
+def add(folder: FederationFolder, name: str, key: str, samples: int | None = None) -> Member:
+    """Write a site into federation.toml, under the next number; `samples` is what it may state at most.
 
     Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
     """
@@ -168,6 +168,8 @@ def add(folder: FederationFolder, name: str, key: str) -> Member:
     before = file.read_text(encoding="utf-8")
     known = read_toml(file)[1].get("site", [])
     member: dict[str, object] = {"name": name, "key": key.strip()}
+    if samples is not None:
+        member["samples"] = samples
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}", encoding="utf-8")
     try:

@@ -20,10 +20,10 @@ from client_app.optimizer import (
 )
 from client_app.play import Answer
 from client_app.training import steps_of
+from data.sources.agreement import MOST_SAMPLES
 from strategies import base
 from strategies.checks import (
     LARGEST,
-    MOST_SAMPLES,
     OutOfRange,
     Refused,
     check_values,

@@ -1,0 +1,194 @@
+"""No site owns the model by stating more samples than are agreed: at the server, in the record, at the site itself."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import FedSkew
+from flwr.app import Message, MetricRecord
+
+from client_app.messages import pack, unpack
+from client_app.player import site_player
+from client_app.site_file import read_site, read_sites
+from client_app.variants.class_prior import UNIT
+from data import DataError
+from data.sources.agreement import MOST_SAMPLES, read_agreement
+from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.federation.folder import FederationFolder, begin
+from server_app.app import run
+from server_app.record import RoundRecord
+from server_app.results import RunFolder
+from server_app.settings import parse
+from site_agent.checks import offline
+from tests.site_files import NAMES, agreed, public_key, site_folders, write
+
+RUN: dict[str, Any] = {
+    "method": "fedavg",
+    "model": "mlp-bn",
+    "rounds": 1,
+    "batch-size": 8,
+    "device": "cpu",
+}
+LIAR = 1
+TRAINED = 24
+"""Training samples that each of the sites has."""
+
+
+@pytest.fixture(autouse=True)
+def forget_players() -> Iterator[None]:
+    yield
+    site_player.cache_clear()
+
+
+def with_samples(*samples: int | None) -> list[dict[str, Any]]:
+    """Return the sites of federation.toml, with the samples that are agreed; None is nothing."""
+    return [
+        {"name": name, "key": public_key(name)} | ({} if most is None else {"samples": most})
+        for name, most in zip(NAMES, samples, strict=True)
+    ]
+
+
+class Lying(RehearsalGrid):
+    """The second site states so many samples in every update, and its steps as they would be."""
+
+    samples = TRAINED
+
+    def play_here(self, message: Message) -> Message:
+        reply = super().play_here(message)
+        if (name := f"{LIAR}/metrics") in reply.content and "steps" in reply.content[name]:
+            numbers = {**reply.content[name], "num-examples": self.samples}
+            reply.content[name] = MetricRecord(numbers)  # type: ignore[arg-type]
+        if (name := f"{LIAR}/upload/logit-shift") in reply.content:
+            counts_C = unpack(reply.content.array_records[name])["counts"]
+            share = (self.samples - TRAINED) * UNIT // len(counts_C)
+            reply.content[name] = pack({"counts": torch.add(counts_C, share)})
+        return reply
+
+
+def played(
+    tmp_path: Path, said: int, told: list[str], *samples: int | None, **changes: Any
+) -> tuple[RoundRecord, dict[str, Any]]:
+    """Return the record of a round in which one site says how many samples it has, and what settings.json holds."""
+    entries = {"local-steps": 4, **RUN, **changes, "results": str(tmp_path)}
+    folder = site_folders(tmp_path / "sites", site=with_samples(*samples))
+    settings = parse({**entries, "dataset": f"sites:{folder}/federation.toml"})
+    with Lying(read_sites(folder), read_agreement(folder / "federation.toml")) as grid:
+        grid.samples = said
+        run(grid, settings, told.append)
+    records = RunFolder(settings.folder)
+    return records.rounds()[0], json.loads((records.path / "settings.json").read_text())
+
+
+def test_more_samples_than_agreed_are_refused_and_recorded(tmp_path: Path) -> None:
+    record, origin = played(tmp_path, 320_000_000, told := [], 24, 24, 24)
+    assert record.clients == [0, 2] and record.failures == {
+        LIAR: "num-examples is 320000000, and federation.toml agrees on at most 24 training samples of site east"
+    }
+    assert origin["agreement"]["samples"] == {"north": 24, "east": 24, "south": 24}
+    assert not [line for line in told if "agrees on no samples" in line]
+
+
+def test_an_honest_site_passes_under_what_is_agreed(tmp_path: Path) -> None:
+    record, _ = played(tmp_path, TRAINED, [], 24, 30, None)
+    assert record.clients == [0, 1, 2] and not record.failures
+
+
+def test_without_agreed_samples_the_run_says_so_and_names_who_weighs_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "fedskew"):
+        record, origin = played(tmp_path, 320_000_000, told := [], 24, None, None)
+    assert record.clients == [0, 1, 2]
+    assert "federation.toml agrees on no samples for east, south: a site counts" in " ".join(told)
+    assert "site east states 320000000 of all 320000048 samples" in caplog.text
+    assert origin["agreement"]["samples"] == {"north": 24}
+
+
+def test_without_agreed_samples_honest_sites_are_not_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "fedskew"):
+        _, origin = played(tmp_path, TRAINED, [], None, None, None)
+    assert "samples" not in caplog.text and "samples" not in origin["agreement"]
+
+
+@pytest.mark.parametrize(("said", "refused"), [(TRAINED, False), (TRAINED + 3, True)])
+def test_class_counts_are_of_no_more_samples_than_agreed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: int, refused: bool
+) -> None:
+    """They are summed over the sites before round 1, so too many of one site's own the prior of all."""
+    sentence = (
+        "client 1 left out: its answer is of 27, and federation.toml agrees on at most 24 "
+        "training samples of site east"
+    )
+    try:
+        played(tmp_path, said, [], 24, 24, 24, method="fedshift")
+    except RuntimeError as error:  # a class prior needs every site
+        assert refused and "question class-counts" in str(error)
+    else:
+        assert not refused
+    assert (sentence in caplog.text) == refused
+
+
+@pytest.mark.parametrize("samples", [0, -5, MOST_SAMPLES + 1, 1.5, "many", True])
+def test_samples_are_a_whole_number_up_to_a_billion(tmp_path: Path, samples: object) -> None:
+    sites = with_samples(24, 24, 24)
+    path = write(tmp_path / "federation.toml", agreed(site=sites))
+    assert [site.samples for site in read_agreement(path).sites] == [24, 24, 24]
+    sites[1]["samples"] = samples
+    with pytest.raises(DataError, match=r"federation.toml: site 2: samples = .*: must be "):
+        read_agreement(write(path, agreed(site=sites)))
+
+
+def rows_of(folder: Path) -> list[str]:
+    path = folder / "north/site.toml"
+    return [str(row) for row in offline(read_site(path), path)]
+
+
+def test_check_warns_of_samples_that_nobody_agreed_on(tmp_path: Path) -> None:
+    rows = rows_of(site_folders(tmp_path, site=with_samples(24, None, None)))
+    (warning,) = [row for row in rows if row.startswith("(!)")]
+    assert "samples" in warning and "for east, south" in warning and "[[site]]" in warning
+    rows = rows_of(site_folders(tmp_path, site=with_samples(24, 24, 24)))
+    assert not [row for row in rows if row.startswith("(!)")]
+    assert "ok  training set 24 samples" in rows
+
+
+def test_a_site_with_more_samples_than_agreed_learns_it_from_its_own_check(
+    tmp_path: Path,
+) -> None:
+    folder = site_folders(tmp_path / "sites", site=with_samples(23, 24, 24))
+    assert (
+        "NO  training set 24 samples, and federation.toml agrees on at most 23 of north: agree on more"
+        in rows_of(folder)
+    )
+    settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml"})
+    with pytest.raises(DataError, match="has 24 training samples, and federation"):
+        site_player(settings.assignment().to_json(), read_sites(folder)[0])
+
+
+def test_the_coordinator_s_command_writes_samples_and_says_what_lacks_them(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    path = tmp_path / "study"
+    begin(path, "study", ["a", "b"], "1x8x8", [0.5], [0.5], 2, "localhost:18443", "127.0.0.1")
+    (tmp_path / "north.txt").write_text(
+        f'[[site]]\nname = "north"\nkey = "{public_key("north")}"\nsamples = 400\n'
+    )
+    commands = (
+        ["north", str(tmp_path / "north.txt")],
+        ["east", public_key("east"), "--samples", "300"],
+        ["south", public_key("south")],
+    )
+    outputs = []
+    for words in commands:
+        status, output, error = fedskew("federation", "add", path, *words)
+        assert status == 0, error
+        outputs.append(" ".join(output.split()))
+    assert [site.samples for site in FederationFolder(path).agreement.sites] == [400, 300, 0]
+    assert "No samples are agreed for south" in outputs[2]
+    assert not any("No samples" in output for output in outputs[:2])
