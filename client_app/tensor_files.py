@@ -29,20 +29,6 @@ class WriteFailed(OSError):
 
 
 @contextlib.contextmanager
-def closed_to_others() -> Iterator[None]:
-    """Within this context, new files are 0600 and new folders 0700.
-
-    The mask is the whole process's, so what other threads create meanwhile is closed too.
-    """
-    before = os.umask(0o077)
-    os.umask(before | 0o077)  # one that closes more still does
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-@contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Within this context, turn whatever prevents `path` from being written into one sentence, WriteFailed."""
     try:

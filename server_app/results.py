@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from client_app.process import code_version
-from client_app.tensor_files import Damaged, check_length, closed_to_others, writing
+from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
+from data.private_files import owner_only
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
 from server_app.run_settings import RunSettings
@@ -64,7 +65,7 @@ class RunFolder:
         tell(f"run folder: {self.path}")
         with ExitStack() as stack:
             if settings.agreement is not None:
-                stack.enter_context(closed_to_others())
+                stack.enter_context(owner_only())
             stack.enter_context(self.locked())
             if settings.agreement is not None:
                 self.close_to_others(tell)

@@ -13,11 +13,11 @@ from client_app.state import State, copy
 from client_app.tensor_files import (
     KIND,
     Damaged,
-    closed_to_others,
     write_atomically,
     writing,
 )
 from data import DataError, DataSettings, SettingError, require
+from data.private_files import owner_only
 from data.sources.catalog import KNOWN
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import (
@@ -254,7 +254,7 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         require_onnx()
     card = model_card(run.description, run.origin, run.models, sites, run.finished, model.at_sites)
     graphs = onnx_files(model) if onnx else {}
-    with closed_to_others():  # the card has scores; ONNX holds the weights that safetensors hold
+    with owner_only():  # the card has scores; ONNX holds the weights that safetensors hold
         make_room(output)
         for file, (state, description) in tensors.items():
             write_atomically(file, state, description)

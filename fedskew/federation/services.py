@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from client_app.tensor_files import closed_to_others
+from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed
 from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.control import Control
@@ -113,7 +113,7 @@ def serve(folder: FederationFolder, name: str) -> None:
 
 def start(folder: FederationFolder, name: str) -> None:
     """Start a service that goes on when this process ends; what it prints goes to superlink/NAME.log."""
-    with closed_to_others():
+    with owner_only():
         log = (folder.state / f"{name}.log").open("ab")
     with log:
         subprocess.Popen(

@@ -58,6 +58,7 @@ REFUSED = {
         if name != companion
         and any(getattr(VARIANTS[variant], flag) for variant in method.variants)
     },
+    **{(name, name): "name it once" for name in ("fedshift", "fedbn", "iwds")},
 }
 """Those that are known by name, so that none loses its flag, and of those to come what their flags say."""
 
