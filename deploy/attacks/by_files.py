@@ -7,19 +7,22 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.proto.task_pb2 import Task
 from local_federation import ROOT
 
-from attacks.stage import ALONE, Attack, Stage, Succeeded
+from attacks.stage import ALONE, Attack, Refusal, Stage, Succeeded, raised, require
 from client_app.app_files import app_hash, build, packed_files
+from client_app.messages import pack
 from client_app.site_file import read_site
-from data import DataError, DataSettings
+from data import DataSettings
 from data.site_view import SiteView
 from site_agent.approval import approve
 from site_agent.audit import Audit
@@ -44,22 +47,40 @@ def executor(stage: Stage, approved: str) -> Executor:
     )  # type: ignore
 
 
-def refusal(executor: Executor, fab: bytes, kind: str = PLAYED) -> str:
+def refusal(executor: Executor, fab: bytes, kind: str = PLAYED) -> Refusal:
     """Return why an executor does not play a task. Raises Succeeded where it would."""
     if reason := executor.refused(Task(type=kind), fab):
-        return f"refused: {reason}"
+        return Refusal("refused", f"refused: {reason}")
     raise Succeeded("the task would be played")
 
 
-def same_eight_digits(stage: Stage) -> str:
+def plays(executor: Executor, fab: bytes) -> str:
+    """Return that an executor plays a task with an approved app. Raises ControlFailed where it does not."""
+    reason = executor.refused(Task(type=PLAYED), fab)
+    require(not reason, f"refused: {reason}")
+    return f"a task of kind {PLAYED} with the approved app would be played"
+
+
+def approved_one(stage: Stage) -> str:
+    """Let the executor look at an app whose hash is the approved one."""
+    other = packed({"client_app/app.py": b"import os"})
+    return plays(executor(stage, app_hash(packed_files(other))), other)
+
+
+def same_eight_digits(stage: Stage) -> list[Refusal]:
     other = packed({"client_app/app.py": b"import os"})
     code, agreed = app_hash(packed_files(other)), stage.folder.agreement.app
-    return refusal(executor(stage, code[:8] + agreed[8:]), other)
+    return [refusal(executor(stage, code[:8] + agreed[8:]), other)]
 
 
-def other_tasks(stage: Stage) -> str:
+def agreed_one(stage: Stage) -> str:
+    """Let the executor look at the agreed app."""
+    return plays(executor(stage, stage.folder.agreement.app), build(ROOT))
+
+
+def other_tasks(stage: Stage) -> list[Refusal]:
     site, fab = executor(stage, stage.folder.agreement.app), build(ROOT)
-    return "\n".join(refusal(site, fab, kind) for kind in TASKS if kind != PLAYED)
+    return [refusal(site, fab, kind) for kind in TASKS if kind != PLAYED]
 
 
 def packed(files: dict[str, bytes], link: str = "") -> bytes:
@@ -75,21 +96,28 @@ def packed(files: dict[str, bytes], link: str = "") -> bytes:
     return whole.getvalue()
 
 
-def hostile_zip(fab: bytes) -> Callable[[Stage], str]:
+def approving(stage: Stage, fab: bytes) -> Callable[[], object]:
+    """Return what lets somebody at a site approve a packed app, its state aside."""
+    place = stage.place(SITE)
+    file = stage.federation.work / "given.fab"
+    file.write_bytes(fab)
+    site = replace(read_site(place / "site.toml"), state=stage.federation.work / "approving")
+    return lambda: approve(site, place / "federation.toml", file, lambda text: True)
+
+
+def agreed_zip(stage: Stage) -> str:
+    """Let a site look at the agreed app, over the wire, and given to the one who approves."""
+    fab = build(ROOT)
+    require(approving(stage, fab)(), "the agreed app is not approved")
+    return f"{plays(executor(stage, stage.folder.agreement.app), fab)}\nthe agreed app: approved"
+
+
+def hostile_zip(fab: bytes) -> Callable[[Stage], list[Refusal]]:
     """Return an attack by a packed app: over the wire, and given to the one who approves."""
 
-    def play(stage: Stage) -> str:
-        lines = [refusal(executor(stage, stage.folder.agreement.app), fab)]
-        place = stage.place(SITE)
-        file = stage.federation.work / "hostile.fab"
-        file.write_bytes(fab)
-        try:
-            approve(
-                read_site(place / "site.toml"), place / "federation.toml", file, lambda text: True
-            )
-        except DataError as error:
-            return "\n".join([*lines, f"fedskew-site: {error}"])
-        raise Succeeded("it was approved")
+    def play(stage: Stage) -> list[Refusal]:
+        over_the_wire = refusal(executor(stage, stage.folder.agreement.app), fab)
+        return [over_the_wire, *raised(approving(stage, fab), "fedskew-site: ")]
 
     return play
 
@@ -104,74 +132,119 @@ class Command:
         return os.mkdir, (str(self.marker),)
 
 
-def pickle_in_data(stage: Stage) -> str:
-    place, marker = stage.place(SITE), stage.federation.work / "unpickled"
-    hostile = stage.federation.work / "hostile.npz"
+def view_of(stage: Stage, name: str, labels: Callable[[Any], Any]) -> Callable[[], SiteView]:
+    """Return what reads a copy of a site's npz, NAME.npz, whose training labels have gone through `labels`."""
+    place, copy = stage.place(SITE), stage.federation.work / f"{name}.npz"
     arrays: dict[str, Any] = dict(np.load(place / "data.npz"))
-    arrays["train_labels"] = np.array([Command(marker)] * len(arrays["train_labels"]), dtype=object)
-    np.savez(hostile, **arrays)
+    arrays["train_labels"] = labels(arrays["train_labels"])
+    np.savez(copy, **arrays)
     site = read_site(place / "site.toml")
-    try:
-        SiteView(
-            DataSettings(),
-            site.agreement,
-            site.number,
-            f"npz:{hostile}",
-            stage.federation.work / "cache",
-        )
-    except DataError as error:
-        if marker.exists():
-            raise Succeeded("it was unpickled, and then refused") from None
-        return f"NO  data         {error}"
-    raise Succeeded("it was read")
+    cache = stage.federation.work / "cache"
+    return lambda: SiteView(DataSettings(), site.agreement, site.number, f"npz:{copy}", cache)
 
 
-def pickle_in_reply(stage: Stage) -> str:
-    marker = stage.federation.work / "unpickled-at-the-server"
-    values = pickle.dumps(Command(marker))
-    record = ArrayRecord(
-        {"state": Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=values)}
+def plain_data(stage: Stage) -> str:
+    """Read the same file with its own labels, written in the same way."""
+    samples = len(view_of(stage, "plain", lambda labels: labels)().dataset.train_labels)
+    require(samples, "no samples are read")
+    return f"the same file with its own labels: {samples} training samples"
+
+
+def pickle_in_data(stage: Stage) -> list[Refusal]:
+    marker = stage.federation.work / "unpickled"
+    hostile = view_of(
+        stage, "hostile", lambda labels: np.array([Command(marker)] * len(labels), dtype=object)
     )
+    refused = raised(hostile, "NO  data         ")
+    if marker.exists():
+        raise Succeeded("it was unpickled, and then refused")
+    return refused
+
+
+def received(record: ArrayRecord) -> Exchange:
+    """Return an exchange that has received a reply with a record as its model."""
     about = Metadata(1, "reply", 7, 1, "question", "", 0.0, 60.0, "train")
     reply = Message(metadata=about, content=RecordDict({"0/model": record}))  # type: ignore[call-overload]
     exchange = Exchange([0])
     exchange.receive([reply], {7: [0]})
-    if marker.exists() or 0 not in exchange.failures:
+    return exchange
+
+
+def plain_reply(stage: Stage) -> str:
+    """Receive a reply as a site makes it."""
+    exchange = received(pack({"weight": torch.ones(3)}))
+    require(not exchange.failures, f"left out: {exchange.failures}")
+    taken = exchange.answers[0].states["model"]
+    require(taken["weight"].tolist() == [1, 1, 1], f"it reads as {taken}")
+    return "a reply with a record of safetensors is taken"
+
+
+def pickle_in_reply(stage: Stage) -> list[Refusal]:
+    marker = stage.federation.work / "unpickled-at-the-server"
+    values = pickle.dumps(Command(marker))
+    exchange = received(
+        ArrayRecord(
+            {"state": Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=values)}
+        )
+    )
+    if marker.exists() or 0 in exchange.answers:
         raise Succeeded("it was unpickled" if marker.exists() else "it was taken")
-    return f"client 0 left out: {exchange.failures[0]}"
+    return [Refusal("left out", f"client 0 left out: {exchange.failures.get(0)}")]
 
 
-def audit_without(removed: slice) -> Callable[[Stage], str]:
-    """Return an attack that removes lines of a copy of a site's audit log, as it is at the end of the training."""
+def copied_audit(stage: Stage) -> Audit:
+    """Return a copy of a site's audit log."""
+    state, copy = stage.place(SITE) / "state", stage.federation.work / "audit"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    for name in ("audit.jsonl", "audit.jsonl.last"):
+        shutil.copy(state / name, copy)
+    return Audit(copy / "audit.jsonl")
 
-    def play(stage: Stage) -> str:
-        state, copy = stage.place(SITE) / "state", stage.federation.work / "audit"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir()
-        for name in ("audit.jsonl", "audit.jsonl.last"):
-            shutil.copy(state / name, copy)
-        audit = Audit(copy / "audit.jsonl")
+
+def whole_audit(stage: Stage) -> str:
+    """Verify the site's audit log as it is."""
+    lines = copied_audit(stage).verify()
+    require(lines > 3, f"the log has {lines} lines")
+    return f"{lines} lines follow from each other"
+
+
+def audit_without(removed: slice) -> Callable[[Stage], list[Refusal]]:
+    """Return an attack that removes lines of a copy of a site's audit log."""
+
+    def play(stage: Stage) -> list[Refusal]:
+        audit = copied_audit(stage)
         lines = audit.path.read_bytes().splitlines(keepends=True)
-        audit.verify()
         del lines[removed]
         audit.path.write_bytes(b"".join(lines))
-        try:
-            audit.verify()
-        except DataError as error:
-            return f"fedskew-site: {error}"
-        raise Succeeded("the log is taken for whole")
+        return raised(audit.verify, "fedskew-site: ")
 
     return play
 
 
+def by_data(*words: str) -> tuple[Refusal, ...]:
+    """Return refusals by the one sentence that commands end with."""
+    return tuple(Refusal("DataError", each) for each in words)
+
+
+LINK = "'client_app/app.py' is a link, which an app must not hold"
+CLIMBS = "'../../a.py' is no plain path inside the app"
+WHO_GIVES, WHO_WRITES = "who gives a site its data", "who can write the log"
 ATTACKS = [
     Attack("an app whose hash begins with the agreed one's first eight hex digits", "a coordinator", ALONE,
-           same_eight_digits),
-    Attack("agent, model and connector tasks", "a coordinator", ALONE, other_tasks),
-    Attack("a link in an app", "a coordinator", ALONE, hostile_zip(packed({"a.py": b""}, link="client_app/app.py"))),
-    Attack("a path that climbs in an app", "a coordinator", ALONE, hostile_zip(packed({"../../a.py": b""}))),
-    Attack("a pickle in a site's npz", "who gives a site its data", ALONE, pickle_in_data),
-    Attack("a pickle in a reply", "a site", ALONE, pickle_in_reply),
-    Attack("a line removed from the audit log", "who can write the log", ALONE, audit_without(slice(2, 3))),
-    Attack("the end removed from the audit log", "who can write the log", ALONE, audit_without(slice(-2, None))),
+           approved_one, same_eight_digits, (Refusal("refused", "is not approved at this site"),)),
+    Attack("agent, model and connector tasks", "a coordinator", ALONE, agreed_one, other_tasks,
+           tuple(Refusal("refused", f"this site plays no task of kind {kind}") for kind in TASKS if kind != PLAYED)),
+    Attack("a link in an app", "a coordinator", ALONE, agreed_zip,
+           hostile_zip(packed({"a.py": b""}, link="client_app/app.py")), (Refusal("refused", LINK), *by_data(LINK))),
+    Attack("a path that climbs in an app", "a coordinator", ALONE, agreed_zip,
+           hostile_zip(packed({"../../a.py": b""})), (Refusal("refused", CLIMBS), *by_data(CLIMBS))),
+    Attack("a pickle in a site's npz", WHO_GIVES, ALONE, plain_data, pickle_in_data,
+           by_data("Object arrays are not plain")),
+    Attack("a pickle in a reply", "a site", ALONE, plain_reply, pickle_in_reply,
+           (Refusal("left out", "the record is not one array of safetensors"),)),
+    Attack("a line removed from the audit log", WHO_WRITES, ALONE, whole_audit, audit_without(slice(2, 3)),
+           by_data("line 3 does not follow from what is before it")),
+    Attack("the end removed from the audit log", WHO_WRITES, ALONE, whole_audit, audit_without(slice(-2, None)),
+           by_data("lines are missing at the end")),
 ]  # fmt: skip

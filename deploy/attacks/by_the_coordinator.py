@@ -9,12 +9,22 @@ from typing import Any
 from flwr.app import Context, RecordDict
 from local_federation import ROOT
 
-from attacks.stage import ALONE, AT_WORK, Attack, Stage, Succeeded
+from attacks.stage import (
+    ALONE,
+    AT_WORK,
+    Attack,
+    ControlFailed,
+    Refusal,
+    Stage,
+    Succeeded,
+    Untried,
+    require,
+)
 from client_app.app import app
 from client_app.app_files import app_files, app_hash
 from client_app.messages import handing_over
 from client_app.models import build
-from client_app.site import install
+from client_app.site import Site, install
 from client_app.site_file import read_site
 from fedskew.engines.local import identify
 from server_app.settings import parse
@@ -39,17 +49,36 @@ def settings_of(stage: Stage, results: str, **stated: Any) -> Any:
     return parse(whole)
 
 
-def changed_app(stage: Stage) -> str:
+def agreed_app(stage: Stage) -> str:
+    """Show that the site has played the agreed app: its audit log has an answer for each round of the training."""
+    agreed = stage.folder.agreement.app
+    answered = [
+        entry
+        for entry in stage.audit(SITE)
+        if entry["event"] == "answered" and entry["app"] == agreed
+    ]
+    require(answered, "the site has played nothing of the agreed app")
+    return f"the app {agreed[:16]}: {len(answered)} messages answered"
+
+
+def changed_app(stage: Stage) -> list[Refusal]:
     """Submit the app with a byte more in client_app/app.py; what the sites would play is refused, whoever ships it."""
     folder, log = stage.federation.work / "changed-app", stage.site_log(SITE)
     for name, content in app_files(ROOT).items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content + (b"#" if name == "client_app/app.py" else b""))
-    stage.control.submit(
+    run = stage.control.submit(
         folder, settings_of(stage, "changed", method="fedavg", rounds=1).going_on().flat()
     )
-    return log.wait_for("refused:", f"the app {app_hash(app_files(folder))[:16]}", seconds=PATIENCE)
+    code = app_hash(app_files(folder))[:16]
+    line = log.wait_for(
+        "refused:", f"the app {code} is not approved at this site", seconds=PATIENCE
+    )
+    about = [entry for entry in stage.audit(SITE) if int(entry.get("run", -1)) == run]
+    if any(entry["event"] != "refused" for entry in about):
+        raise Succeeded(f"the site's audit log: {about}")
+    return [Refusal(entry["event"], f"{line}: {entry['why']}") for entry in about[:1]]
 
 
 class Words(logging.Handler):
@@ -58,22 +87,34 @@ class Words(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self.kinds: list[str] = []
+        """Of each error its exception's type."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
+        if isinstance(record.args, tuple) and len(record.args) == 5:  # as client_app.site says it
+            self.kinds.append(str(record.args[3]))
+
+
+def same(entries: dict[str, Any]) -> None:
+    """Leave an assignment as it is."""
 
 
 def ask(
     stage: Stage,
-    change: Change,
+    change: Change = same,
     kind: str = TRAIN,
     client: int = SITE,
     question: str = "",
     method: str = "fedavg",
-) -> str:
-    """Let the site's code answer a message whose assignment is changed, past readiness; return both its sentences."""
-    site = replace(
-        read_site(stage.place(SITE) / "site.toml"), state=stage.federation.work / "aside"
+    policy: Callable[[Site], Site] = lambda site: site,
+) -> tuple[RecordDict, Words]:
+    """Let the site's code answer a message whose assignment is changed, past readiness; return the reply and its words.
+
+    `policy` changes what the site's file says.
+    """
+    site = policy(
+        replace(read_site(stage.place(SITE) / "site.toml"), state=stage.federation.work / "aside")
     )
     assignment = json.loads(settings_of(stage, "hostile", method=method).assignment().to_json())
     change(assignment)
@@ -95,45 +136,87 @@ def ask(
     finally:
         install({})
         logger.removeHandler(words)
+    return content, words
+
+
+def answered(stage: Stage, holds: str, **asked: Any) -> str:
+    """Return what a site's reply to an honest message holds, `holds` among it. Raises ControlFailed for an error."""
+    content, words = ask(stage, **asked)
+    if f"{SITE}/error" in content or f"{SITE}/{holds}" not in content:
+        raise ControlFailed(f"the reply holds {', '.join(content)}; {'; '.join(words.lines)}")
+    return f"the reply holds {', '.join(content)}"
+
+
+def refused(stage: Stage, **asked: Any) -> list[Refusal]:
+    """Return how a site refuses a message: the exception there, and what is said to the server and in its own log."""
+    client = asked.get("client", SITE)
+    content, words = ask(stage, **asked)
     if list(content) != [f"{client}/error"]:
         raise Succeeded(f"the reply holds {', '.join(content)}")
     reason = content.config_records[f"{client}/error"]["reason"]
-    return "\n".join([f"to the server: {reason}", *words.lines])
+    if not words.kinds:
+        raise Untried(f"the site has not logged why: {reason}")
+    return [Refusal(words.kinds[-1], "\n".join([f"to the server: {reason}", *words.lines]))]
 
 
-def stating(part: str, key: str, value: Any) -> Callable[[Stage], str]:
+def trains(stage: Stage) -> str:
+    """Ask the site to train by the assignment as it is."""
+    return answered(stage, "model")
+
+
+def setting(part: str, key: str, value: Any) -> Change:
+    """Return what lets an assignment state something."""
+    return lambda entries: (entries[part] if part else entries).update({key: value})
+
+
+def stating(part: str, key: str, value: Any) -> Callable[[Stage], list[Refusal]]:
     """Return an attack by a message whose assignment states something."""
-    return lambda stage: ask(
-        stage, lambda entries: (entries[part] if part else entries).update({key: value})
+    return lambda stage: refused(stage, change=setting(part, key, value))
+
+
+def for_another(stage: Stage) -> list[Refusal]:
+    return refused(stage, client=SITE + 1)
+
+
+STATISTICS: dict[str, Any] = {"kind": QUERY, "question": "class-statistics", "method": "ccvr"}
+
+
+def allowed_statistics(stage: Stage) -> str:
+    """Ask the same of a site whose policy lets class statistics leave."""
+    return answered(
+        stage,
+        "upload/class-statistics",
+        policy=lambda site: replace(site, allow=site.allow | {"class-statistics"}),
+        **STATISTICS,
     )
 
 
-def for_another(stage: Stage) -> str:
-    return ask(stage, lambda entries: None, client=SITE + 1)
+def statistics(stage: Stage) -> list[Refusal]:
+    return refused(stage, **STATISTICS)
 
 
-def statistics(stage: Stage) -> str:
-    return ask(stage, lambda entries: None, QUERY, question="class-statistics", method="ccvr")
+def not_agreed(words: str) -> tuple[Refusal, ...]:
+    """Return the refusal of a message that asks for what is not agreed."""
+    return (Refusal("NotAgreed", words),)
 
 
 BAD = "a coordinator, with the agreed app and a server of its own"
+AT_WORK_ATTACKS = [
+    Attack("the app with one byte changed", "a coordinator", AT_WORK, agreed_app, changed_app,
+           (Refusal("refused", "is not approved at this site"),)),
+]  # fmt: skip
 ATTACKS = [
-    Attack("the app with one byte changed", "a coordinator", AT_WORK, changed_app),
-    Attack(
-        "a message with another federation's hash",
-        BAD,
-        ALONE,
-        stating("data", "dataset", "sites:" + "0" * 64),
-    ),
-    Attack("a path in a message: of data", BAD, ALONE, stating("data", "data_root", "/etc")),
-    Attack("a path in a message: of a cache", BAD, ALONE, stating("data", "cache", "elsewhere")),
-    Attack("a module in a message", BAD, ALONE, stating("", "model", "os:system")),
-    Attack(
-        "a memory folder outside the site's state",
-        BAD,
-        ALONE,
-        stating("", "folder", "../../elsewhere"),
-    ),
-    Attack("a message for another site", BAD, ALONE, for_another),
-    Attack("a question that policy does not allow, past readiness", BAD, ALONE, statistics),
-]
+    Attack("a message with another federation's hash", BAD, ALONE, trains,
+           stating("data", "dataset", "sites:" + "0" * 64), not_agreed("is not the agreement")),
+    Attack("a path in a message: of data", BAD, ALONE, trains, stating("data", "data_root", "/etc"),
+           not_agreed("data_root is the site's own affair")),
+    Attack("a path in a message: of a cache", BAD, ALONE, trains, stating("data", "cache", "elsewhere"),
+           not_agreed("cache is the site's own affair")),
+    Attack("a module in a message", BAD, ALONE, trains, stating("", "model", "os:system"),
+           not_agreed("os:system is the site's own affair")),
+    Attack("a memory folder outside the site's state", BAD, ALONE, trains, stating("", "folder", "../../elsewhere"),
+           not_agreed("is no run's id")),
+    Attack("a message for another site", BAD, ALONE, trains, for_another, not_agreed("client 1 is not played here")),
+    Attack("a question that policy does not allow, past readiness", BAD, ALONE, allowed_statistics, statistics,
+           (Refusal("NotAllowed", "class-statistics may not leave"),)),
+]  # fmt: skip

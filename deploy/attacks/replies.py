@@ -1,21 +1,31 @@
-"""Attacks by replies: for another site, to what was not asked, twice, late, and with other numbers of samples."""
+"""Attacks by what stands in a reply: records of another site, other numbers of samples, and replies of other nodes."""
 
-import sqlite3
+import json
 import time
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 from flwr.app import Message, MessageType, Metadata, RecordDict
 from flwr.app.message.message import make_message
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
 from attacks.at_the_gate import ROGUE
-from attacks.stage import ALONE, AT_WORK, Attack, Stage, Succeeded, Untried
-from strategies.checks import Refused, checked_metrics
+from attacks.stage import (
+    ALONE,
+    AT_WORK,
+    Attack,
+    ControlFailed,
+    Refusal,
+    Stage,
+    Succeeded,
+    raised,
+    require,
+)
+from client_app.models import build
+from client_app.optimizer import TrainingSettings, coefficient_sum
+from client_app.training import steps_of
+from strategies.checks import checked_metrics
 from strategies.replies import replies
+from strategies.server import Server
 
 
 def forged(run: int, source: int, answered: str) -> Message:
@@ -26,77 +36,27 @@ def forged(run: int, source: int, answered: str) -> Message:
     return reply
 
 
-def push(stage: Stage, reply: Message, node: int) -> Any:
-    """Push a reply with the rogue site's key in the name of a node."""
-    trees = [get_object_tree(reply)]
-    request = PushMessagesRequest(
-        node=Node(node_id=node), messages_list=[message_to_proto(reply)], message_object_trees=trees
-    )
-    with stage.fleet(stage.key(ROGUE)) as client:
-        return client.PushMessages(request)
+def records(stage: Stage) -> Iterator[dict[str, Any]]:
+    """Yield the records of the training's rounds so far."""
+    for path in (stage.federation.work / "results").glob("*/rounds.jsonl"):
+        for line in path.read_text().splitlines():
+            yield json.loads(line)
 
 
-def waiting(stage: Stage, site: int, seconds: float = 60.0) -> tuple[int, str]:
-    """Return run and id of a message that a site has not answered yet; the attacker knows more here than any can."""
-    deadline = time.monotonic() + seconds
-    question = "SELECT run_id, message_id FROM message_ins WHERE dst_node_id = ?"
-    node = stage.nodes[site]
-    while time.monotonic() < deadline:
-        with sqlite3.connect(
-            f"file:{stage.folder.state}/state.db?mode=ro", uri=True, timeout=10
-        ) as database:
-            rows = database.execute(question, (node - 2**64 if node >= 2**63 else node,)).fetchall()
-        if rows:
-            return int(rows[-1][0]) % 2**64, str(rows[-1][1])
-        time.sleep(0.1)
-    raise Untried("nothing was asked of the site in time")
+def own_records(stage: Stage) -> str:
+    """Show that the rogue's records of itself, in the same replies, are taken."""
+    for record in records(stage):
+        if ROGUE in record["clients"] and not record["failures"]:
+            return f'"clients": {record["clients"]}, "used": {record["used"]}, "failures": {{}}'
+    raise ControlFailed("no round has taken the rogue's own records")
 
 
-def for_another_site(stage: Stage) -> str:
-    run, message = waiting(stage, 0)
-    reply = forged(run, stage.nodes[0], message)
-    path = "/v1/fleet/push-messages"
-    return "\n".join(
-        stage.refused_by_gate(path, lambda node=node: push(stage, reply, node), code)
-        for node, code in ((stage.nodes[ROGUE], 403), (stage.nodes[0], 401))
-    )
-
-
-def stored(stage: Stage, answered: str) -> str:
-    """Push a reply to a message that waits for none; return the SuperLink's line."""
-    run, log = int(stage.audit(ROGUE)[-1]["run"]), stage.log("superlink")
-    push(stage, forged(run, stage.nodes[ROGUE], answered), stage.nodes[ROGUE])
-    return log.wait_for("Failed to store Message reply", seconds=10)
-
-
-def not_asked(stage: Stage) -> str:
-    return stored(stage, "0" * 64)
-
-
-def twice(stage: Stage) -> str:
-    answered = [entry["message"] for entry in stage.audit(ROGUE) if entry["event"] == "answered"]
-    return stored(stage, answered[-1])
-
-
-def after_the_round(stage: Stage) -> str:
-    answered = [entry["message"] for entry in stage.audit(ROGUE) if entry["event"] == "answered"]
-    return stored(stage, answered[0])
-
-
-def records_of_another(stage: Stage) -> str:
-    records = (
-        path.read_text() for path in (stage.federation.work / "results").glob("*/rounds.jsonl")
-    )
-    strays = [
-        line
-        for text in records
-        for line in text.splitlines()
-        if "which it was not asked for" in line
-    ]
-    if not strays:
-        raise Succeeded("no record tells of the stray")
-    begin = strays[0].index('"strays"')
-    return strays[0][begin : strays[0].index("]", begin) + 1]
+def records_of_another(stage: Stage) -> list[Refusal]:
+    for record in records(stage):
+        for stray in record["strays"]:
+            if "which it was not asked for" in stray:
+                return [Refusal("stray", stray)]
+    raise Succeeded("no record tells of the stray")
 
 
 class Wire:
@@ -113,46 +73,82 @@ class Wire:
         return arrived
 
 
-def late_or_of_another(stage: Stage) -> str:
+def taken(*arriving: Message) -> tuple[list[Message], list[str]]:
+    """Return which replies to a question to node 7 are taken, and what is said of the others."""
     asked = make_message(
         Metadata(1, "question", 1, 7, "", "", time.time(), 60.0, MessageType.TRAIN), RecordDict()
     )
-    genuine, second, other, early = (
-        forged(1, node, answered)
-        for node, answered in ((7, "question"), (7, "question"), (8, "question"), (7, "past"))
-    )
     strays: list[str] = []
-    taken = list(replies(Wire(other, early, genuine, second), [asked], 0.0, strays.append))  # type: ignore[arg-type]
-    if taken != [genuine] or len(strays) != 3:
-        raise Succeeded(f"{len(taken)} replies were taken")
-    return "\n".join(strays)
+    good = list(replies(Wire(*arriving), [asked], 0.0, strays.append))  # type: ignore[arg-type]
+    return good, strays
 
 
-def more_samples(stage: Stage) -> str:
-    server: Any = SimpleNamespace(examples_by_client={ROGUE: 300})
-    metrics = {
-        "num-examples": 10.0**15,
+def genuine_reply(stage: Stage) -> str:
+    genuine = forged(1, 7, "question")
+    good, strays = taken(genuine)
+    require(good == [genuine] and not strays, f"{len(good)} taken, strays: {strays}")
+    return "node 7's one reply to its question is taken"
+
+
+def late_or_of_another(stage: Stage) -> list[Refusal]:
+    other, early = forged(1, 8, "question"), forged(1, 7, "past")
+    genuine, second = forged(1, 7, "question"), forged(1, 7, "question")
+    good, strays = taken(other, early, genuine, second)
+    if good != [genuine]:
+        raise Succeeded(f"{len(good)} replies were taken")
+    return [Refusal("stray", stray) for stray in strays]
+
+
+def server_that_knows(examples_by_client: dict[int, int]) -> Server:
+    """Return the server of a run with momentum, a pull and a decaying rate, which knows some clients' samples."""
+    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    return Server(
+        model=model,
+        start=model.state_dict(),
+        clients=3,
+        round=2,
+        seed=0,
+        training=TrainingSettings(momentum=0.9),
+        examples_by_client=examples_by_client,
+        pull=0.01,
+    )
+
+
+def metrics_of(examples: int, server: Server) -> dict[str, float]:
+    """Return metrics as a client with so many samples sends them: all of them fit each other."""
+    steps = steps_of(examples, server.training)
+    pull = server.pull * server.training.rate(server.round)
+    return {
+        "num-examples": examples,
         "loss": 1.0,
-        "steps": 1.0,
-        "coefficient-sum": 1.0,
+        "steps": steps,
+        "coefficient-sum": coefficient_sum(steps, server.training.momentum, pull),
         "remembers": 0,
         "seconds": 1,
     }
-    try:
-        checked_metrics(ROGUE, metrics, server)
-    except Refused as reason:
-        return f"client {ROGUE} left out: {reason}"
-    raise Succeeded("the number was believed")
 
 
-ATTACKS = [
-    Attack("a reply in another site's name, to the message that it has not answered yet", "a site", AT_WORK,
-           for_another_site),
-    Attack("records of another site in the site's own reply", "a site", AT_WORK, records_of_another),
-    Attack("a reply to a question that nobody has asked", "a site", AT_WORK, not_asked),
-    Attack("a second reply to the same question", "a site", AT_WORK, twice),
-    Attack("a reply after its round", "a site", AT_WORK, after_the_round),
+def same_samples(stage: Stage) -> str:
+    server = server_that_knows({ROGUE: 300})
+    examples = checked_metrics(ROGUE, metrics_of(300, server), server)
+    require(examples == 300, f"the server takes {examples} samples")
+    return "client 2 states 300 samples, as before, and is taken"
+
+
+def more_samples(stage: Stage) -> list[Refusal]:
+    server = server_that_knows({ROGUE: 300})
+    metrics = metrics_of(600, server)
+    return raised(lambda: checked_metrics(ROGUE, metrics, server), "client 2 left out: ")
+
+
+STRAY = Refusal("stray", "sent a reply that is late, twice there or not its own")
+DURING = [
+    Attack("records of another site in the site's own reply", "a site", AT_WORK, own_records, records_of_another,
+           (Refusal("stray", "sent 0/model, which it was not asked for"),)),
+]  # fmt: skip
+IN_PROCESS = [
     Attack("replies of another node, of an earlier exchange, and twice, should they reach the server", "a site", ALONE,
-           late_or_of_another),
-    Attack("num-examples raised in a later round", "a site", ALONE, more_samples),
+           genuine_reply, late_or_of_another, (STRAY, STRAY, STRAY)),
+    Attack("num-examples raised in a later round, with steps and coefficients to match", "a site", ALONE, same_samples,
+           more_samples, (Refusal("Refused", "num-examples is 600, and the client has 300"),)),
 ]  # fmt: skip

@@ -31,6 +31,10 @@ class Succeeded(Exception):
     """An attack that nothing has refused."""
 
 
+class ControlFailed(Exception):
+    """An honest request that did not pass: a refusal of the attack beside it would show nothing."""
+
+
 class Untried(Exception):
     """An attack that could not be tried, though this machine could."""
 
@@ -40,13 +44,32 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """How something was refused, or has to be."""
+
+    kind: str
+    """The HTTP status (`HTTP 403`), the exception's type, or the event in a log or record."""
+    line: str
+    """The sentence that says so; of a refusal that is expected, words that must stand in it."""
+
+    def is_as(self, expected: "Refusal") -> bool:
+        """Return whether this refusal is of the expected kind and for the expected reason."""
+        return self.kind == expected.kind and expected.line in self.line
+
+
+@dataclass(frozen=True)
 class Attack:
-    """What is tried, by whom and where; `play` returns the line that refused it."""
+    """One row of the table: an honest request, the attack, and the one way in which the attack has to be refused."""
 
     what: str
     who: str
     where: str
-    play: Callable[["Stage"], str]
+    honest: Callable[["Stage"], str]
+    """Makes the honest request and returns a line that shows that it passed. Raises ControlFailed where it does not."""
+    play: Callable[["Stage"], list[Refusal]]
+    """Makes the attack and returns how it was refused. Raises Succeeded where it was not."""
+    expected: tuple[Refusal, ...]
+    """The refusals that `play` has to return, in this order."""
 
 
 class Log:
@@ -64,15 +87,17 @@ class Log:
             file.seek(self.start)
             return file.read().decode(errors="replace").splitlines()
 
-    def wait_for(self, *words: str, seconds: float = PATIENCE) -> str:
-        """Return the first line that holds all words. Raises Succeeded when there is none in time."""
+    def wait_for(
+        self, *words: str, seconds: float = PATIENCE, missing: type[Exception] = Succeeded
+    ) -> str:
+        """Return the first line that holds all words. Raises `missing` when there is none in time."""
         deadline = time.monotonic() + seconds
         while True:
             for line in self.lines():
                 if all(word in line for word in words):
                     return line
             if time.monotonic() > deadline:
-                raise Succeeded(f"{self.path.name} holds no line with {' and '.join(words)}")
+                raise missing(f"{self.path.name} holds no line with {' and '.join(words)}")
             time.sleep(0.2)
 
 
@@ -122,28 +147,45 @@ class Stage:
         ]
 
     def fleet(
-        self, key: ec.EllipticCurvePrivateKey, public: ec.EllipticCurvePublicKey | None = None
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        public: ec.EllipticCurvePublicKey | None = None,
+        also: tuple[Any, ...] = (),
     ) -> FleetHttpClient:
-        """Return a client of the gate that signs with a key, and says that it is another one's if that is given."""
-        return self.client(FleetHttpClient, key, public)
+        """Return a client of the gate that signs with a key, and says that it is another one's if that is given.
+
+        `also` are interceptors that see its requests signed.
+        """
+        return self.client(FleetHttpClient, key, public, also)
 
     def client(
         self,
         kind: Any,
         key: ec.EllipticCurvePrivateKey,
         public: ec.EllipticCurvePublicKey | None = None,
+        also: tuple[Any, ...] = (),
     ) -> Any:
         """Return one of flwr's clients, talking to the gate as a node."""
         signed = NodeAuthHttpInterceptor(key, public or key.public_key())
-        return kind.from_server_address(self.address, False, self.authority, [signed])
+        return kind.from_server_address(self.address, False, self.authority, [signed, *also])
 
-    def refused_by_gate(self, path: str, call: Callable[[], object], *codes: int) -> str:
-        """Return the gate's line on a call that it refuses."""
+    def passed_by_gate(self, path: str, call: Callable[[], Any]) -> tuple[Any, str]:
+        """Return the answer to an honest call, and the gate's line on it. Raises ControlFailed without both."""
+        log = self.log("gate")
+        try:
+            answer = call()
+        except httpx.HTTPError as error:
+            raise ControlFailed(f"{path}: {type(error).__name__}: {error}") from None
+        words = f"'{path}': 200"
+        log.wait_for(words, seconds=10, missing=ControlFailed)
+        # Of several lines the last is this call's: the gate writes it before it answers.
+        return answer, [line for line in log.lines() if words in line][-1]
+
+    def refused_by_gate(self, path: str, call: Callable[[], object]) -> Refusal:
+        """Return the status by which a call is refused, and the gate's line on it."""
         log = self.log("gate")
         status = refusal(call)
-        if status not in codes:
-            raise Succeeded(f"{path}: the answer is {status}, not {' or '.join(map(str, codes))}")
-        return log.wait_for(f"'{path}': {status}", seconds=10)
+        return Refusal(f"HTTP {status}", log.wait_for(f"'{path}': {status}", seconds=10))
 
 
 def refusal(call: Callable[[], object]) -> int:
@@ -153,6 +195,21 @@ def refusal(call: Callable[[], object]) -> int:
     except httpx.HTTPStatusError as error:
         return error.response.status_code
     raise Succeeded(f"the answer is {answer!r}"[:200])
+
+
+def raised(call: Callable[[], object], before: str = "") -> list[Refusal]:
+    """Return the exception that a call raises, its sentence behind `before`. Raises Succeeded where it raises none."""
+    try:
+        answer = call()
+    except Exception as error:
+        return [Refusal(type(error).__name__, f"{before}{error}")]
+    raise Succeeded(f"the answer is {answer!r}"[:200])
+
+
+def require(holds: object, sentence: str) -> None:
+    """Raise ControlFailed with a sentence unless something holds."""
+    if not holds:
+        raise ControlFailed(sentence)
 
 
 def shown(lines: Iterable[str], stage: Stage) -> str:
