@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from attacks.stage import (
     Stage,
     Succeeded,
     Untried,
+    elsewhere,
     refusal,
     require,
 )
@@ -46,31 +46,8 @@ def as_root() -> None:
 
 
 def as_user(user: int, call: Callable[[], Any]) -> tuple[str, str]:
-    """Return what a call gives in a process of another user: the exception's type or nothing, and a sentence.
-
-    The process is forked, as that user may not be able to read this interpreter's files.
-    """
-    context = get_context("fork")
-    ours, theirs = context.Pipe()
-
-    def play() -> None:
-        try:
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-            theirs.send(("", str(call())))
-        except BaseException as error:  # SystemExit of a command among them
-            theirs.send((type(error).__name__, str(error)))
-
-    process = context.Process(target=play)
-    process.start()
-    try:
-        if not ours.poll(ANSWER):
-            raise Untried(f"user {user}'s process does not answer")
-        kind, sentence = ours.recv()
-    finally:
-        process.join(10)
-    return str(kind), str(sentence)
+    """Return what a call gives in a process of another user: the exception's type or nothing, and a sentence."""
+    return elsewhere(call, ANSWER, user)
 
 
 def command(*words: str | Path) -> str:

@@ -17,6 +17,7 @@ from attacks.stage import (
     Refusal,
     Stage,
     Succeeded,
+    elsewhere,
     raised,
     require,
 )
@@ -26,6 +27,9 @@ from client_app.training import steps_of
 from strategies.checks import checked_metrics
 from strategies.replies import replies
 from strategies.server import Server
+
+SOON = 20.0
+"""Seconds that a server has to refuse a reply's numbers; it takes milliseconds."""
 
 
 def forged(run: int, source: int, answered: str) -> Message:
@@ -141,6 +145,35 @@ def more_samples(stage: Stage) -> list[Refusal]:
     return raised(lambda: checked_metrics(ROGUE, metrics, server), "client 2 left out: ")
 
 
+def refused_at_once(client: int, metrics: dict[str, float], server: Server) -> Refusal:
+    """Return how the server refuses metrics, in a process of its own that has SOON seconds."""
+    try:
+        kind, sentence = elsewhere(lambda: checked_metrics(client, metrics, server), SOON)
+    except TimeoutError:
+        raise Succeeded(f"the server still computes after {SOON:g} s") from None
+    if not kind:
+        raise Succeeded(f"{sentence} samples were believed")
+    return Refusal(kind, f"client {client} left out: {sentence}")
+
+
+def first_samples(stage: Stage) -> str:
+    """Let a site state a number of samples that nobody has agreed on, in its first reply."""
+    server = server_that_knows({})
+    examples = checked_metrics(ROGUE, metrics_of(300, server), server)
+    require(examples == 300, f"the server takes {examples} samples")
+    return "client 2 states 300 samples, for the first time, and is taken"
+
+
+def endless_numbers(stage: Stage) -> list[Refusal]:
+    """State 2^53 samples and steps, which a server that sums step by step adds up for thousands of years."""
+    server = server_that_knows({})
+    honest = metrics_of(300, server)
+    many = 2.0**53
+    samples = {**honest, "num-examples": many, "steps": steps_of(int(many), server.training)}
+    steps = {**honest, "steps": many}
+    return [refused_at_once(ROGUE, metrics, server) for metrics in (samples, steps)]
+
+
 STRAY = Refusal("stray", "sent a reply that is late, twice there or not its own")
 DURING = [
     Attack("records of another site in the site's own reply", "a site", AT_WORK, own_records, records_of_another,
@@ -151,4 +184,8 @@ IN_PROCESS = [
            genuine_reply, late_or_of_another, (STRAY, STRAY, STRAY)),
     Attack("num-examples raised in a later round, with steps and coefficients to match", "a site", ALONE, same_samples,
            more_samples, (Refusal("Refused", "num-examples is 600, and the client has 300"),)),
+    Attack("2^53 samples, or steps, in a first reply, upon which the server computes for ever", "a site", ALONE,
+           first_samples, endless_numbers,
+           (Refusal("Refused", "num-examples is 9007199254740992, and a client has at most"),
+            Refusal("Refused", "steps is 9007199254740992, and 300 samples make"))),
 ]  # fmt: skip

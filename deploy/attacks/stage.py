@@ -1,11 +1,13 @@
 """What an attack needs: a federation at work, its keys and logs, and what counts as a refusal."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,38 @@ class Stage:
         log = self.log("gate")
         status = refusal(call)
         return Refusal(f"HTTP {status}", log.wait_for(f"'{path}': {status}", seconds=10))
+
+
+def elsewhere(call: Callable[[], Any], seconds: float, user: int | None = None) -> tuple[str, str]:
+    """Return what a call gives in a process of its own: the exception's type or nothing, and a sentence.
+
+    The process is forked, as another `user` may not be able to read this interpreter's files. Raises TimeoutError where
+    the call takes longer; its process is killed then.
+    """
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def play() -> None:
+        try:
+            if user is not None:
+                os.setgroups([])
+                os.setgid(user)
+                os.setuid(user)
+            theirs.send(("", str(call())))
+        except BaseException as error:  # SystemExit of a command among them
+            theirs.send((type(error).__name__, str(error)))
+
+    process = context.Process(target=play)
+    process.start()
+    try:
+        if not ours.poll(seconds):
+            raise TimeoutError(f"no answer after {seconds:g} s")
+        kind, sentence = ours.recv()
+        process.join(10)
+    finally:
+        process.kill()
+        process.join()
+    return str(kind), str(sentence)
 
 
 def refusal(call: Callable[[], object]) -> int:

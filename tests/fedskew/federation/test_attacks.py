@@ -137,7 +137,7 @@ def test_every_row_of_the_table_stands_once_and_says_how_it_is_refused() -> None
         *try_attacks.IN_PROCESS,
     ]
     names = [row.what for row in rows]
-    assert len(names) == len(set(names)) >= 45
+    assert len(names) == len(set(names)) >= 46
     for row in rows:
         assert row.expected and all(expected.kind for expected in row.expected), row.what
         assert row.honest is not row.play
@@ -149,6 +149,7 @@ def row_of(what: str) -> Attack:
 
 BROKEN: dict[str, tuple[Any, str, Any]] = {
     "num-examples raised": (replies, "checked_metrics", lambda client, metrics, server: 300),
+    "2^53 samples": (replies, "checked_metrics", lambda client, metrics, server: 300),
     "replies of another node": (
         replies,
         "replies",
@@ -163,6 +164,23 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     ),
 }
 """By row, the defence that is broken: it lets everything pass."""
+
+
+def test_a_server_that_computes_for_ever_is_seen_by_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replies, "SOON", 0.5)
+    honest = replies.checked_metrics
+
+    def endless(client: int, metrics: Any, server: Any) -> int:
+        while metrics["num-examples"] > 1e9:
+            pass
+        return honest(client, metrics, server)
+
+    monkeypatch.setattr(replies, "checked_metrics", endless)
+    row = attempt(row_of("2^53 samples"), STAGE)
+    assert row.refused == "the server still computes after 0.5 s"
+    assert ends_with(row) == ("NOT REFUSED", 1)
 
 
 @pytest.mark.parametrize("what", BROKEN)
