@@ -5,7 +5,7 @@ The sites' own processes have ended. A run asks them, and waits for what is push
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,9 +16,10 @@ from flwr.proto.control_pb2 import UnregisterNodeRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
+    PullMessagesRequest,
     PushMessagesRequest,
 )
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -31,8 +32,8 @@ from fedskew.federation.submission import end_orphans
 
 VICTIM = 0
 """The site in whose name the rogue answers."""
-PUSH, BEGIN, END = (
-    f"/v1/fleet/{call}" for call in ("push-messages", "activate-node", "deactivate-node")
+PUSH, BEGIN, OBJECT = (
+    f"/v1/fleet/{call}" for call in ("push-messages", "activate-node", "pull-object")
 )
 PATIENCE = 120.0
 """Seconds for a ServerApp to start and to ask."""
@@ -106,6 +107,11 @@ def activation_failed(log: Log) -> Refusal:
     return Refusal("ApiError 2004", log.wait_for("ApiError:2004", seconds=10))
 
 
+def database_of(stage: Stage) -> str:
+    """Return the SuperLink's database, to be read and not written."""
+    return f"file:{stage.folder.state}/state.db?mode=ro"
+
+
 def waiting(stage: Stage, site: int) -> tuple[int, str]:
     """Return run and id of a message that a site has not answered yet; the attacker knows more here than any can.
 
@@ -115,9 +121,8 @@ def waiting(stage: Stage, site: int) -> tuple[int, str]:
     idle = time.monotonic() + IDLE
     node = stage.nodes[site]
     signed = node - 2**64 if node >= 2**63 else node  # as SQLite has it
-    file = f"file:{stage.folder.state}/state.db?mode=ro"
     while time.monotonic() < deadline:
-        with sqlite3.connect(file, uri=True, timeout=10) as database:
+        with sqlite3.connect(database_of(stage), uri=True, timeout=10) as database:
             rows = database.execute(OPEN, (signed,)).fetchall()
         if rows:
             return int(rows[0][0]) % 2**64, str(rows[0][1])
@@ -143,11 +148,13 @@ def push(stage: Stage, signer: int, reply: Message, node: int) -> Any:
         return client.PushMessages(request)
 
 
-def push_objects(stage: Stage, site: int, reply: Message, answer: Any) -> None:
-    """Push what a stored reply is made of, upon which the server can have it."""
+def push_objects(
+    stage: Stage, site: int, reply: Message, answer: Any, names: Sequence[str]
+) -> None:
+    """Push some objects that a stored reply is made of; once all are there the server can have it."""
     objects = get_all_nested_objects(reply)
     with stage.fleet(stage.key(site)) as client:
-        for name in answer.objects_to_push:
+        for name in names:
             client.PushObject(
                 PushObjectRequest(
                     node=Node(node_id=stage.nodes[site]),
@@ -165,7 +172,7 @@ def answer(stage: Stage, site: int) -> tuple[Message, str]:
     reply = forged(run, stage.nodes[site], message)
     answered, line = stage.passed_by_gate(PUSH, lambda: push(stage, site, reply, stage.nodes[site]))
     require(answered.objects_to_push, "the SuperLink has not stored the site's own reply")
-    push_objects(stage, site, reply, answered)
+    push_objects(stage, site, reply, answered, answered.objects_to_push)
     return reply, line
 
 
@@ -226,14 +233,49 @@ class Twice:
     def wait_until_taken(self, stage: Stage, question: str) -> None:
         """Return once the SuperLink has deleted a question, as it does when the server has its reply."""
         deadline = time.monotonic() + PATIENCE
-        file = f"file:{stage.folder.state}/state.db?mode=ro"
         while time.monotonic() < deadline:
-            with sqlite3.connect(file, uri=True, timeout=10) as database:
+            with sqlite3.connect(database_of(stage), uri=True, timeout=10) as database:
                 words = "SELECT COUNT(*) FROM message_ins WHERE message_id = ?"
                 if not database.execute(words, (question,)).fetchone()[0]:
                     return
             time.sleep(0.2)
         raise Untried("the server does not take the first reply")
+
+
+def object_of_own(stage: Stage) -> str:
+    """Let the rogue fetch its message, and by their names the objects of which it is made."""
+    run, question = waiting(stage, ROGUE)
+    with stage.fleet(stage.key(ROGUE)) as client:
+        node = Node(node_id=stage.nodes[ROGUE])
+        given = client.PullMessages(PullMessagesRequest(node=node))
+        names = [message.metadata.message_id for message in given.messages_list]
+        require(names == [question], f"the rogue is given {names}, and is asked {question}")
+        request = PullObjectRequest(node=node, run_id=run, object_id=question)
+        answer, line = stage.passed_by_gate(OBJECT, lambda: client.PullObject(request))
+    require(answer.object_available, "the object of the rogue's own message is not there")
+    return f"{len(answer.object_content)} bytes: {line}"
+
+
+def object_of_another(stage: Stage) -> list[Refusal]:
+    """Let the rogue fetch an object of the victim's reply, whose name it knows; the SuperLink has it at that time."""
+    run, question = waiting(stage, VICTIM)
+    reply = forged(run, stage.nodes[VICTIM], question)
+    answered = push(stage, VICTIM, reply, stage.nodes[VICTIM])
+    # The reply's own object is kept back, so that the server does not take the others from the SuperLink meanwhile.
+    inner = [name for name in answered.objects_to_push if name != reply.object_id]
+    if not inner or len(inner) == len(answered.objects_to_push):
+        raise Untried("the victim's reply is not stored")
+    push_objects(stage, VICTIM, reply, answered, inner)
+    with sqlite3.connect(database_of(stage), uri=True, timeout=10) as database:
+        words = "SELECT COUNT(*) FROM objects WHERE object_id = ? AND is_available = 1"
+        if not database.execute(words, (inner[0],)).fetchone()[0]:
+            raise Untried("the SuperLink does not have the victim's object")
+    node = Node(node_id=stage.nodes[ROGUE])
+    request = PullObjectRequest(node=node, run_id=run, object_id=inner[0])
+    with stage.fleet(stage.key(ROGUE)) as client:
+        refused = stage.refused_by_gate(OBJECT, lambda: client.PullObject(request))
+    push_objects(stage, VICTIM, reply, answered, [reply.object_id])
+    return [refused]
 
 
 def rogue_signs_in(stage: Stage) -> str:
@@ -284,6 +326,8 @@ ATTACKS = [
            (Refusal("not stored", "does not exist or has expired"),)),
     Attack("a reply after its round", "a site", AT_WORK, LATE.first, LATE.again,
            (Refusal("not stored", "does not exist or has expired"),)),
+    Attack("an object of another site's reply, fetched by its sha256", "a site that knows it", AT_WORK, object_of_own,
+           object_of_another, by_gate(403, "pull-object")),
     Attack("a removed key comes back", "a site that was removed", AT_WORK, rogue_signs_in, removed_key,
            (*by_gate(412, "activate-node"), Refusal("ApiError 2004", "No SuperNode found with the given public key"),
             *by_gate(403, "activate-node"))),
