@@ -1,6 +1,7 @@
 """Attack a federation by every way that docs/security.md names: right if every attack is refused as it has to be.
 
-    python deploy/try_attacks.py [--write docs/security.md] [--rounds 12] [--keep FOLDER] [--allow-skipped]
+    python deploy/try_attacks.py [--write docs/security.md] [--rounds 12] [--keep FOLDER] [--row WORDS...]
+                                  [--allow-skipped]
 
 Three sites train on digits through gate and TLS. One of them is a rogue: it trains honestly, and answers for another
 one as well. Each attack stands beside an honest request, its control, which has to pass first. A refusal counts only
@@ -201,8 +202,19 @@ def train(federation: LocalFederation, run: list[str]) -> subprocess.Popen[str]:
     return training
 
 
-def attack_at_work(federation: LocalFederation, run: list[str]) -> tuple[list[Row], dict[str, Any]]:
-    """Train in a federation that is attacked meanwhile and afterwards; return the rows and the training's summary."""
+def attack_at_work(
+    federation: LocalFederation, run: list[str], words: Sequence[str]
+) -> tuple[list[Row], dict[str, Any]]:
+    """Train in a federation that is attacked meanwhile and afterwards; return the rows and the training's summary.
+
+    `words` choose the rows: those that hold one of them, or all of them where there are none.
+    """
+
+    def chosen(attacks: Sequence[Attack]) -> list[Attack]:
+        return [
+            attack for attack in attacks if not words or any(word in attack.what for word in words)
+        ]
+
     rows = list[Row]()
     trained = dict[str, Any]()
     began = time.monotonic()
@@ -218,18 +230,21 @@ def attack_at_work(federation: LocalFederation, run: list[str]) -> tuple[list[Ro
             flush=True,
         )
         training = train(federation, run)
-        rows += [attempt(attack, stage, lambda: training.poll() is not None) for attack in DURING]
+        rows += [
+            attempt(attack, stage, lambda: training.poll() is not None) for attack in chosen(DURING)
+        ]
         trained.update(json.loads(training.communicate()[0] or "{}"))
         print(
             f"{time.monotonic() - began:.0f} s: the training has ended with {training.returncode}",
             flush=True,
         )
-        rows += [attempt(attack, stage) for attack in AFTER]
-        with by_hand.played(stage):
-            rows += [attempt(attack, stage) for attack in LAST]
+        rows += [attempt(attack, stage) for attack in chosen(AFTER)]
+        if last := chosen(LAST):
+            with by_hand.played(stage):
+                rows += [attempt(attack, stage) for attack in last]
     finally:
         federation.down()
-    rows += [attempt(attack, stage) for attack in IN_PROCESS]
+    rows += [attempt(attack, stage) for attack in chosen(IN_PROCESS)]
     return rows, trained
 
 
@@ -242,17 +257,26 @@ def main() -> int:
         "--keep", type=Path, help="An empty folder to work in and to leave as it is then."
     )
     parser.add_argument(
+        "--row",
+        nargs="+",
+        default=[],
+        metavar="WORDS",
+        help="Only rows whose name holds such words.",
+    )
+    parser.add_argument(
         "--allow-skipped",
         action="store_true",
         help="Exit 0 though rows that need root were skipped.",
     )
     stated = parser.parse_args()
+    if stated.row and stated.write:
+        parser.error("--write takes the whole table, and --row makes a part of it")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         federation = LocalFederation(stated.keep or Path(temporary))
         federation.prepare("digits", 3)
         run = [f"method={METHOD}", f"rounds={stated.rounds}", f"model={MODELS['digits']}"]
-        rows, trained = attack_at_work(federation, run)
+        rows, trained = attack_at_work(federation, run, stated.row)
         rehearsed = federation.rehearse(run)
     same = bool(trained) and trained["hash"] == rehearsed["hash"]
     hashes = " and ".join(

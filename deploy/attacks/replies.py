@@ -1,8 +1,9 @@
 """Attacks by what stands in a reply: records of another site, other numbers of samples, and replies of other nodes."""
 
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flwr.app import Message, MessageType, Metadata, RecordDict
@@ -22,8 +23,9 @@ from attacks.stage import (
     require,
 )
 from client_app.models import build
-from client_app.optimizer import TrainingSettings, coefficient_sum
+from client_app.optimizer import TrainingSettings, expected_coefficient_sum
 from client_app.training import steps_of
+from data.sources.agreement import Member, read_agreement
 from strategies.checks import checked_metrics
 from strategies.replies import replies
 from strategies.server import Server
@@ -103,8 +105,8 @@ def late_or_of_another(stage: Stage) -> list[Refusal]:
     return [Refusal("stray", stray) for stray in strays]
 
 
-def server_that_knows(examples_by_client: dict[int, int]) -> Server:
-    """Return the server of a run with momentum, a pull and a decaying rate, which knows some clients' samples."""
+def server_that_knows(examples_by_client: dict[int, int], sites: Sequence[Member] = ()) -> Server:
+    """Return the server of a run with momentum and a pull, which knows some clients' samples, or what is agreed."""
     model = build("mlp-bn", (1, 8, 8), 10, 0)
     return Server(
         model=model,
@@ -115,6 +117,7 @@ def server_that_knows(examples_by_client: dict[int, int]) -> Server:
         training=TrainingSettings(momentum=0.9),
         examples_by_client=examples_by_client,
         pull=0.01,
+        sites=sites,
     )
 
 
@@ -126,7 +129,7 @@ def metrics_of(examples: int, server: Server) -> dict[str, float]:
         "num-examples": examples,
         "loss": 1.0,
         "steps": steps,
-        "coefficient-sum": coefficient_sum(steps, server.training.momentum, pull),
+        "coefficient-sum": expected_coefficient_sum(steps, server.training.momentum, pull),
         "remembers": 0,
         "seconds": 1,
     }
@@ -174,6 +177,30 @@ def endless_numbers(stage: Stage) -> list[Refusal]:
     return [refused_at_once(ROGUE, metrics, server) for metrics in (samples, steps)]
 
 
+AGREED, STATED = 320, 320_000_000
+"""Samples that federation.toml agrees on for each site, and that the rogue states for as many."""
+
+
+def server_that_agrees(stage: Stage) -> Server:
+    """Return a server whose federation.toml is the one at work, with AGREED samples for each site."""
+    file = stage.federation.work / "agreed.toml"
+    text = stage.folder.agreement_file.read_text()
+    file.write_text(re.sub(r"(?m)^(key = .*)$", rf"\1\nsamples = {AGREED}", text))
+    return server_that_knows({}, read_agreement(file).sites)
+
+
+def agreed_samples(stage: Stage) -> str:
+    server = server_that_agrees(stage)
+    examples = checked_metrics(ROGUE, metrics_of(AGREED, server), server)
+    require(examples == AGREED, f"the server takes {examples} samples")
+    return f"client {ROGUE} states {AGREED} samples, for the first time, and is taken"
+
+
+def more_than_agreed(stage: Stage) -> list[Refusal]:
+    server = server_that_agrees(stage)
+    return [refused_at_once(ROGUE, metrics_of(STATED, server), server)]
+
+
 STRAY = Refusal("stray", "sent a reply that is late, twice there or not its own")
 DURING = [
     Attack("records of another site in the site's own reply", "a site", AT_WORK, own_records, records_of_another,
@@ -188,4 +215,7 @@ IN_PROCESS = [
            first_samples, endless_numbers,
            (Refusal("Refused", "num-examples is 9007199254740992, and a client has at most"),
             Refusal("Refused", "steps is 9007199254740992, and 300 samples make"))),
+    Attack(f"{STATED:,} samples for {AGREED}, which would make a site the owner of the model", "a site", ALONE,
+           agreed_samples, more_than_agreed,
+           (Refusal("Refused", f"num-examples is {STATED}, and federation.toml agrees on at most {AGREED}"),)),
 ]  # fmt: skip
