@@ -166,19 +166,23 @@ def push_objects(
             )
 
 
-def answer(stage: Stage, site: int) -> tuple[Message, str]:
-    """Let a site answer a question of its own; return the reply, which is stored, and the gate's line."""
+def begin_answer(stage: Stage, site: int) -> tuple[Message, Any, str]:
+    """Let a site answer a question of its own; return the reply, which is stored, its push's answer, and the gate's line.
+
+    The server has the reply once `push_objects` has pushed what it is made of.
+    """
     run, message = waiting(stage, site)
     reply = forged(run, stage.nodes[site], message)
     answered, line = stage.passed_by_gate(PUSH, lambda: push(stage, site, reply, stage.nodes[site]))
     require(answered.objects_to_push, "the SuperLink has not stored the site's own reply")
-    push_objects(stage, site, reply, answered, answered.objects_to_push)
-    return reply, line
+    return reply, answered, line
 
 
 def own_reply(stage: Stage) -> str:
     """Let the rogue answer its own question, which is stored."""
-    return answer(stage, ROGUE)[1]
+    reply, answered, line = begin_answer(stage, ROGUE)
+    push_objects(stage, ROGUE, reply, answered, answered.objects_to_push)
+    return line
 
 
 def for_another_site(stage: Stage) -> list[Refusal]:
@@ -211,24 +215,30 @@ def not_asked(stage: Stage) -> list[Refusal]:
 
 
 class Twice:
-    """A site that answers, and answers again; `after` waits until the server has taken the first reply."""
+    """A site that answers, and answers again: at once, or `after` the server has taken the first reply."""
 
     def __init__(self, site: int, after: bool) -> None:
         self.site, self.after = site, after
-        self.reply: Message | None = None
+        self.first_reply: tuple[Message, Any] | None = None
 
     def first(self, stage: Stage) -> str:
         """Answer once, which is stored."""
-        self.reply, line = answer(stage, self.site)
+        reply, answered, line = begin_answer(stage, self.site)
+        self.first_reply = reply, answered
         return line
 
     def again(self, stage: Stage) -> list[Refusal]:
         """Answer again."""
-        assert self.reply is not None
-        about = self.reply.metadata
+        assert self.first_reply is not None
+        reply, answered = self.first_reply
+        about = reply.metadata
         if self.after:
+            push_objects(stage, self.site, reply, answered, answered.objects_to_push)
             self.wait_until_taken(stage, about.reply_to_message_id)
-        return not_stored(stage, self.site, about.reply_to_message_id, about.run_id)
+        refused = not_stored(stage, self.site, about.reply_to_message_id, about.run_id)
+        if not self.after:
+            push_objects(stage, self.site, reply, answered, answered.objects_to_push)
+        return refused
 
     def wait_until_taken(self, stage: Stage, question: str) -> None:
         """Return once the SuperLink has deleted a question, as it does when the server has its reply."""
