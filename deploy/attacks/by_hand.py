@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import UnregisterNodeRequest
 from flwr.proto.fleet_pb2 import (
@@ -167,9 +167,9 @@ def push_objects(
 
 
 def begin_answer(stage: Stage, site: int) -> tuple[Message, Any, str]:
-    """Let a site answer a question of its own; return the reply, which is stored, its push's answer, and the gate's line.
+    """Let a site answer a question of its own; return the reply, the answer to its push, and the gate's line.
 
-    The server has the reply once `push_objects` has pushed what it is made of.
+    The reply is stored. The server has the reply once `push_objects` has pushed what it is made of.
     """
     run, message = waiting(stage, site)
     reply = forged(run, stage.nodes[site], message)
@@ -269,7 +269,9 @@ def object_of_own(stage: Stage) -> str:
 def object_of_another(stage: Stage) -> list[Refusal]:
     """Let the rogue fetch an object of the victim's reply, whose name it knows; the SuperLink has it at that time."""
     run, question = waiting(stage, VICTIM)
-    reply = forged(run, stage.nodes[VICTIM], question)
+    reply = forged(
+        run, stage.nodes[VICTIM], question, RecordDict({"told": MetricRecord({"cases": 75})})
+    )
     answered = push(stage, VICTIM, reply, stage.nodes[VICTIM])
     # The reply's own object is kept back, so that the server does not take the others from the SuperLink meanwhile.
     inner = [name for name in answered.objects_to_push if name != reply.object_id]

@@ -34,10 +34,10 @@ SOON = 20.0
 """Seconds that a server has to refuse a reply's numbers; it takes milliseconds."""
 
 
-def forged(run: int, source: int, answered: str) -> Message:
-    """Return an empty reply to a message, with a message id of its own."""
+def forged(run: int, source: int, answered: str, content: RecordDict | None = None) -> Message:
+    """Return a reply to a message, empty if no content is given, with a message id of its own."""
     about = Metadata(run, "", source, 1, answered, "", time.time(), 60.0, MessageType.TRAIN)
-    reply = make_message(about, RecordDict())
+    reply = make_message(about, content or RecordDict())
     about.__dict__["_message_id"] = reply.object_id
     return reply
 
