@@ -3,7 +3,7 @@
 Where it is not, the error has the setting that says it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from data.settings import DataSettings
 from data.sources.files import ImageFiles
-from data.sources.scale import on_scale, range_hint, unknown_range
+from data.sources.scale import UnknownRange, nearly_black, on_scale, range_hint
 from data.sources.splits import Split, keys_of, require_of
+from data.sources.stored_range import DARK
 
 Notes = list[str]
+FARTHEST = 20.0
+"""Standard deviations from the mean beyond which floating-point pixels are asked about: training diverges there, and
+images that were normalized before stay within ten."""
 IMAGES = "must be uint8, float or integer images (N, H, W) or (N, H, W, C), or vectors (N, F)"
 
 
@@ -155,6 +159,9 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
         low, high = settings.pixel_span
         notes.append(f"pixels are taken as {low:g}..{high:g} by pixel-range, what is beyond is cut")
         changed = {key: on_scale(images, low, high) for key, images in ranged.items()}
+    floats = [key for key, images in ranged.items() if images.dtype.kind == "f"]
+    if not changed and floats:
+        _refuse_far([splits[key] for key in floats], settings)
     for key, images in wide.items():
         if key not in changed and (images.ndim == 2 or images.dtype.kind == "f"):
             notes.append(f"{images.dtype} is taken as float32")
@@ -165,6 +172,10 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
             max(int(a.max()) for a in whole.values()),
         )
         types = sorted({str(images.dtype) for images in whole.values()})
+        dark = types == ["uint16"] and 255 < high <= DARK * 65535
+        if dark and "train" in splits:  # of training alone: few other images may be dark
+            split = splits["train"]
+            raise nearly_black(f"{split.where}: {keys_of(split)[0]}: uint16", high, 65535)
         if types == ["uint16"] and high > 255:
             notes.append(f"uint16 is taken as 0..65535; the largest is {high}{range_hint(high)}")
             changed |= {key: on_scale(images, 0, 65535) for key, images in whole.items()}
@@ -173,9 +184,24 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
             changed |= {key: images.astype(np.uint8) for key, images in whole.items()}
         else:
             split = splits[next(iter(whole))]
-            raise unknown_range(
+            raise UnknownRange(
                 f"{split.where}: {keys_of(split)[0]}: {' and '.join(types)}", low, high
             )
     return {
         key: replace(split, images=changed.get(key, split.images)) for key, split in splits.items()
     }
+
+
+def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
+    """Raise UnknownRange for floating-point pixels far from what mean and std say, such as 0..255 for 0..1."""
+    extremes = [(float(split.images.min()), float(split.images.max())) for split in splits]  # type: ignore[union-attr]
+    if not np.isfinite(extremes).all():
+        return  # the check that every split passes names the image
+    low, high = min(least for least, _ in extremes), max(largest for _, largest in extremes)
+    means = settings.means if settings.mean.strip() else (0.5,)
+    stds = settings.stds if settings.std.strip() else (0.5,)
+    distances = [max(abs(low - mean), abs(high - mean)) / std for mean in means for std in stds]
+    if min(distances) > FARTHEST:
+        where = f"{splits[0].where}: {keys_of(splits[0])[0]}: {splits[0].images.dtype}"
+        bytes_as_floats = low >= 0 and high <= 255
+        raise UnknownRange(where, low, high, proposed=(0, 255) if bytes_as_floats else None)

@@ -15,7 +15,16 @@ from data.sources.belonging import Belonging
 from data.sources.folders import SPLITS
 from data.sources.medical import needed
 from data.sources.rows import LABEL, LIKE_LABELS, classes_of, numbered_labels
+from data.sources.scale import UnknownRange
 from data.sources.splits import Guess, Raw, Split
+from data.sources.stored_range import (
+    DARK,
+    Look,
+    look_at,
+    note_of_cut,
+    refuse_nearly_black,
+    widened,
+)
 from data.text import said
 
 SAVED = ("dataset_dict.json", "state.json")
@@ -151,8 +160,31 @@ def read(
             for part in parts_of(rows.where, settings.download).values()
             for row in part.select_columns([column])
         )
-        images = joined(brought(image, channels, (width, height)) for image in opened)
+        try:
+            images = joined(brought(image, channels, (width, height)) for image in opened)
+        except UnknownRange as error:
+            raise widened(error, look_at_rows(rows, settings)) from None
+        wide = images.dtype == np.float32 and not settings.pixel_range
+        if wide and images.max() <= DARK:
+            refuse_nearly_black(rows.where, look_at_rows(rows, settings))
     return rows.divided(Split(images, np.array(labels, np.int64), rows.where, ""), settings)
+
+
+def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
+    """What numbers the images of rows spread over all sites and classes hold. Raises DataError."""
+    from data.sources.pixels import stored_of_pil
+
+    column = rows.columns["path"]
+    parts = parts_of(rows.where, settings.download).values()
+    places = [(part, index) for part in parts for index in range(len(part))]
+    groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
+
+    def stored(place: int) -> object:
+        part, index = places[place]
+        return stored_of_pil(part[index][column], 0)
+
+    with quietly(rows.where):
+        return look_at(stored, groups)
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
@@ -162,7 +194,11 @@ def look(path: Path, settings: DataSettings) -> Guess:
     rows = belonging(path, settings)
     part = next(iter(parts_of(rows.where, settings.download).values()))
     with quietly(rows.where):
-        image = brought(from_pil(Path(rows.where), part[0][rows.columns["path"]], 0, settings), 0)
+        first = part[0][rows.columns["path"]]
+        try:
+            image = brought(from_pil(Path(rows.where), first, 0, settings), 0)
+        except UnknownRange as error:
+            raise widened(error, look_at_rows(rows, settings)) from None
         known = getattr(part.features[rows.columns[LABEL]], "names", None)
     notes = (
         []
@@ -174,6 +210,8 @@ def look(path: Path, settings: DataSettings) -> Guess:
             f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"
         )
     shape = "x".join(map(str, (image.shape[2], *image.shape[:2])))
+    if settings.pixel_range:
+        notes += note_of_cut(settings, look_at_rows(rows, settings))
     return Guess(
         {"classes": ",".join(known or classes_of(rows.of(LABEL))), "input-shape": shape},
         tuple(notes),

@@ -1,7 +1,8 @@
 """Which shape image files have, before one is stated that all are brought to."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +11,39 @@ from PIL import Image
 from data.settings import DataError, DataSettings
 from data.sources.first_bytes import is_dicom, is_nifti
 from data.sources.medical import needed
-from data.sources.pixels import open_image
+from data.sources.pixels import open_image, stored_in
+from data.sources.scale import UnknownRange
+from data.sources.stored_range import Look, look_at, note_of_cut, widened
 
 MOST = 2000
 """Images whose sizes are compared: their heads are read for it."""
 
 
-def shape_of(images: Sequence[Path], settings: DataSettings) -> tuple[str, list[str]]:
+def shape_of(
+    images: Sequence[Path], settings: DataSettings, groups: Sequence[Hashable] = ()
+) -> tuple[str, list[str]]:
     """The shape of the first image, as a setting, and what has to be said of it.
 
+    `groups` are the images' sites and classes, over which those are spread whose numbers are looked at; left out, the
+    folders that they are in.
+
     Raises:
-        DataError: an image that cannot be read, or medical images of several sizes, whose proportions mean something.
+        DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
+            medical images of several sizes, whose proportions mean something.
     """
-    image = open_image(images[0], 0, settings=settings)
+
+    def look() -> Look | None:
+        unscaled = replace(settings, pixel_range="")
+        among = groups or [file.parent for file in images]
+        return look_at(lambda place: stored_in(images[place], 0, unscaled), among)
+
+    try:
+        image = open_image(images[0], 0, settings=settings)
+    except UnknownRange as error:
+        raise widened(error, look()) from None
     shape, notes = "x".join(map(str, (image.shape[2], *image.shape[:2]))), list[str]()
+    if settings.pixel_range:
+        notes += note_of_cut(settings, look())
     if image.dtype == np.float32:
         notes.append("images of more than 8 bits are trained on as float32 on the scale 0..1")
     if settings.input_shape:

@@ -136,7 +136,8 @@ def look_at_images(path: Path, settings: DataSettings) -> Guess:
 
     table = image_table(path, settings)
     rows, paths = table.belonging, table.paths
-    shape, notes = shape_of(paths, settings)
+    groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
+    shape, notes = shape_of(paths, settings, groups)
     if table.unused:
         notes.append(
             f"columns that are not used: {', '.join(table.unused)}{_hint(table, settings)}"

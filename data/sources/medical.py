@@ -1,5 +1,6 @@
 """DICOM images (pydicom) and slices of NIfTI volumes (nibabel) as pixels on the scale 0..1."""
 
+import math
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -9,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.settings import DataError, DataSettings
-from data.sources.scale import chosen_frame, on_scale, scaled
+from data.sources.scale import WINDOWS, Stored, Window, chosen_frame
 from data.text import said
 
-Grey = NDArray[np.float32]
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
 
 
@@ -26,15 +26,15 @@ def needed(module: str, extra: str, where: object) -> Any:
         raise DataError(f"{where}: {rule}") from None
 
 
-def read_dicom(file: Path, channels: int, settings: DataSettings) -> Grey | NDArray[np.uint8]:
-    """(H, W) grey, or (H, W, 3) bytes of a color image.
+def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | NDArray[np.uint8]:
+    """Grey numbers after the modality transformation (rescale slope, intercept), or (H, W, 3) bytes of a color image.
 
-    Grey goes through the modality transformation (rescale slope and intercept), then by pixel-range or the file's first
-    window (DICOM PS3.3 C.11.2.1.2) to 0..1; without either the range of the stored bits. MONOCHROME1 is inverted.
+    Black and white are of the file's first window (DICOM PS3.3 C.11.2.1.2); without one of the stored bits, where these
+    are unsigned. MONOCHROME1 is inverted.
 
     Raises:
-        DataError: a file without pixels, several frames without `frame`, color where grey is set, or signed numbers
-            without a window.
+        DataError: a file without pixels, several frames without `frame`, color where grey is set, or a window that the
+            standard forbids, unless pixel-range takes its place.
     """
     dicom, pixels = needed("pydicom", "medical", file), needed("pydicom.pixels", "medical", file)
     with warnings.catch_warnings():
@@ -55,56 +55,66 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Grey | NDAr
         try:
             stored = pixels.pixel_array(data, index=frame)
             if photometric in MONOCHROME:
-                return grey_of(
-                    file, stored, data, pixels.apply_modality_lut(stored, data), settings
-                )
+                return grey_of(file, data, pixels.apply_modality_lut(stored, data), settings)
             color = (
                 pixels.apply_color_lut(stored, data) if photometric == "PALETTE COLOR" else stored
             )
+        except DataError:
+            raise
         except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
             raise DataError(f"{file}: pydicom cannot read its pixels: {said(error)}") from error
     bits = 8 * color.dtype.itemsize
     return np.asarray(color[..., :3] >> (bits - 8), np.uint8)
 
 
-def grey_of(
-    file: Path,
-    stored: NDArray[np.generic],
-    data: Any,
-    values: NDArray[np.generic],
-    settings: DataSettings,
-) -> Grey:
-    """Grey values on the scale 0..1, white as 1."""
-    window, numbers = window_of(data), np.asarray(values, np.float32)
-    if window is None or settings.pixel_range:
-        span = None if data.get("PixelRepresentation") else span_of(data)
-        shown = scaled(file, "signed DICOM pixels without a window", numbers, span, settings)
-    else:
-        shown = windowed(np.asarray(values, np.float64), *window)
-    return 1 - shown if data.PhotometricInterpretation == "MONOCHROME1" else shown
+def grey_of(file: Path, data: Any, values: NDArray[np.generic], settings: DataSettings) -> Stored:
+    """Grey values with what the file says of them. Raises DataError for a window that the standard forbids."""
+    signed = bool(data.get("PixelRepresentation"))
+    return Stored(
+        values,
+        "signed DICOM pixels without a window" if signed else "DICOM pixels",
+        span=None if signed else span_of(data),
+        window=None if settings.pixel_range else window_of(file, data),
+        inverted=data.PhotometricInterpretation == "MONOCHROME1",
+    )
 
 
-def window_of(data: Any) -> tuple[float, float, str] | None:
-    """Center, width and function of a file's first window; None where it has none."""
+def window_of(file: Path, data: Any) -> Window | None:
+    """A file's first window; None where it has none.
+
+    Raises:
+        DataError: a center or width that is no finite number, a width or a function that DICOM PS3.3 C.11.2.1 forbids.
+            Such a window would show black and white alone, or an inverted image.
+    """
     center, width = data.get("WindowCenter"), data.get("WindowWidth")
     if center is None or width is None or center == "" or width == "":
         return None
-    first = [
-        value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value
-        for value in (center, width)
-    ]
-    return float(first[0]), float(first[1]), str(data.get("VOILUTFunction") or "LINEAR")
+    cure = "--set pixel-range=LOW,HIGH takes a range of yours in its place, for all files"
+    function = str(data.get("VOILUTFunction") or "LINEAR")
+    if function not in WINDOWS:
+        rule = f"must be one of {', '.join(WINDOWS)}"
+        raise DataError(f"{file}: VOI LUT function {function[:40]!r}: {rule} (DICOM PS3.3): {cure}")
+    window = Window(_first(center), _first(width), function)
+    least = WINDOWS[function]
+    allowed = window.width >= least if least else window.width > 0
+    if not (math.isfinite(window.center) and math.isfinite(window.width) and allowed):
+        rule = (
+            f"must be {'at least 1' if least else 'greater than 0'} for {function}, and both finite"
+        )
+        raise DataError(
+            f"{file}: DICOM window of center {window.center:g} and width {window.width:g}: the width "
+            f"{rule} (PS3.3 C.11.2.1): {cure}"
+        )
+    return window
 
 
-def windowed(values: NDArray[np.float64], center: float, width: float, function: str) -> Grey:
-    """Values through a window, as 0..1: LINEAR, LINEAR_EXACT or SIGMOID of DICOM PS3.3 C.11.2.1."""
-    if function == "SIGMOID":
-        return np.asarray(1 / (1 + np.exp(-4 * (values - center) / width)), np.float32)
-    if function == "LINEAR_EXACT":
-        return on_scale(values, center - width / 2, center + width / 2)
-    if width <= 1:
-        return np.asarray(values > center - 0.5, np.float32)
-    return on_scale(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
+def _first(value: Any) -> float:
+    """The first of several values as a number; NaN for what is none."""
+    several = hasattr(value, "__len__") and not isinstance(value, str)
+    try:
+        return float(value[0] if several else value)
+    except (IndexError, TypeError, ValueError):
+        return math.nan
 
 
 def span_of(data: Any) -> tuple[float, float]:
@@ -116,11 +126,13 @@ def span_of(data: Any) -> tuple[float, float]:
     return min(intercept, largest), max(intercept, largest)
 
 
-def read_nifti(file: Path, settings: DataSettings) -> Grey:
-    """(H, W): an image, or the slice along the last axis that `frame` says; rows from the second axis' end.
+def read_nifti(file: Path, settings: DataSettings) -> Stored:
+    """Grey numbers (H, W): an image, or the slice along the last axis that `frame` says.
+
+    Rows are from the second axis' end.
 
     Raises:
-        DataError: several slices without `frame`, more than three axes, or numbers of no known scale.
+        DataError: several slices without `frame`, or more than three axes.
     """
     volume = needed("nibabel", "medical", file).load(file)
     shape = [*volume.shape]
@@ -146,4 +158,4 @@ def read_nifti(file: Path, settings: DataSettings) -> Grey:
         and volume.dataobj.inter == 0
     )
     span = (0.0, 255.0) if bytes_as_they_are else None
-    return np.ascontiguousarray(np.rot90(scaled(file, "NIfTI numbers", numbers, span, settings)))
+    return Stored(np.ascontiguousarray(np.rot90(numbers)), "NIfTI numbers", span)

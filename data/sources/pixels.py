@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from data.settings import DataError, DataSettings
 from data.sources.first_bytes import is_dicom, is_nifti, truly
 from data.sources.medical import read_dicom, read_nifti
-from data.sources.scale import chosen_frame, scaled
+from data.sources.scale import Stored, chosen_frame, shown
 from data.text import said
 
 EIGHT_BIT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
@@ -57,13 +57,24 @@ def brought(
 
 def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
     """An image of mode L, RGB or, on the scale 0..1, F. Raises DataError as open_image does."""
+    stored = stored_in(file, channels, settings)
+    return Image.fromarray(shown(file, stored, settings)) if isinstance(stored, Stored) else stored
+
+
+def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
+    """The numbers of a file whose black and white are a question, else an image of mode L or RGB.
+
+    Raises:
+        DataError: as open_image does, but for numbers of no known scale.
+    """
     try:
         with file.open("rb") as opened:
             head = opened.read(132)
         if is_dicom(head):
-            return Image.fromarray(read_dicom(file, channels, settings))
+            read = read_dicom(file, channels, settings)
+            return read if isinstance(read, Stored) else Image.fromarray(read)
         if is_nifti(file):
-            return Image.fromarray(read_nifti(file, settings))
+            return read_nifti(file, settings)
         return _with_pil(file, channels, settings)
     except DataError:
         raise
@@ -80,7 +91,7 @@ def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
         raise DataError(why_not(file, error)) from error
 
 
-def _with_pil(file: Path, channels: int, settings: DataSettings) -> Image.Image:
+def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, settings.max_image_pixels
     try:
         with warnings.catch_warnings():
@@ -89,19 +100,25 @@ def _with_pil(file: Path, channels: int, settings: DataSettings) -> Image.Image:
             with Image.open(file) as opened:
                 if opened.format == "TIFF":
                     opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
-                return from_pil(file, opened, channels, settings)
+                return stored_of_pil(opened, channels)
     finally:
         Image.MAX_IMAGE_PIXELS = before
 
 
 def from_pil(file: Path, opened: Image.Image, channels: int, settings: DataSettings) -> Image.Image:
     """An image of any of PIL's modes as L, RGB or F. Raises DataError for numbers of no known scale."""
+    stored = stored_of_pil(opened, channels)
+    return Image.fromarray(shown(file, stored, settings)) if isinstance(stored, Stored) else stored
+
+
+def stored_of_pil(opened: Image.Image, channels: int) -> Stored | Image.Image:
+    """An image of any of PIL's modes: as L or RGB, or its numbers where they are wider than bytes."""
     if opened.mode in EIGHT_BIT:
         grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
         return opened.convert("L" if grey else "RGB")
     span = (0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None
     numbers = np.asarray(opened).astype(np.float32)
-    return Image.fromarray(scaled(file, f"mode {opened.mode}: pixels", numbers, span, settings))
+    return Stored(numbers, f"mode {opened.mode}: pixels", span)
 
 
 def why_not(file: Path, error: Exception) -> str:

@@ -1,11 +1,77 @@
 """Which number is black and which is white."""
 
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.settings import DataError, DataSettings
+
+WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 0.0, "SIGMOID": 0.0}
+"""The functions of DICOM's windows and their least width by PS3.3 C.11.2.1; 0 itself is none."""
+
+
+class UnknownRange(DataError):
+    """Numbers of which nothing says which is black and which is white."""
+
+    def __init__(
+        self,
+        where: str,
+        low: float,
+        high: float,
+        looked: str = "",
+        proposed: tuple[float, float] | None = None,
+    ) -> None:
+        """`looked` ends the numbers' description; `proposed` is another range than low..high."""
+        self.where, self.low, self.high = where, low, high
+        black = rounded(low, ROUND_FLOOR)
+        white = rounded(max(high, low + 1), ROUND_CEILING)
+        cure = f"--set pixel-range={black},{white} takes these two"
+        if proposed is not None:
+            cure = "--set pixel-range={0:g},{1:g} takes {0:g} and {1:g}".format(*proposed)
+        super().__init__(
+            f"{where} of {low:g}..{high:g}{looked}: nothing says which value is black and which is "
+            f"white: {cure}"
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of a DICOM file, with a width that the standard allows."""
+
+    center: float
+    width: float
+    function: str
+    """One of WINDOWS."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The grey numbers of one image as its file has them, before one is black and another white."""
+
+    numbers: NDArray[np.generic]
+    """(H, W), of any real type."""
+    what: str
+    """What an error calls them."""
+    span: tuple[float, float] | None = None
+    """Black and white by the file's format; None where that says nothing."""
+    window: Window | None = None
+    """What the file itself shows of them."""
+    inverted: bool = False
+    """Whether the largest number is black."""
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The least and the largest number; NaN where one is."""
+        numbers = np.asarray(self.numbers, np.float32)
+        return float(numbers.min()), float(numbers.max())
+
+
+def rounded(number: float, rounding: str) -> str:
+    """A number in six digits, rounded so that a range from or to it leaves nothing out."""
+    return f"{float(Context(prec=6, rounding=rounding).create_decimal(number)):g}"
 
 
 def range_hint(largest: float) -> str:
@@ -14,40 +80,54 @@ def range_hint(largest: float) -> str:
     return f"; if that is nearly white: --set pixel-range=0,{2**bits - 1}" if bits < 16 else ""
 
 
+def nearly_black(where: str, largest: float, high: float) -> DataError:
+    """The error for whole numbers on the scale 0..`high` of which the largest is far below it."""
+    bits = max(int(largest).bit_length(), 1)
+    return DataError(
+        f"{where} of at most {largest:.10g} on the scale 0..{high:.10g} are nearly black: "
+        f"--set pixel-range=0,{2**bits - 1} takes {2**bits - 1} as white, "
+        f"and --set pixel-range=0,{high:.10g} leaves them so dark"
+    )
+
+
 def on_scale(pixels: NDArray[np.generic], low: float, high: float) -> NDArray[np.float32]:
     """Pixels with low as 0 and high as 1, what is beyond cut; float32."""
     scaled = (np.asarray(pixels, np.float32) - np.float32(low)) / np.float32(high - low)
     return np.asarray(np.clip(scaled, 0, 1), np.float32)
 
 
-def unknown_range(where: str, low: float, high: float) -> DataError:
-    """The error for numbers of low..high of which nothing says which is black and which is white."""
-    return DataError(
-        f"{where} of {low:g}..{high:g}: nothing says which value is black and which is white: "
-        f"--set pixel-range={low:g},{max(high, low + 1):g} takes these two"
-    )
-
-
-def scaled(
-    file: Path,
-    what: str,
-    numbers: NDArray[np.float32],
-    span: tuple[float, float] | None,
-    settings: DataSettings,
-) -> NDArray[np.float32]:
+def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.float32]:
     """An image's numbers on the scale 0..1: by pixel-range, else by what the file says, else if they are in 0..1.
 
     Raises:
-        DataError: none of these, or a number that is not finite.
+        UnknownRange: none of these.
+        DataError: a number that is not finite.
     """
-    low, high = float(numbers.min()), float(numbers.max())
+    low, high = stored.extremes
     if not np.isfinite([low, high]).all():
-        raise DataError(f"{file}: {what} are NaN or infinite: must be finite")
+        raise DataError(f"{file}: {stored.what} are NaN or infinite: must be finite")
     if settings.pixel_range:
-        span = settings.pixel_span
-    elif span is None and not (low >= 0 and high <= 1):
-        raise unknown_range(f"{file}: {what}", low, high)
-    return on_scale(numbers, *(span or (0, 1)))
+        grey = on_scale(stored.numbers, *settings.pixel_span)
+    elif stored.window is not None:
+        grey = windowed(np.asarray(stored.numbers, np.float64), stored.window)
+    elif stored.span is None and not (low >= 0 and high <= 1):
+        raise UnknownRange(f"{file}: {stored.what}", low, high)
+    else:
+        grey = on_scale(stored.numbers, *(stored.span or (0, 1)))
+    return 1 - grey if stored.inverted else grey
+
+
+def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.float32]:
+    """Values through a window, as 0..1: LINEAR, LINEAR_EXACT or SIGMOID of DICOM PS3.3 C.11.2.1."""
+    center, width = window.center, window.width
+    if window.function == "SIGMOID":
+        with np.errstate(over="ignore"):  # far below a narrow window: 1 / inf is black
+            return np.asarray(1 / (1 + np.exp(-4 * (values - center) / width)), np.float32)
+    if window.function == "LINEAR_EXACT":
+        return on_scale(values, center - width / 2, center + width / 2)
+    if width == 1:  # the standard's formula is a threshold here, without a division
+        return np.asarray(values > center - 0.5, np.float32)
+    return on_scale(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
 
 
 def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from data.settings import DataError
 from data.sources.files import ImageFiles
 from data.sources.images import bring_to
+from data.sources.stored_range import decoded
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,10 @@ def checked(
         DataError: what cannot be trained on, said in one sentence.
     """
     if isinstance(split.images, ImageFiles):
-        split = replace(split, images=split.images.decoded())
+        sites = np.zeros_like(split.labels) if split.sites is None else split.sites
+        groups = list(zip(sites.tolist(), split.labels.tolist(), strict=True))
+        pixels = decoded(split.images, groups, split.where, training=split.key == "train")
+        split = replace(split, images=pixels)
     check_form(split)
     images, labels = split.images, split.labels
     assert not isinstance(images, ImageFiles)

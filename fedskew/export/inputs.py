@@ -109,7 +109,13 @@ def npz(path: Path, about: Description, settings: DataSettings) -> Read:
     arrays = read_arrays(
         path, ("images",), (("labels",),), settings, lambda heads: check_convertible(split(heads))
     )
-    known = settings if "labels" in arrays else replace(settings, first_label=0)
+    known = replace(
+        settings,
+        mean=",".join(map(str, about.means)),  # by which floating-point pixels are judged
+        std=",".join(map(str, about.stds)),
+    )
+    if "labels" not in arrays:
+        known = replace(known, first_label=0)
     images, labels = checked(
         converted({"": split(arrays)}, known)[0][""], about.shape, len(about.class_names)
     )

@@ -1,11 +1,18 @@
 """Images of more than 8 bits: what their numbers become, against the formats' own definitions."""
 
+import warnings
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from data import DataError, DataSettings
+from data import DataError, DataSettings, load
+from data.sources.own import look
 from data.sources.pixels import open_image
+from data.sources.scale import UnknownRange
+from data.sources.stored_range import look_at, spread
 
 STORED = np.arange(16, dtype=np.uint16).reshape(4, 4) * 250
 
@@ -136,3 +143,176 @@ def test_sixteen_bits_are_resized_as_numbers_and_pages_are_chosen(tmp_path):
     with pytest.raises(DataError, match="holds 2 images"):
         read(tmp_path / "b.tif")
     assert (read(tmp_path / "b.tif", frame="1") == 5).all()
+
+
+@pytest.mark.parametrize(
+    ("center", "width", "function", "rule"),
+    [
+        (40, 0, "LINEAR", "width must be at least 1 for LINEAR"),
+        (40, 0.5, "LINEAR", "width must be at least 1 for LINEAR"),
+        (40, -400, "LINEAR", "width must be at least 1 for LINEAR"),
+        (40, 0, "LINEAR_EXACT", "width must be greater than 0 for LINEAR_EXACT"),
+        (40, -400, "LINEAR_EXACT", "width must be greater than 0 for LINEAR_EXACT"),
+        (40, 0, "SIGMOID", "width must be greater than 0 for SIGMOID"),
+        (40, -400, "SIGMOID", "width must be greater than 0 for SIGMOID"),
+        (float("nan"), 400, "LINEAR", "and both finite"),
+        (40, float("inf"), "LINEAR", "and both finite"),
+        (40, 400, "CUBIC", "'CUBIC': must be one of LINEAR, LINEAR_EXACT, SIGMOID"),
+    ],
+)
+def test_a_window_that_the_standard_forbids_is_refused_by_file(
+    tmp_path, center, width, function, rule
+):
+    pytest.importorskip("pydicom")
+    tags = {"WindowCenter": center, "WindowWidth": width, "VOILUTFunction": function}
+    file = dicom_as_found(tmp_path / "a.dcm", **tags)
+    with pytest.raises(DataError) as refused:
+        read(file)
+    assert str(refused.value).startswith(f"{file}: ") and rule in str(refused.value)
+    assert "--set pixel-range=LOW,HIGH" in str(refused.value) and "\n" not in str(refused.value)
+    assert read(file, pixel_range="0,3750").max() == 1  # the cure
+
+
+@pytest.mark.parametrize(
+    ("width", "function"), [(1, "LINEAR"), (0.5, "LINEAR_EXACT"), (0.5, "SIGMOID")]
+)
+def test_the_least_window_that_the_standard_allows_is_taken(tmp_path, width, function):
+    """A step at the center: black below, white above."""
+    pytest.importorskip("pydicom")
+    tags = {"WindowCenter": 1875, "WindowWidth": width, "VOILUTFunction": function}
+    pixels = read(dicom_as_found(tmp_path / "a.dcm", **tags)).ravel()
+    assert np.allclose(pixels[STORED.ravel() < 1750], 0) and np.allclose(pixels[8:], 1)
+
+
+def dicom_as_found(file, **tags):
+    """A DICOM file with values that pydicom would not write without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return dicom(file, **tags)
+
+
+def test_numbers_that_are_not_finite_are_refused_by_file(tmp_path):
+    """A rescale slope that is NaN, beside a window that would have hidden it."""
+    pytest.importorskip("pydicom")
+    tags = {
+        "RescaleSlope": float("nan"),
+        "RescaleIntercept": 0,
+        "WindowCenter": 40,
+        "WindowWidth": 400,
+    }
+    file = dicom_as_found(tmp_path / "a.dcm", **tags)
+    with pytest.raises(DataError, match="NaN or infinite: must be finite") as refused:
+        read(file)
+    assert str(refused.value).startswith(f"{file}: ")
+
+
+def scans(folder, of=lambda site, k: 100.0):
+    """Write 120 float images of two classes with numbers 0 to `of`, and return the folder."""
+    for name in ("healthy", "ill"):
+        (folder / name).mkdir(parents=True)
+        for k in range(60):
+            pixels = np.linspace(0, of(name, k), 16, dtype=np.float32).reshape(4, 4)
+            Image.fromarray(pixels).save(folder / name / f"{k:02}.tif")
+    return folder
+
+
+def test_a_range_is_proposed_from_all_images_and_says_how_many_it_cuts(tmp_path):
+    """18 of 120 hold more than the first: a range of the first alone would cut them."""
+    folder = scans(tmp_path / "scans", lambda name, k: 300 if name == "ill" and k >= 42 else 100)
+    for refused_by in (
+        lambda: look(f"folder:{folder}", DataSettings()),
+        lambda: load(
+            DataSettings(
+                f"folder:{folder}", classes="healthy,ill", input_shape="1x4x4", cache=str(tmp_path)
+            )
+        ),
+    ):
+        with pytest.raises(DataError, match=r"0\.\.300, by \d+ of the \d+ images: .*=0,300 takes"):
+            refused_by()
+    notes = look(f"folder:{folder}", DataSettings(pixel_range="0,100")).notes
+    cut = [note for note in notes if "pixel-range = 0,100 cuts numbers of 18 of the 120" in note]
+    assert len(cut) == 1 and "they hold 0..300" in cut[0]
+    assert not [
+        n for n in look(f"folder:{folder}", DataSettings(pixel_range="0,300")).notes if "cuts" in n
+    ]
+
+
+def test_the_images_that_are_looked_at_are_few_and_of_every_site_and_class():
+    groups = [("a", 0)] * 5000 + [("a", 1)] * 3 + [("b", 0)] * 2000 + [("b", 1)]
+    places = spread(groups, 100)
+    assert len(places) == 100 and places == sorted(set(places))
+    counts = Counter(groups[place] for place in places)
+    assert counts == {("a", 0): 48, ("a", 1): 3, ("b", 0): 48, ("b", 1): 1}
+    assert {0, 4999, 7003} <= set(places)  # a group's ends too
+    assert spread(groups[:100], 100) == list(range(100))
+    assert len(spread(list(range(1000)), 10)) == 10
+
+
+def test_the_work_of_a_look_is_bounded(tmp_path):
+    read_files = []
+    known = look_at(lambda place: read_files.append(place), [0] * 10_000, most=50)
+    assert known is None and len(read_files) == 50
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14])
+def test_few_bits_in_files_of_16_are_asked_about(tmp_path, bits):
+    """Not where a range is stated, that of 16 bits too, and not where one image uses them."""
+    for name in ("healthy", "ill"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for k in range(10):
+            pixels = np.linspace(0, 2**bits - 1 - k, 16).astype(np.uint16).reshape(4, 4)
+            Image.fromarray(pixels).save(tmp_path / "own" / name / f"{k}.png")
+    stated = DataSettings(
+        f"folder:{tmp_path / 'own'}",
+        classes="healthy,ill",
+        input_shape="1x4x4",
+        cache=str(tmp_path),
+    )
+    with pytest.raises(DataError) as refused:
+        load(stated)
+    for words in (f"pixel-range=0,{2**bits - 1} ", "pixel-range=0,65535 ", "16 of the 16 images"):
+        assert words in str(refused.value)
+    assert load(replace(stated, pixel_range=f"0,{2**bits - 1}")).train_inputs.max() > 0.99
+    assert load(replace(stated, pixel_range="0,65535")).train_inputs.max() < 0.26
+    for name in ("healthy", "ill"):
+        for k in range(4):  # some are in the training part
+            full = np.full((4, 4), 40_000, np.uint16)
+            Image.fromarray(full).save(tmp_path / "own" / name / f"white{k}.png")
+    assert load(stated).train_inputs.max() > 0.6
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_floats_far_from_what_mean_and_std_say_are_asked_about(tmp_path, kind):
+    """Floats 0..255 would diverge; those of 0..1, those that were normalized and a stated mean and std are taken."""
+    images = np.random.default_rng(0).uniform(3, 250, (20, 4, 4)).astype(kind)
+
+    def check(images, **stated):
+        arrays = {f"{key}_{what}": value for key in ("train", "test")
+                  for what, value in (("images", images), ("labels", np.arange(20) % 2))}  # fmt: skip
+        np.savez(tmp_path / "own.npz", **arrays)
+        dataset = f"npz:{tmp_path / 'own.npz'}"
+        return load(
+            DataSettings(dataset, classes="2", input_shape="1x4x4", cache=str(tmp_path), **stated)
+        ).train_inputs
+
+    with pytest.raises(
+        DataError, match=r"train_images: float\d\d of .*--set pixel-range=0,255 takes 0"
+    ):
+        check(images)
+    assert np.allclose(check(images, pixel_range="0,255")[:, 0], images / 255, atol=1e-6)
+    assert np.allclose(check(images, mean="128", std="64")[:, 0], images)
+    assert np.allclose(check(images / 255)[:, 0], images / 255)
+    assert np.allclose(check((images - 128) / 64)[:, 0], (images - 128) / 64, atol=1e-5)
+    with pytest.raises(DataError, match=r"--set pixel-range=-9\S+,\S+ takes these two"):
+        check(images * 10 - 1000)
+
+
+@pytest.mark.parametrize(
+    "numbers", [(-969.25719, 1493.11123), (0.0, 7.0), (-1024, 3071), (0.1, 1e7)]
+)
+def test_a_proposed_range_leaves_nothing_out(numbers):
+    range_stated = str(UnknownRange("x", *numbers)).split("pixel-range=")[1].split()[0]
+    low, high = map(float, range_stated.split(","))
+    assert (
+        low <= numbers[0] and high >= numbers[1] and high - low < 1.001 * (numbers[1] - numbers[0])
+    )
