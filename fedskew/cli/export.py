@@ -60,7 +60,7 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="Images, class folders, an npz file; of what training takes the test samples."
+            help="An image, a folder of images or class folders, an npz file; of what training takes the test samples."
         ),
     ],
     site: Annotated[str, typer.Option(help="Whose batch norm, where the sites keep that.")] = "",

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from data import DataError, DataSettings, Samples
 from data.sources.conversions import check_convertible, converted
 from data.sources.files import ImageFiles
+from data.sources.first_bytes import is_nifti, truly
 from data.sources.folders import read_split, visible
 from data.sources.npz import Arrays, read_arrays
 from data.sources.own import kind_of_path, read_own
@@ -29,7 +31,7 @@ class Inputs:
     where: Path
     samples: Samples
     names: list[str]
-    """Of an image its path below the folder, else its place in the file."""
+    """Of an image its path below the folder, or its file's name; else its place in the file."""
     labeled: bool
     """Whether the samples' labels mean anything."""
 
@@ -37,7 +39,7 @@ class Inputs:
 def read_inputs(
     path: Path, about: Description, device: str = "cpu", settings: DataSettings | None = None
 ) -> Inputs:
-    """Return the inputs of an npz file (images and perhaps labels) or of a folder (images, or class folders of them).
+    """Return the inputs of an npz file (images and perhaps labels), a folder (images, or class folders) or one image.
 
     Of what training takes (an npz file of train and test, a folder with both, a table) they are the test samples.
 
@@ -71,12 +73,37 @@ def reader_of(path: Path) -> Reader:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return npz  # which says what is wrong
+        return one_image if is_image(path) else npz  # which says what is wrong
     return (
         training_data
         if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names
         else npz
     )
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file is an image by its first bytes, or a NIfTI file by its name."""
+    if not path.is_file():
+        return False
+    kind = truly(path)
+    if is_nifti(path) or kind == "a DICOM file" or kind.endswith("image"):
+        return True
+    registered = Image.registered_extensions()  # kinds whose first bytes `truly` does not know
+    return not kind and path.suffix.lower() in registered
+
+
+def one_image(path: Path, about: Description, settings: DataSettings) -> Read:
+    """List one image, whose class nothing says."""
+    require_images(path, about)
+    image = ImageFiles.of(path.parent, [path.name], about.shape, settings, about.crop == "center")
+    return image, np.zeros(1, np.int64), [path.name], False
+
+
+def require_images(path: Path, about: Description) -> None:
+    """Raise DataError where the model takes vectors."""
+    if len(about.shape) == 1:
+        rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
+        raise DataError(f"{path}: {rule}")
 
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -124,9 +151,7 @@ def npz(path: Path, about: Description, settings: DataSettings) -> Read:
 
 def folder(path: Path, about: Description, settings: DataSettings) -> Read:
     """List the images, which are decoded as they are asked for."""
-    if len(about.shape) == 1:
-        rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
-        raise DataError(f"{path}: {rule}")
+    require_images(path, about)
     entries = list(visible(path))
     if not entries:
         raise DataError(f"{path}: holds no image")

@@ -195,6 +195,46 @@ def test_folders_of_images_are_read_as_in_training(
     assert fedskew("predict", renamed, tmp_path / "own" / "test" / "dog")[1].count("recall") == 0
 
 
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".webp", ".tif", ".dcm", ""])
+def test_one_image_file_is_predicted_as_in_a_folder_of_it(
+    digits: Path, tmp_path: Path, fedskew: FedSkew, suffix: str
+) -> None:
+    """By what the file is: a name without an ending too."""
+    file = tmp_path / "scans" / f"one{suffix}"
+    file.parent.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (11, 9), np.uint8)
+    if suffix == ".dcm":
+        pytest.importorskip("pydicom")
+        data = pytest.importorskip("pydicom.data")
+        shutil.copy(str(data.get_testdata_file("MR_small.dcm", download=False)), file)
+    else:
+        Image.fromarray(pixels).save(file, format=None if suffix else "PNG")
+    answers = [
+        json.loads(fedskew("predict", digits / "average", path, "--json")[1])
+        for path in (file, file.parent)
+    ]
+    assert answers[0] == answers[1] and "metrics" not in answers[0]
+    assert [row["input"] for row in answers[0]["predictions"]] == [file.name]
+    status, output, _ = fedskew("predict", digits / "average", file)
+    assert status == 0 and file.name in output
+
+
+def test_one_file_that_is_no_image_or_a_damaged_one_is_one_sentence(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:40])
+    (tmp_path / "note.txt").write_text("see page 3")
+    for name, words in (
+        ("cut.png", "cannot be read as an image: is a PNG image, damaged"),
+        ("note.txt", "cannot be read as an npz file of plain arrays: is text"),
+        ("gone.png", "there is no such file"),
+    ):
+        status, _, errors = fedskew("predict", digits / "average", tmp_path / name)
+        assert (status, errors.count("\n")) == (2, 1)
+        assert str(tmp_path / name) in errors and words in errors
+
+
 def normalized(images: np.ndarray) -> torch.Tensor:
     """Return what training makes of uint8 images with mean and std .5."""
     half = torch.full((1, 1, 1), 0.5)
