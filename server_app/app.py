@@ -112,7 +112,9 @@ class Run:
         self.device = choose_device(
             "auto" if settings.general.device == "cuda" else settings.general.device
         )
-        self.strategy = strategy_of(settings, federation, self.model, self.device)
+        self.strategy = strategy_of(
+            settings, federation, self.model, self.device, folder.note_waiting
+        )
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
         self.counts_KC = torch.as_tensor(federation.counts_KC)
         self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)

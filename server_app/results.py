@@ -4,7 +4,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class RunFolder:
         self.previous_file = path / "previous.safetensors"
         self.predictions_file = path / "test-predictions.safetensors"
         self.agreement_file = path / "federation.toml"
+        self.waiting_file = path / "waiting.txt"
+        """For which sites the run waits at present, for the command that follows it; not there while it does not."""
         if moved:
             self.run = (verified_file(self.settings_file, SETTINGS) or {}).get("run", self.run)
 
@@ -51,6 +53,14 @@ class RunFolder:
         with locked(self.path):
             delete_partial_files(self.path)
             yield
+
+    def note_waiting(self, line: str) -> None:
+        """Note for whom the run waits, or with "" that it does not. A disk that takes no note does not end the run."""
+        with suppress(OSError):
+            if line:
+                write_text(self.waiting_file, line)
+            else:
+                self.waiting_file.unlink(missing_ok=True)
 
     @contextmanager
     def begin(

@@ -20,9 +20,16 @@ def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Clas
 
 
 def strategy_of(
-    settings: RunSettings, federation: Federation, model: Classifier, device: str
+    settings: RunSettings,
+    federation: Federation,
+    model: Classifier,
+    device: str,
+    waits: Callable[[str], None] = lambda line: None,
 ) -> Strategy:
-    """Return the strategy before round 1; `model` is its scratchpad, on whose `device` the server computes."""
+    """Return the strategy before round 1; `model` is its scratchpad, on whose `device` the server computes.
+
+    Between sites `waits` gets a line that says for which sites a round waits, and "" when it waits no more.
+    """
     agreement = settings.agreement
     return Strategy(
         model,
@@ -41,7 +48,7 @@ def strategy_of(
         },
         holdout=federation.holdout(device),
         device=device,
-        directory=None if agreement is None else SiteNodes(agreement),
+        directory=None if agreement is None else SiteNodes(agreement, waits),
         sites=() if agreement is None else agreement.sites,
     )
 

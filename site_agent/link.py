@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from site_agent.supernode import PROGRAM
+
 logger = logging.getLogger("fedskew.site")
 LOG = "supernode.log"
 SECONDS_TO_END = 3.0
@@ -21,7 +23,7 @@ LIVED_WELL = 60.0
 def command_of(address: str, key: Path, ca: Path, port: int, secret: Path) -> list[str]:
     """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
     return [
-        str(Path(sys.executable).with_name("flower-supernode")),
+        *(sys.executable, "-m", "site_agent.supernode", PROGRAM),
         *(
             "--superlink",
             address,

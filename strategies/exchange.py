@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Protocol
 
 from annotated_types import Ge, Gt, Le
@@ -276,6 +276,12 @@ class Directory(Protocol):
     def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
         """Return the clients that each node is to play."""
 
+    def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
+        """Say that replies of these clients are still missing after so many seconds of `timeout`."""
+
+    def waits_no_more(self) -> None:
+        """Take back what `waits_for` said."""
+
 
 def converse(
     grid: Grid,
@@ -296,8 +302,21 @@ def converse(
             )
         else:
             dealt = directory.deal(grid, exchange.unanswered, settings)
-            exchange.receive(
-                replies(grid, request.messages(dealt), settings.timeout, exchange.stray), dealt
-            )
+            late = partial(report_late, directory, dealt, settings.timeout)
+            try:
+                exchange.receive(
+                    replies(grid, request.messages(dealt), settings.timeout, exchange.stray, late),
+                    dealt,
+                )
+            finally:
+                directory.waits_no_more()
     exchange.close(directory.absent)
     return exchange
+
+
+def report_late(
+    directory: Directory, dealt: Dealt, timeout: float, nodes: Collection[int], seconds: float
+) -> None:
+    """Have the directory say which clients the nodes play that have not replied after so many seconds."""
+    clients = sorted(client for node in nodes for client in dealt.get(node, ()))
+    directory.waits_for(clients, seconds, timeout)

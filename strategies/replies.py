@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -15,6 +15,8 @@ log = logging.getLogger("fedskew")
 
 SHORTEST, LONGEST, SHARE = 0.01, 0.3, 0.02
 """Seconds between two looks for replies at least and at most, and as a share of the time waited so far."""
+LATE = 60.0
+"""Seconds after which it is said for whom a round waits; it is said again after twice as many, and so on."""
 SUPERLINK = 1
 """The node in whose name flwr reports that there will be no reply."""
 
@@ -56,11 +58,14 @@ def replies(
     messages: Sequence[Message],
     timeout: float | None,
     stray: Callable[[str], None] = log.warning,
+    late: Callable[[Collection[int], float], None] = lambda nodes, seconds: None,
 ) -> Iterator[Message]:
     """Send the messages; yield the first reply to each, if it is of the node that was asked, for `timeout` seconds.
 
     Replies that are pulled wait nowhere for others, and a grid that waits for them itself is not waited for twice.
+    `late` gets the nodes that have not replied after LATE seconds, and again after 2, 4, 8, ... times as many.
     """
+    due = LATE
     began, pushed = time.monotonic(), set(grid.push_messages(messages))
     sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     waiting = {number: node for number, node in sent.items() if number in pushed}
@@ -79,6 +84,9 @@ def replies(
         if waiting and timeout is not None and now > began + timeout:
             log.warning("no reply after %g s", timeout)
             return
+        if waiting and now > began + due:
+            due *= 2
+            late(list(waiting.values()), now - began)
         if waiting and not arrived:
             pause = min(LONGEST, max(SHORTEST, SHARE * (now - began)))
             time.sleep(max(0.0, pause - (now - looked)))

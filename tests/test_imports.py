@@ -16,7 +16,8 @@ ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedske
 FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/flower.py", "strategies/exchange.py",
     "strategies/reading.py", "strategies/replies.py", "server_app/app.py", "site_agent/executor.py",
-    "site_agent/worker.py", "site_agent/online.py", "client_app/app_files.py", "fedskew/engines/*.py",
+    "site_agent/worker.py", "site_agent/online.py", "site_agent/supernode.py",
+    "client_app/app_files.py", "fedskew/engines/*.py",
     "fedskew/federation/*.py",
 )  # fmt: skip
 FILES = sorted(

@@ -16,6 +16,7 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StartRunRequest,
+    StopRunRequest,
 )
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -27,6 +28,14 @@ from data.sources.agreement import Agreement, as_flower_has_it
 
 class Unreachable(ConnectionError):
     """The SuperLink does not answer."""
+
+
+class Failing(RuntimeError):
+    """The SuperLink answers with an error of its own, as with a damaged database."""
+
+
+class UnknownRun(RuntimeError):
+    """The SuperLink does not know the run, as after its database was made anew."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,16 @@ class Control:
         )
 
     def ask(self, call: str, request: Any) -> Any:
-        """Return the answer to a call. Raises Unreachable when there is none, RuntimeError when it is a refusal."""
+        """Return the answer to a call.
+
+        Raises Unreachable when there is none, Failing for an error of the SuperLink's, RuntimeError for a refusal.
+        """
         try:
             return getattr(self.client, call)(request)
         except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+                raise Failing(f"the SuperLink fails at {call} ({status})") from error
             raise RuntimeError(
                 f"the SuperLink refuses {call}: {error.response.text[:500]}"
             ) from error
@@ -115,8 +130,20 @@ class Control:
             raise RuntimeError(f"the SuperLink takes no run: {answer.note}")
         return int(answer.run_id)
 
+    def stop(self, run: int) -> None:
+        """Stop a run: one that is still pending never begins."""
+        self.ask("StopRun", StopRunRequest(run_id=run))
+
     def status(self, run: int) -> RunStatus:
-        """Return how a run stands."""
-        stated = self.ask("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
+        """Return how a run stands. Raises UnknownRun, and what `ask` raises."""
+        try:
+            runs = self.ask("ListRuns", ListRunsRequest(run_id=run)).run_dict
+        except (Failing, Unreachable):
+            raise
+        except RuntimeError as error:
+            raise UnknownRun(str(error)) from error
+        if run not in runs:  # a map of protobuf's would make an empty entry, which never finishes
+            raise UnknownRun(f"the SuperLink does not list run {run}")
+        stated = runs[run].status
         status = f"{stated.status}:{stated.sub_status}" if stated.sub_status else stated.status
         return RunStatus(status, stated.details)

@@ -1,6 +1,7 @@
 """Which sites are ready: asked as before round 1 of a run, or, while a run goes on, as its records say."""
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from fedskew.engines.processes import running
 from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SERVER_APP
+from fedskew.federation.supervision import PendingRun
 from server_app.record import RoundRecord
 from server_app.results import RunFolder
 from server_app.settings import parse
 
+log = logging.getLogger("fedskew")
 POLL, PARTING = 0.3, 20.0
 """Seconds between two looks for the answers, and until the process that has asked has to be gone."""
 TIMEOUT = 120.0
@@ -106,7 +109,9 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     file = (folder.state / f"{QUESTION}.json").resolve()
     file.unlink(missing_ok=True)
     number = control.submit(APP, {**config, QUESTION: str(file)})
+    pending = PendingRun(folder, control, number, log.warning)
     while not (status := control.status(number)).finished:
+        pending.check(status)
         time.sleep(POLL)
     deadline = time.monotonic() + PARTING
     while (

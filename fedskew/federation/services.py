@@ -3,11 +3,14 @@
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import psutil
 
 from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed
@@ -17,6 +20,8 @@ from fedskew.federation.folder import FederationFolder
 
 START_TIMEOUT = 180.0
 """Seconds until a service has to answer: loading takes seconds of work, and a busy machine has few to give."""
+HANDSHAKE = 2.0
+"""Seconds that the gate has for a TLS handshake, which takes it milliseconds."""
 SELDOM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 """A SuperLink that is always there starts a run half a second later, and else costs a fifth of a core."""
 CLOSED = 0o077
@@ -24,6 +29,8 @@ CLOSED = 0o077
 PATIENCE = 5.0
 """Seconds that services have to end by themselves."""
 SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gate", "flwr-serverapp"
+SUPEREXEC = "flower-superexec"
+"""The SuperLink's child that starts a ServerApp for every run. The SuperLink starts it once and never looks again."""
 
 
 def superlink_command(folder: FederationFolder) -> list[str]:
@@ -57,6 +64,17 @@ def gate_command(folder: FederationFolder) -> list[str]:
     return [sys.executable, "-m", GATE, str(folder.path.resolve())]
 
 
+def superexec_command(folder: FederationFolder, superlink: psutil.Process) -> list[str]:
+    """Return the command by which `superlink` starts its flower-superexec: it ends with that process."""
+    program = shutil.which(SUPEREXEC, path=search_path()) or SUPEREXEC
+    return [
+        program,
+        *("--root-certificates", str(folder.authority[0].resolve())),
+        *("--runtime-api-address", f"127.0.0.1:{folder.coordinator.superlink_port}"),
+        *("--parent-pid", str(superlink.pid)),
+    ]
+
+
 COMMANDS = {"superlink": superlink_command, "gate": gate_command}
 PROGRAMS = {"superlink": SUPERLINK, "gate": GATE}
 
@@ -75,17 +93,18 @@ def environment(folder: FederationFolder) -> dict[str, str]:
 
 
 def up(folder: FederationFolder) -> None:
-    """Start SuperLink and gate where they are not up, and register the agreement's sites.
+    """Start SuperLink, its SuperExec and the gate where they are not up, and register the agreement's sites.
 
     Raises DataError for certificates or an agreement that cannot be started with, LaunchFailed with a service's last
     words when it does not come up.
     """
     folder.check()
     register(folder, starts=True)
+    restart_superexec(folder)
     wait_for(
         folder,
         "gate",
-        lambda: socket.create_connection(reachable(folder), timeout=1).close(),
+        lambda: handshake(folder),
         starts=True,
     )
 
@@ -102,6 +121,25 @@ def reachable(folder: FederationFolder) -> tuple[str, int]:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen), folder.coordinator.port
 
 
+def handshake(folder: FederationFolder) -> None:
+    """Shake hands with the gate. Raises OSError where nobody answers, as a process that is halted does not.
+
+    A halted process still has its connections accepted by the kernel, so a connection alone shows nothing.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = (
+        False  # this machine reaches it by an address that no certificate names
+    )
+    context.verify_mode = (
+        ssl.CERT_NONE
+    )  # `folder.check` looks at the certificate; here it is only asked for life
+    with (
+        socket.create_connection(reachable(folder), timeout=HANDSHAKE) as connection,
+        context.wrap_socket(connection),
+    ):
+        return
+
+
 def serve(folder: FederationFolder, name: str) -> None:
     """Become a service, superlink or gate, in this process."""
     folder.check()
@@ -113,11 +151,16 @@ def serve(folder: FederationFolder, name: str) -> None:
 
 def start(folder: FederationFolder, name: str) -> None:
     """Start a service that goes on when this process ends; what it prints goes to superlink/NAME.log."""
+    spawn(folder, COMMANDS[name](folder), name)
+
+
+def spawn(folder: FederationFolder, command: Sequence[str], name: str) -> None:
+    """Start a command that outlives this process; its output goes to superlink/NAME.log."""
     with owner_only():
         log = (folder.state / f"{name}.log").open("ab")
     with log:
         subprocess.Popen(
-            COMMANDS[name](folder),
+            command,
             cwd=folder.state,
             env=environment(folder),
             stdin=subprocess.DEVNULL,
@@ -126,6 +169,19 @@ def start(folder: FederationFolder, name: str) -> None:
             start_new_session=True,
             umask=CLOSED,
         )
+
+
+def restart_superexec(folder: FederationFolder) -> bool:
+    """Start the SuperLink's flower-superexec again if it has ended, and return whether it had.
+
+    Without it every run stays pending. Call this only once the SuperLink has answered: it starts a SuperExec of its own
+    before that. A SuperLink of another user cannot be seen, and is left alone.
+    """
+    superlinks = running(folder.path, SUPERLINK)
+    if not superlinks or running(folder.path, SUPEREXEC):
+        return False
+    spawn(folder, superexec_command(folder, superlinks[0]), "superlink")
+    return True
 
 
 def wait_for(folder: FederationFolder, name: str, look: Callable[[], None], starts: bool) -> None:

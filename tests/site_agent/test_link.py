@@ -67,7 +67,7 @@ def test_loopback_goes_past_the_proxy_and_flwr_has_a_home_of_its_own(
 def test_the_supernode_leaves_its_tasks_to_us_on_loopback(tmp_path: Path) -> None:
     command = command_of("host:1", tmp_path / "key", tmp_path / "ca", 9, tmp_path / "secret")
     text = " ".join(command)
-    assert Path(command[0]).name == "flower-supernode"
+    assert "-m site_agent.supernode flower-supernode --superlink host:1" in text
     assert "--isolation process" in text and "--host 127.0.0.1 --port 9" in text
     assert f"--superexec-auth-secret-file {tmp_path}/secret" in text and "--insecure" not in text
 
@@ -90,3 +90,29 @@ def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals
         time.sleep(0.05)
     os.kill(int(pid.read_text()), signal.SIGKILL)
     pytest.fail("it is still there")
+
+
+def test_a_supernode_that_gives_up_its_connection_ends_and_does_not_stay_as_a_server() -> None:
+    """flwr returns from its main thread and leaves a thread that is no daemon: the process would never end."""
+    script = (
+        "import sys, threading, flwr.supernode.cli as cli\n"
+        "cli.flower_supernode = lambda: threading.Thread(target=threading.Event().wait).start()\n"
+        "sys.argv = ['module', 'flower-supernode']\n"
+        "import site_agent.supernode\n"
+        "site_agent.supernode.main()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+
+
+def test_a_supernode_that_ends_by_itself_keeps_its_exit_status() -> None:
+    script = (
+        "import sys, flwr.supernode.cli as cli\n"
+        "cli.flower_supernode = lambda: sys.exit(7)\n"
+        "import site_agent.supernode\n"
+        "site_agent.supernode.main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 7

@@ -3,11 +3,15 @@
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data.sources.agreement import as_flower_has_it, read_agreement
+from fedskew.engines.local import identify
 from fedskew.engines.rehearsal import Node
+from server_app.results import RunFolder
+from strategies import exchange
 from strategies.directory import SiteNodes
 from strategies.exchange import ExchangeSettings
 from tests.site_files import NAMES, agreed, public_key, write
@@ -70,3 +74,39 @@ def test_a_site_that_comes_while_it_is_waited_for_is_asked(directory: SiteNodes)
     grid.get_nodes = later  # type: ignore[method-assign]
     assert directory.deal(grid, [0, 1, 2], SETTINGS).keys() == {101, 102, 103}  # type: ignore[arg-type]
     assert 0 < time.monotonic() < 2
+
+
+def test_a_site_that_does_not_reply_is_named_until_it_has(tmp_path: Path) -> None:
+    lines: list[str] = []
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
+    directory = SiteNodes(agreement, lines.append)
+    directory.waits_for([1], 60.2, 3600.0)
+    directory.waits_for([0, 2], 120.0, 3600.0)
+    directory.waits_no_more()
+    assert lines == [
+        "waiting for site east since 60 s; left out after timeout = 3600 s",
+        "waiting for sites north, south since 120 s; left out after timeout = 3600 s",
+        "",
+    ]
+
+
+def test_an_exchange_that_waits_says_so_and_takes_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line stands in the run's folder, where `fedskew federation run` finds it, for as long as the wait."""
+    identify()
+    folder, seen = RunFolder(tmp_path), list[str]()
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
+    directory = SiteNodes(agreement, folder.note_waiting)
+
+    def slow(grid: Any, messages: Any, timeout: float, stray: Any, late: Any) -> list[Any]:
+        late([103], 60.0)
+        seen.append(folder.waiting_file.read_text())
+        return []
+
+    monkeypatch.setattr(exchange, "replies", slow)
+    request = exchange.Request("train", {"round": 1}, {}, "{}", {})
+    settings = ExchangeSettings(node_wait=0.0)
+    exchange.converse(Nodes("south", "north", "east"), [0, 1, 2], request, settings, directory)  # type: ignore[arg-type]
+    assert seen == ["waiting for site east since 60 s; left out after timeout = 3600 s"]
+    assert not folder.waiting_file.exists()

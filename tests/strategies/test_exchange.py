@@ -93,6 +93,35 @@ def test_what_is_not_there_in_time_is_not_waited_for(caplog: Any) -> None:
     assert "no reply after 0 s" in caplog.text
 
 
+def test_it_is_said_for_whom_a_round_waits_and_again(monkeypatch: Any) -> None:
+    """Node 5 replies at once, node 6 never: after 60 s and 120 s, 240 s it is named, and after the timeout left out."""
+    identify()
+    now, said = [0.0], list[tuple[list[int], float]]()
+    monkeypatch.setattr("strategies.replies.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "strategies.replies.time.sleep", lambda seconds: now.__setitem__(0, now[0] + 10)
+    )
+    asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
+    grid = Scripted([(5, 0, False)])
+    counted = replies(
+        grid, asked, 300, late=lambda nodes, seconds: said.append((list(nodes), seconds))
+    )
+    assert [reply.metadata.src_node_id for reply in counted] == [5]
+    assert [nodes for nodes, _ in said] == [[6]] * 3
+    assert [round(seconds, -1) for _, seconds in said] == [70, 130, 250]
+
+
+def test_nobody_is_named_where_all_reply_soon() -> None:
+    identify()
+    asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
+    grid = Scripted([(5, 0, False)], [(6, 1, False)])
+
+    def late(nodes: Any, seconds: float) -> None:
+        raise AssertionError(nodes)
+
+    assert len(list(replies(grid, asked, 300, late=late))) == 2
+
+
 def test_what_could_not_be_sent_is_not_waited_for() -> None:
     class Full(Scripted):
         def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

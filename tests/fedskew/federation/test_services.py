@@ -1,9 +1,13 @@
 """A service is started where it is not up, waited for, and its last words are told where it does not come."""
 
 import os
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
+from fedskew.federation.certificates import write_authority, write_server
 from fedskew.federation.control import Unreachable
 from fedskew.federation.services import wait_for
 
@@ -94,3 +99,83 @@ def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
         "600",
         "700",
     ]
+
+
+@pytest.mark.parametrize(
+    ("there", "starts"),
+    [
+        ({"flower-superlink": 7}, True),
+        ({"flower-superlink": 7, "flower-superexec": 8}, False),
+        ({}, False),
+    ],
+)
+def test_a_superexec_that_has_ended_is_started_for_its_superlink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: dict[str, int], starts: bool
+) -> None:
+    """flwr's SuperLink starts it once; nothing is started beside one that is there, or where no SuperLink is seen."""
+    spawned: list[list[str]] = []
+    folder = SimpleNamespace(
+        path=tmp_path,
+        coordinator=SimpleNamespace(superlink_port=9),
+        authority=(tmp_path / "ca.crt", tmp_path / "ca.key"),
+    )
+    monkeypatch.setattr(
+        services,
+        "running",
+        lambda path, program: [SimpleNamespace(pid=there[program])] if program in there else [],
+    )
+    monkeypatch.setattr(services, "spawn", lambda folder, command, name: spawned.append(command))
+    assert services.restart_superexec(folder) == starts  # type: ignore[arg-type]
+    assert len(spawned) == starts
+    for command in spawned:
+        words = " ".join(command[1:])
+        assert Path(command[0]).name == "flower-superexec"
+        assert (
+            words
+            == f"--root-certificates {tmp_path}/ca.crt --runtime-api-address 127.0.0.1:9 --parent-pid 7"
+        )
+
+
+def test_up_looks_for_the_superexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(services, "register", lambda folder, starts: looked.append("superlink"))
+    monkeypatch.setattr(services, "restart_superexec", lambda folder: looked.append("superexec"))
+    monkeypatch.setattr(
+        services, "wait_for", lambda folder, name, look, starts: looked.append(name)
+    )
+    services.up(SimpleNamespace(check=lambda: None))  # type: ignore[arg-type]
+    assert looked == ["superlink", "superexec", "gate"]
+
+
+def test_a_halted_gate_does_not_answer_though_its_connections_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel takes connections for a process that is stopped: only a handshake shows that it works."""
+    monkeypatch.setattr(services, "HANDSHAKE", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as halted:
+        port = halted.getsockname()[1]
+        folder = SimpleNamespace(coordinator=SimpleNamespace(listen="0.0.0.0", port=port))
+        with pytest.raises(OSError, match="timed out"):
+            services.handshake(folder)  # type: ignore[arg-type]
+
+
+def test_a_gate_that_is_at_work_shakes_hands(tmp_path: Path) -> None:
+    files = tmp_path / "server.crt", tmp_path / "server.key"
+    authority = tmp_path / "ca.crt", tmp_path / "ca.key"
+    write_authority("two", *authority)
+    write_server("two", ["gate.example.org"], authority, *files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def gate() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=gate)
+        thread.start()
+        port = listener.getsockname()[1]
+        folder = SimpleNamespace(coordinator=SimpleNamespace(listen="127.0.0.1", port=port))
+        services.handshake(folder)  # type: ignore[arg-type]
+        thread.join()

@@ -1,6 +1,8 @@
 """A run of a federation goes on where its process or the SuperLink was lost, and ends where the app failed."""
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +10,8 @@ from typing import Any
 import pytest
 
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation import submission
-from fedskew.federation.control import RunStatus, Unreachable
+from fedskew.federation import submission, supervision
+from fedskew.federation.control import Failing, RunStatus, UnknownRun, Unreachable
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.submission import Lost, follow
 from server_app.lock import FolderBusy, locked
@@ -22,6 +24,7 @@ class Results:
 
     def __init__(self, path: Path, looks: int) -> None:
         self.path, self.left = path, looks
+        self.waiting_file = path / "waiting.txt"
 
     @property
     def summary_file(self) -> Any:
@@ -30,7 +33,8 @@ class Results:
 
 
 def control(*answers: RunStatus | Exception) -> Any:
-    left = list(answers)
+    """Return a control interface with these answers about a run, one a look; a run that is stopped is noted."""
+    left, stopped = list(answers), list[int]()
 
     def status(run: int) -> RunStatus:
         answer = left.pop(0)
@@ -38,7 +42,7 @@ def control(*answers: RunStatus | Exception) -> Any:
             raise answer
         return answer
 
-    return SimpleNamespace(status=status)
+    return SimpleNamespace(status=status, stop=stopped.append, stopped=stopped)
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +50,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "POLL", 0.0)
     monkeypatch.setattr(submission, "LOOK", -1.0)
     monkeypatch.setattr(submission, "running", lambda folder, service: [])
+    monkeypatch.setattr(supervision, "restart_superexec", lambda folder: False)
+    monkeypatch.setattr(supervision, "gate_answers", lambda folder: True)
+    monkeypatch.setattr(submission, "gate_answers", lambda folder: True)
 
 
-def followed(tmp_path: Path, looks: int, *answers: RunStatus | Exception) -> None:
-    follow(FederationFolder(tmp_path), control(*answers), 7, Results(tmp_path, looks))  # type: ignore[arg-type]
+def followed(tmp_path: Path, looks: int, *answers: RunStatus | Exception) -> list[str]:
+    """Follow run 7 with these answers about it, and return what is told meanwhile."""
+    lines: list[str] = []
+    follow(
+        FederationFolder(tmp_path),
+        control(*answers),
+        7,
+        Results(tmp_path, looks),
+        lines.append,  # type: ignore[arg-type]
+    )
+    return lines
 
 
 def test_a_summary_ends_the_following(tmp_path: Path) -> None:
@@ -176,7 +192,9 @@ class Unlucky:
         self.submitted += 1
         return self.submitted
 
-    def follow(self, folder: FederationFolder, control: Any, number: int, results: Any) -> None:
+    def follow(
+        self, folder: FederationFolder, control: Any, number: int, results: Any, tell: Any
+    ) -> None:
         if number in self.rounds_after:
             with self.results.rounds_file.open("a") as file:
                 file.write("a round\n")
@@ -205,3 +223,171 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
     ):
         submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
     assert superlink.submitted == submissions
+
+
+PENDING, RUNNING = RunStatus("pending", ""), RunStatus("running", "")
+
+
+def test_a_superexec_that_was_killed_is_started_again_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [False, True, False]
+    monkeypatch.setattr(supervision, "restart_superexec", lambda folder: gone.pop(0))
+    lines = followed(tmp_path, 4, PENDING, PENDING, PENDING, RUNNING)
+    assert [line for line in lines if "flower-superexec had ended" in line] == lines and len(
+        lines
+    ) == 1
+
+
+def test_a_run_that_stays_pending_is_stopped_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a deadline `federation run` waits for ever for a run that nothing begins."""
+    clock = Clock()
+    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(supervision, "time", clock)
+    monkeypatch.setattr(submission, "POLL", 1.0)
+    answers = control(*[PENDING] * 1000)
+    with pytest.raises(
+        LaunchFailed, match=r"^run 7 was pending for 120 s: flower-superexec.* does not take it"
+    ):
+        follow(FederationFolder(tmp_path), answers, 7, Results(tmp_path, 1000), print)  # type: ignore[arg-type]
+    assert answers.stopped == [7] and 120 < clock.now < 125
+
+
+def test_a_run_that_was_pending_for_long_and_goes_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(supervision, "time", clock)
+    monkeypatch.setattr(submission, "POLL", 1.0)
+    assert followed(tmp_path, 300, *[PENDING] * 100, *[RUNNING] * 300) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "the superlink of these words is the app's",
+        "round 3: client 0: no reply; a node reported: Error: Node Unavailable, it failed to report a heartbeat",
+        "Task failed with unknown error.",
+    ],
+)
+def test_no_sentence_of_the_app_counts_as_a_loss(tmp_path: Path, words: str) -> None:
+    details = f"ServerApp failed with exception: {words}"
+    with pytest.raises(LaunchFailed, match=words[:20]):
+        followed(tmp_path, 99, RunStatus("finished:failed", details))
+
+
+def test_a_run_that_failed_while_the_gate_was_silent_is_lost_and_the_gate_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(supervision, "time", clock)
+    monkeypatch.setattr(submission, "POLL", 1.0)
+    monkeypatch.setattr(supervision, "gate_answers", lambda folder: clock.now < 5)
+    lines: list[str] = []
+    failed = RunStatus(
+        "finished:failed", "ServerApp failed with exception: round 3: 0 good replies"
+    )
+    with pytest.raises(
+        Lost, match=r"whose gate did not answer for \d+ s \(the run says: round 3: 0 good replies\)"
+    ):
+        follow(
+            FederationFolder(tmp_path),
+            control(*[RUNNING] * 60, failed),
+            7,
+            Results(tmp_path, 99),
+            lines.append,  # type: ignore[arg-type]
+        )
+    assert len(lines) == 1 and lines[0].startswith("the gate does not answer: no site can reach")
+
+
+def test_a_gate_that_is_slow_once_explains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [True, False, True, True]
+    monkeypatch.setattr(supervision, "gate_answers", lambda folder: looks.pop(0))
+    failed = RunStatus("finished:failed", "ServerApp failed with exception: no such method")
+    with pytest.raises(LaunchFailed, match=r"^no such method$"):
+        followed(tmp_path, 99, *[RUNNING] * 3, failed)
+
+
+def test_after_a_loss_the_gate_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(submission, "LOOK", 5.0)
+    monkeypatch.setattr(submission, "gate_answers", lambda folder: clock.now > 300)
+    submission.wait_for_gate(FederationFolder(tmp_path), Lost("gone"))
+    assert 300 < clock.now < 310
+    monkeypatch.setattr(submission, "gate_answers", lambda folder: False)
+    with pytest.raises(LaunchFailed, match=r"^gone; its gate has not answered for 10 minutes"):
+        submission.wait_for_gate(FederationFolder(tmp_path), Lost("gone"))
+
+
+def test_it_is_told_for_whom_the_run_waits(tmp_path: Path) -> None:
+    words = "waiting for site north since 60 s; left out after timeout = 3600 s"
+    (tmp_path / "waiting.txt").write_text(words)
+    assert followed(tmp_path, 3, RUNNING, RUNNING, RUNNING) == [words], (
+        "once, as long as it is the same"
+    )
+
+
+def test_a_run_that_a_new_database_does_not_know_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(Lost, match="run 7 was lost"):
+        followed(tmp_path, 99, RUNNING, UnknownRun("the SuperLink does not list run 7"))
+
+
+def damaged(folder: Path) -> None:
+    """Make a database of which a page in the middle is damaged."""
+    file = folder / "state.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("create table runs (word text)")
+        connection.executemany("insert into runs values (?)", [("x" * 3000,)] * 50)
+        connection.commit()
+    content = bytearray(file.read_bytes())
+    content[8192:16384] = os.urandom(8192)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_damaged_database_ends_the_run_with_what_is_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    settings = parse({"dataset": "digits", "rounds": 3, "results": str(tmp_path)})
+    settings.folder.mkdir()
+    (damaged if not whole else lambda folder: None)(tmp_path)
+
+    def submit(app: str, config: Any) -> int:
+        raise Failing("the SuperLink fails at StartRun (500)")
+
+    folder = SimpleNamespace(
+        path=tmp_path,
+        state=tmp_path,
+        coordinator=SimpleNamespace(superlink_port=1),
+        authority=[b""],
+    )
+    monkeypatch.setattr(
+        submission, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+    )
+    words = r"fails at StartRun \(500\);" if whole else r"state\.db is damaged .*move state\.db\*"
+    with pytest.raises(LaunchFailed, match=words):
+        submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+
+
+def test_a_database_that_is_no_database_is_damaged_and_a_whole_or_locked_one_is_not(
+    tmp_path: Path,
+) -> None:
+    folder: Any = SimpleNamespace(path=tmp_path, state=tmp_path)
+    assert supervision.damage_of(folder) == "", "there is none yet"
+    with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+        connection.execute("create table runs (word text)")
+        connection.commit()
+        assert supervision.damage_of(folder) == ""
+        connection.execute("begin exclusive")
+        assert supervision.damage_of(folder) == ""
+    (tmp_path / "state.db").write_bytes(os.urandom(8192))
+    assert "file is not a database" in supervision.damage_of(folder)

@@ -1,0 +1,141 @@
+"""What can hold up a submitted run from outside the app: its SuperExec, the gate, the SuperLink's database.
+
+A run that waits must say what for. `fedskew federation run` and `status` look with these classes while they wait.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedskew.engines.flower import LaunchFailed
+from fedskew.federation.control import Control, RunStatus
+from fedskew.federation.folder import FederationFolder
+from fedskew.federation.services import SUPEREXEC, handshake, restart_superexec
+
+PENDING = 120.0
+"""Seconds that a run may be pending. A SuperExec takes one within a second, and needs some itself where it was just
+started on a busy machine."""
+SILENCE = 20.0
+"""Seconds without a TLS handshake after which the gate counts as silent: one slow answer is no fault."""
+
+LOCKED = 0.5
+"""Seconds to wait for a database that the SuperLink is writing."""
+
+
+class PendingRun:
+    """A submitted run that nothing has begun yet; `tell` takes a line for the user."""
+
+    def __init__(
+        self,
+        folder: FederationFolder,
+        control: Control,
+        number: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.folder, self.control, self.number, self.tell = folder, control, number, tell
+        self.since = time.monotonic()
+
+    def check(self, status: RunStatus) -> None:
+        """Restart a SuperExec that has ended. Raises LaunchFailed, the run stopped, after PENDING seconds."""
+        if status.status != "pending":
+            return
+        if restart_superexec(self.folder):
+            self.since = time.monotonic()
+            self.tell(f"{SUPEREXEC} had ended, which begins runs at the SuperLink: started again")
+        elif time.monotonic() - self.since > PENDING:
+            # else the run would begin when nobody follows it any more
+            self.control.stop(self.number)
+            raise LaunchFailed(
+                f"run {self.number} was pending for {PENDING:g} s: {SUPEREXEC}, which begins runs at the SuperLink, "
+                f"does not take it ({self.folder.state}/superlink.log may say why); {anew(self.folder)}"
+            )
+
+
+class GateWatch:
+    """Whether the gate answers this machine, and so could answer the sites; `tell` takes a line for the user."""
+
+    def __init__(self, folder: FederationFolder, tell: Callable[[str], None]) -> None:
+        self.folder, self.tell = folder, tell
+        self.answered = time.monotonic()
+        """When it last did."""
+        self.silence = 0.0
+        """Its longest silence, in seconds."""
+        self.told = False
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether it was silent for so long that sites may have gone."""
+        return self.silence > SILENCE
+
+    def look(self) -> None:
+        """Shake hands with the gate; tell once of a silence, and of its end."""
+        now = time.monotonic()
+        if gate_answers(self.folder):
+            self.answered = now
+            if self.told:
+                self.told = False
+                self.tell("the gate answers again")
+            return
+        self.silence = max(self.silence, now - self.answered)
+        if self.was_silent and not self.told:
+            self.told = True
+            self.tell(
+                f"the gate does not answer: no site can reach this coordinator; {anew(self.folder)}"
+            )
+
+    def reason(self, why: str) -> str:
+        """Return why a run failed during the gate's silence."""
+        return (
+            f"no site could reach this coordinator, whose gate did not answer for {self.silence:.0f} s "
+            f"(the run says: {why})"
+        )
+
+
+def gate_answers(folder: FederationFolder) -> bool:
+    """Return whether the gate shakes hands."""
+    try:
+        handshake(folder)
+    except OSError:
+        return False
+    return True
+
+
+def anew(folder: FederationFolder) -> str:
+    """Return how to start the services anew."""
+    return (
+        f"`fedskew federation down {folder.path}` and `up` start them anew, and the same command "
+        "then goes on where the run stands"
+    )
+
+
+def damage_of(folder: FederationFolder) -> str:
+    """Return what is wrong with the SuperLink's database and what to do, or "" where SQLite reads it.
+
+    A database that is locked or cannot be opened is not damaged; nothing is written.
+    """
+    file = folder.state / "state.db"
+    if not file.exists():
+        return ""
+    try:
+        seen = quick_check(file)
+    except sqlite3.OperationalError:
+        return ""
+    except sqlite3.DatabaseError as error:
+        seen = str(error)
+    if seen == "ok":
+        return ""
+    return (
+        f"{file} is damaged ({' '.join(seen.split())[:200]}): `fedskew federation down {folder.path}`, move "
+        "state.db* in that folder away, `up` registers the sites again; then start each site again, and the same "
+        "command goes on from the run's checkpoint, which is not in that file"
+    )
+
+
+def quick_check(file: Path) -> str:
+    """Return "ok" or SQLite's first complaint about a database. Raises sqlite3.DatabaseError for no database."""
+    connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)
+    try:
+        return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    finally:
+        connection.close()
