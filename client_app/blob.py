@@ -25,6 +25,21 @@ HEAD = 8
 """Bytes that say how long the head is."""
 LONGEST_HEAD, MOST_SIDES, LARGEST = 2**22, 16, 2**62
 """Bytes of a head, dimensions of a tensor, and values that its shape may speak of."""
+LONGEST_ENTRY = 2**10
+"""Bytes of a head for each tensor that is expected; this project's names and shapes take about 100."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a blob may hold at most."""
+
+    bytes: int
+    tensors: int
+
+    @property
+    def head(self) -> int:
+        """Bytes that its head may have."""
+        return min(LONGEST_HEAD, LONGEST_ENTRY * self.tensors)
 
 
 class Unreadable(ValueError):
@@ -64,33 +79,41 @@ def to_bytes(state: State) -> bytes:
     return b"".join([len(text).to_bytes(HEAD, "little"), text, *parts])
 
 
-def from_bytes(blob: bytes, most: int | None = None) -> dict[str, Tensor]:
-    """Return the state in a blob of at most `most` bytes, if that is given.
+def from_bytes(blob: bytes, most: Expected | None = None) -> dict[str, Tensor]:
+    """Return the state in a blob of at most `most`, if that is given.
 
-    Its tensors share no memory with the blob: there they lie at any byte, and a matrix product's last bits depend on
-    that. Raises Unreadable.
+    Bytes, head and tensors are counted before anything is built: an empty tensor takes no bytes of a blob, but half a
+    kilobyte of memory. The tensors share no memory with the blob: there they lie at any byte, and a matrix product's
+    last bits depend on that. Raises Unreadable.
     """
-    if most is not None and len(blob) > most:
-        raise Unreadable(f"{len(blob)} bytes arrived, and at most {most} are expected")
+    if most is not None and len(blob) > most.bytes:
+        raise Unreadable(f"{len(blob)} bytes arrived, and at most {most.bytes} are expected")
     state = {}
-    for place in places_of(blob):
+    for place in places_of(blob, most):
         state[place.name] = tensor = torch.empty(place.shape, dtype=place.dtype)
         values = np.frombuffer(blob, np.uint8, place.bytes, place.begin)
         tensor.reshape(-1).view(torch.uint8).numpy()[:] = values
     return state
 
 
-def places_of(blob: bytes) -> list[Place]:
-    """Return a blob's tensors, each right behind the one before. Raises Unreadable for a head that says otherwise."""
+def places_of(blob: bytes, most: Expected | None = None) -> list[Place]:
+    """Return a blob's tensors, each right behind the one before.
+
+    Raises Unreadable for a head that says otherwise, or that is of more than `most`.
+    """
     length = int.from_bytes(blob[:HEAD], "little")
     if len(blob) < HEAD or length > min(LONGEST_HEAD, len(blob) - HEAD):
         raise Unreadable(f"a head of {length} bytes, and {len(blob)} bytes arrived")
+    if most is not None and length > most.head:
+        raise Unreadable(f"a head of {length} bytes, and at most {most.head} are expected")
     try:
         head = json.loads(blob[HEAD : HEAD + length].decode(), object_pairs_hook=named_once)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the head is no JSON object of tensors: {str(error)[:200]}") from None
     if not isinstance(head, dict):
         raise Unreadable("the head is no JSON object of tensors")
+    if most is not None and len(head) > most.tensors:
+        raise Unreadable(f"{len(head)} tensors arrived, and at most {most.tensors} are expected")
     start = end = HEAD + length
     places = []
     for name, entry in head.items():

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 
-from client_app.blob import Unreadable, from_bytes, to_bytes
+from client_app.blob import Expected, Unreadable, from_bytes, to_bytes
 from client_app.state import State
 
 Value = ArrayRecord | ConfigRecord | MetricRecord
@@ -48,10 +48,10 @@ def pack(state: State) -> ArrayRecord:
     return ArrayRecord({STATE: Array(dtype="uint8", shape=(len(blob),), stype=FORM, data=blob)})
 
 
-def unpack(record: object, most: int | None = None) -> dict[str, torch.Tensor]:
+def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tensor]:
     """Return the state in a record; its tensors are not to be changed in place.
 
-    Raises Unreadable for a record that `pack` has not made, or for one of more than `most` bytes.
+    Raises Unreadable for a record that `pack` has not made, or for one of more than `most`.
     """
     if isinstance(record, TensorRecord):
         return record.state

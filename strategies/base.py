@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from client_app.assignment import Assignment
+from client_app.blob import Expected
 from client_app.client import Variant
 from client_app.messages import size
 from client_app.models import Classifier
@@ -302,7 +303,12 @@ class Rounds:
         return updates
 
 
-def largest_record(model: Classifier) -> int:
-    """Return the bytes that a record of a reply may have: of every class a model or features' covariance in float64."""
+def largest_record(model: Classifier) -> Expected:
+    """Return what a record of a reply may hold: of every class a model or features' covariance in float64.
+
+    Its tensors are those of two models, some for each class, and some more; no method sends as many.
+    """
     classes, width = model.head.weight.shape
-    return HEADS + 2 * (classes + 1) * (size(model.state_dict()) + 8 * width**2)
+    state = model.state_dict()
+    bytes_at_most = HEADS + 2 * (classes + 1) * (size(state) + 8 * width**2)
+    return Expected(bytes_at_most, 2 * len(state) + 8 * classes + 64)

@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
+from client_app.blob import Expected
 from client_app.messages import pack, unfolded
 from client_app.play import Answer, Asked, Known, Outcome
 from client_app.state import State
@@ -74,8 +75,8 @@ class Request:
     """By client, the round of the memory that counts."""
     digests: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """By kind and client, what the server knows of its memory and of its data."""
-    largest: int | None = None
-    """Bytes that a record of a reply may have."""
+    largest: Expected | None = None
+    """What a record of a reply may hold."""
     examples: Mapping[int, int] = field(default_factory=dict)
     """By client its training samples, where the server knows them."""
 
@@ -141,8 +142,8 @@ class Exchange:
     """Who was asked, and what came back so far."""
 
     asked: Sequence[int]
-    largest: int | None = None
-    """Bytes that a record may have."""
+    largest: Expected | None = None
+    """What a record may hold."""
     answers: dict[int, Answer] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     error: str = ""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from flwr.app import ConfigRecord
 
+from client_app.blob import Expected
 from client_app.messages import unpack
 from client_app.play import Answer
 from data.text import printable
@@ -13,9 +14,14 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 DIGESTS = ("memory", "data")
 """What a client tells the digest of."""
 
+MOST_RECORDS = 100
+"""Records of a reply: the model, an upload of each variant, scores of each deployed model on each test set."""
 
-def read(parts: Mapping[str, object], largest: int | None) -> Answer:
-    """Return one client's records, each of at most so many bytes, as an answer."""
+
+def read(parts: Mapping[str, object], largest: Expected | None) -> Answer:
+    """Return one client's records, each of at most `largest`, as an answer."""
+    if len(parts) > MOST_RECORDS:
+        raise ValueError(f"{len(parts)} records arrived, and at most {MOST_RECORDS} are expected")
     states, numbers, words, digests = {}, {}, {}, {}
     for name, record in parts.items():
         if name == "metrics":

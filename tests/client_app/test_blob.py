@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from client_app.blob import DTYPES, HEAD, Unreadable, from_bytes, to_bytes
+from client_app.blob import DTYPES, HEAD, Expected, Unreadable, from_bytes, to_bytes
 
 STATE = {
     "weight": torch.arange(6.0).reshape(2, 3),
@@ -42,7 +42,7 @@ def test_the_bytes_are_safetensors() -> None:
 
 
 def test_order_and_memory() -> None:
-    back = from_bytes(BLOB, len(BLOB))
+    back = from_bytes(BLOB, Expected(len(BLOB), len(STATE)))
     assert list(back) == ["weight", "count", "none"] and back["none"].shape == (0, 3)
     back["weight"].add_(1)
     assert from_bytes(BLOB)["weight"].tolist() == STATE["weight"].tolist()
@@ -104,4 +104,28 @@ def test_anything_else_is_refused_in_a_sentence(case: str) -> None:
 
 def test_more_than_was_expected_is_refused_before_it_is_looked_at() -> None:
     with pytest.raises(Unreadable, match=r"^1000 bytes arrived, and at most 999 are expected$"):
-        from_bytes(b"\xff" * 1000, 999)
+        from_bytes(b"\xff" * 1000, Expected(999, 9))
+
+
+def empty_tensors(count: int, name: str = "{}") -> bytes:
+    """Return a blob of so many tensors without values, which take no bytes of it but for the head."""
+    tensor = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    return blob({name.format(number): tensor for number in range(count)})
+
+
+def test_more_tensors_than_were_expected_are_refused_before_one_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many, most = empty_tensors(60_000), Expected(2**26, 64)
+    built: list[object] = []
+    monkeypatch.setattr("client_app.blob.torch.empty", lambda *shape, **_: built.append(shape))
+    with pytest.raises(Unreadable, match=r"^a head of \d+ bytes, and at most 65536 are expected$"):
+        from_bytes(many, most)
+    with pytest.raises(Unreadable, match=r"^65 tensors arrived, and at most 64 are expected$"):
+        from_bytes(empty_tensors(65), most)
+    assert not built
+
+
+def test_as_many_tensors_as_are_expected_are_read() -> None:
+    name = "a.long.name.of.a.tensor.that.no.model.of.this.project.has.but.a.user's.may" * 2 + "{}"
+    assert len(from_bytes(empty_tensors(64, name), Expected(2**26, 64))) == 64

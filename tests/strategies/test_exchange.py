@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from client_app.blob import Expected
 from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from fedskew.engines.local import LocalGrid, identify
 from strategies.exchange import Exchange, Request
+from strategies.reading import MOST_RECORDS
 from strategies.replies import SUPERLINK, Folding, replies
 
 LONG = "\x1b[2J" * 10**6
@@ -41,6 +43,21 @@ def test_what_is_recorded_of_a_clients_process_is_bounded() -> None:
     worker = exchange.answers[0].worker
     assert set(worker) == {"process", "device"} and worker["process"] == 3
     assert len(str(worker["device"])) < 5000
+
+
+def test_a_reply_of_too_many_records_or_tensors_is_refused() -> None:
+    """Empty tensors and records cost the sender next to nothing, and the server memory."""
+    exchange = Exchange([0, 1, 2], Expected(2**26, 8))
+    honest = pack({str(number): torch.ones(2) for number in range(8)})
+    empty = pack({str(number): torch.empty(0) for number in range(1000)})
+    few = pack({"w": torch.ones(2)})
+    many = {f"2/upload/{number}": few for number in range(MOST_RECORDS + 1)}
+    exchange.sort(RecordDict({"0/model": honest, "1/model": empty, **many}), 1, {0, 1, 2})
+    assert list(exchange.answers) == [0] and len(exchange.answers[0].states["model"]) == 8
+    assert "are expected" in exchange.failures[1]
+    assert exchange.failures[2].endswith(
+        f"records arrived, and at most {MOST_RECORDS} are expected"
+    )
 
 
 class Scripted(LocalGrid):
