@@ -16,7 +16,9 @@ Value = ArrayRecord | ConfigRecord | MetricRecord
 STATE, FORM = "state", "safetensors"
 """Name and form of the one array of a record that travels."""
 FOLDED = "folded"
-"""Name of the record that holds others, and of its one value."""
+"""Name of the record that holds others, and of the value that they are."""
+NONCE, NONCE_BYTES = "nonce", 16
+"""Name and length of the random bytes beside them in a site's reply."""
 PIECE = 5 * 2**20
 """Bytes of a record above which it travels by itself; flwr sends it in pieces of as many."""
 _in_one_process: ContextVar[bool] = ContextVar("in_one_process", default=False)
@@ -64,20 +66,20 @@ def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tens
     return from_bytes(record[STATE].data, most)
 
 
-def folded(content: Mapping[str, Value]) -> RecordDict:
+def folded(content: Mapping[str, Value], nonce: bytes = b"") -> RecordDict:
     """Return a message's records as one record, but for large ones.
 
     Between sites flwr stores every object of a message by itself, asks for it and answers, at each of four processes on
     its way. A state alone is three objects: record, array and piece.
+
+    flwr names an object by the sha256 of its content. With a `nonce` of random bytes nobody can find out by its name
+    whether a guess at a small content, such as class counts, is right. Large records have none: nobody guesses 5 MB of
+    trained weights.
     """
     small = {name: record for name, record in content.items() if record.count_bytes() <= PIECE}
     blob = recorddict_to_proto(RecordDict(small)).SerializeToString()
-    return RecordDict(
-        {
-            **{n: r for n, r in content.items() if n not in small},
-            FOLDED: ConfigRecord({FOLDED: blob}),
-        }
-    )
+    inside = ConfigRecord({FOLDED: blob, NONCE: nonce} if nonce else {FOLDED: blob})
+    return RecordDict({**{n: r for n, r in content.items() if n not in small}, FOLDED: inside})
 
 
 def unfolded(content: RecordDict) -> RecordDict:

@@ -1,6 +1,7 @@
 """The executor: takes the SuperNode's tasks, and has the code installed here play them, never code from the wire."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -31,7 +32,7 @@ from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 
 from client_app.app_files import app_hash, packed_files
 from client_app.incoming import Incoming
-from client_app.messages import folded, unfolded
+from client_app.messages import NONCE_BYTES, folded, unfolded
 from data import DataError
 from site_agent.audit import Audit
 from site_agent.note import Note, Noting
@@ -82,9 +83,9 @@ def answered(error: Exception) -> bool:
 
 
 def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
-    """Push a reply, its records in one."""
+    """Push a reply, its records in one, with random bytes that no state or digest knows of."""
     if reply.has_content():
-        reply.content = folded(reply.content)
+        reply.content = folded(reply.content, secrets.token_bytes(NONCE_BYTES))
     push_as_it_is(client, reply, context)
 
 

@@ -33,7 +33,7 @@ class Absence:
     """Which sites are there, by what they ask; `ask` passes a body on to a path as a request's."""
 
     def __init__(
-        self, sites: Iterable[str], ask: Callable[[Request, bytes, str], Awaitable[Reply]]
+        self, sites: Iterable[str], ask: Callable[[Request, list[bytes], str], Awaitable[Reply]]
     ) -> None:
         self.ask = ask
         self.nodes: dict[str, int] = {}
@@ -63,14 +63,15 @@ class Absence:
         await self.let_be_away(request, site, self.nodes[site])
         key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
         again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-        await self.ask(request, again.SerializeToString(), BEGIN)
+        await self.ask(request, [again.SerializeToString()], BEGIN)
 
     async def let_be_away(self, request: Request, site: str, node: int) -> None:
         """Let a site's node be away for a moment, in which no sign of life is to pass."""
         log.info("%s is away for %g s: what it was asked may be lost", site, ABSENCE)
         self.away.add(site)
         try:
-            await self.ask(request, DeactivateNodeRequest(node_id=node).SerializeToString(), END)
+            ending = DeactivateNodeRequest(node_id=node)
+            await self.ask(request, [ending.SerializeToString()], END)
             await asyncio.sleep(ABSENCE)
         finally:
             self.away.discard(site)

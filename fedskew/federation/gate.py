@@ -39,6 +39,18 @@ from data import DataError
 from data.sources.agreement import as_flower_has_it
 from fedskew.federation.absence import BEGIN, END, Absence
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.handed_out import HandedOut
+from fedskew.federation.intake import (
+    SMALL,
+    Intake,
+    NoRoom,
+    TooLarge,
+    TooManyRequests,
+    TooSlow,
+    pieces_of,
+    size_of,
+    streamed,
+)
 from fedskew.federation.objects import Objects, Reply
 from fedskew.federation.traffic import Traffic
 from site_agent.metrics import server
@@ -52,10 +64,13 @@ PASSED = frozenset(
     )
 )  # fmt: skip
 """What a registered SuperNode asks; registering and its opposite are the coordinator's."""
-PULL, PUSH, OBJECT, HEARTBEAT = (
+PULL, PUSH, OBJECT, UPLOAD, CONFIRM, HEARTBEAT = (
     f"/v1/fleet/{call}"
-    for call in ("pull-messages", "push-messages", "pull-object", "send-node-heartbeat")
-)
+    for call in (
+        "pull-messages", "push-messages", "pull-object", "push-object", "confirm-message-received",
+        "send-node-heartbeat",
+    )
+)  # fmt: skip
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
 SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
@@ -67,7 +82,11 @@ AGES = (-5.0, 305.0)
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
 UNANSWERED = 503
-"""The gate's status where the SuperLink gives none."""
+"""The gate's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
+HANDED_OUT = "handed-out.jsonl"
+"""File in the folder of flwr's state that says which objects each site was told of."""
+CLOSE = {"connection": "close"}
+"""Header of an answer before the whole body was read."""
 
 
 class Gate:
@@ -86,6 +105,8 @@ class Gate:
         self.absence = Absence(self.active, self.ask)
         self.arrival = asyncio.Event()
         self.objects = Objects()
+        self.handed_out = HandedOut(folder.state / HANDED_OUT)
+        self.intake = Intake(self.largest)
         self.traffic = Traffic(self.sites.values())
 
     def application(self) -> Starlette:
@@ -94,7 +115,11 @@ class Gate:
         return Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
 
     async def answer(self, request: Request) -> Response:
-        """Pass a request on, or refuse it: 404 for another path, 403 for another key or node, 413 for a large body."""
+        """Pass a request on, or refuse it.
+
+        404 is for another path, 403 for another key, node or object, 413 for a large body, 408 for a slow one, 429 for
+        too many requests at a time, 503 where there is no room for a body.
+        """
         began, site = time.perf_counter(), self.site(request)
         status, content, headers = await self.exchange(request, site)
         seconds, name = time.perf_counter() - began, site or "unknown"
@@ -112,31 +137,54 @@ class Gate:
             return 404, b"", {}
         if site is None:
             return 403, b"", {}
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            request.state.received = len(body)
-            if len(body) > self.largest:
-                return 413, b"", {"connection": "close"}
-        if request.url.path == PUSH and not of_its_node(bytes(body)):
+        most = self.largest if request.url.path == UPLOAD else min(self.largest, SMALL)
+        try:
+            size = size_of(request, most)
+            async with self.intake.room(site, size):
+                pieces = await pieces_of(request, size)
+                if request.url.path == UPLOAD:
+                    self.absence.heard[site] = time.monotonic()
+                    self.at_work(site)
+                    return await self.ask(request, pieces)
+                return await self.small(request, b"".join(pieces), site)
+        except TooLarge:
+            return 413, b"", CLOSE
+        except TooSlow:
+            return 408, b"", CLOSE
+        except TooManyRequests:
+            return 429, b"", CLOSE
+        except NoRoom:
+            return UNANSWERED, b"", CLOSE
+
+    async def small(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return the answer to any request but one that brings an object."""
+        if request.url.path == PUSH and not of_its_node(body):
+            return 403, b"", {}
+        if request.url.path == OBJECT and not self.handed_out.allows_fetching(site, body):
+            return 403, b"", {}
+        if request.url.path == CONFIRM and not self.handed_out.allows_confirming(site, body):
             return 403, b"", {}
         if request.url.path == BEGIN:
             await self.absence.end_former(request, site)
         else:
             self.absence.heard[site] = time.monotonic()
         if request.url.path == PULL:
-            return await self.message(request, bytes(body), site)
+            return await self.message(request, body, site)
         if request.url.path == END:
             self.absence.nodes.pop(site, None)
         if request.url.path == HEARTBEAT:
             await self.absence.ended(site)
         else:
-            self.sent.pop(site, None)
-            self.absence.uncertain.discard(site)
-            self.active[site] = time.monotonic()
+            self.at_work(site)
         if request.url.path == OBJECT:
-            return await self.objects.get(bytes(body), lambda: self.ask(request, bytes(body)))
-        return await self.ask(request, bytes(body))
+            return await self.objects.get(body, lambda: self.ask(request, [body]))
+        return await self.ask(request, [body])
+
+    def at_work(self, site: str) -> None:
+        """Note that a site does something with its message, which so has come."""
+        self.sent.pop(site, None)
+        self.absence.uncertain.discard(site)
+        self.active[site] = time.monotonic()
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
@@ -146,9 +194,11 @@ class Gate:
         except DecodeError:
             return 403, b"", {}
         while site not in self.sent:
-            status, content, headers = await self.ask(request, body)
+            status, content, headers = await self.ask(request, [body])
             now = time.monotonic()
-            if status == 200 and PullMessagesResponse.FromString(content).messages_list:
+            response = PullMessagesResponse.FromString(content if status == 200 else b"")
+            if response.messages_list:
+                self.handed_out.note(site, response)
                 self.sent[site] = status, content, headers
                 self.absence.uncertain.discard(site)
                 self.arrival.set()
@@ -164,11 +214,14 @@ class Gate:
                     await asyncio.wait_for(self.arrival.wait(), pause)
         return self.sent[site]
 
-    async def ask(self, request: Request, body: bytes, path: str = "") -> Reply:
-        """Return the SuperLink's answer to a request, to its own path or another."""
+    async def ask(self, request: Request, pieces: list[bytes], path: str = "") -> Reply:
+        """Return the SuperLink's answer to a request with a body in pieces, to its own path or another."""
         path, headers = path or request.url.path, kept(request.headers)
+        headers["content-length"] = str(sum(map(len, pieces)))
         try:
-            answer = await self.client.post(self.behind + path, content=body, headers=headers)
+            answer = await self.client.post(
+                self.behind + path, content=streamed(pieces), headers=headers
+            )
         except httpx.HTTPError as error:
             log.warning("the SuperLink does not answer: %r", error)
             return UNANSWERED, b"", {}

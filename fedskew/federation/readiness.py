@@ -14,6 +14,7 @@ from fedskew.engines.flower import LaunchFailed
 from fedskew.engines.launcher import reason
 from fedskew.engines.processes import running
 from fedskew.federation.control import Control
+from fedskew.federation.database import explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SERVER_APP
 from fedskew.federation.supervision import PendingRun
@@ -58,7 +59,8 @@ def look(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[str, Site
         Control(folder.coordinator.superlink_port, folder.authority[0]),
         folder.agreement,
     )
-    states, since = control.sites(agreement), control.absent_since(agreement)
+    with explained(folder):
+        states, since = control.sites(agreement), control.absent_since(agreement)
     away = {
         name: SiteStatus(AWAY, since[name]) for name, state in states.items() if state != "online"
     }

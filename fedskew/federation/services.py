@@ -16,6 +16,7 @@ from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed
 from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.control import Control
+from fedskew.federation.database import damage_of, explained
 from fedskew.federation.folder import FederationFolder
 
 START_TIMEOUT = 180.0
@@ -112,7 +113,8 @@ def up(folder: FederationFolder) -> None:
 def register(folder: FederationFolder, starts: bool = False) -> None:
     """Let the agreement's sites in, once the SuperLink answers. Raises LaunchFailed when it does not in time."""
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    wait_for(folder, "superlink", lambda: control.register(folder.agreement), starts)
+    with explained(folder):
+        wait_for(folder, "superlink", lambda: control.register(folder.agreement), starts)
 
 
 def reachable(folder: FederationFolder) -> tuple[str, int]:
@@ -201,7 +203,9 @@ def wait_for(folder: FederationFolder, name: str, look: Callable[[], None], star
             if not there or time.monotonic() > deadline:
                 log = folder.state / f"{name}.log"
                 words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
-                raise LaunchFailed(f"{name} is not up ({error}): {words}") from None
+                raise LaunchFailed(
+                    damage_of(folder) or f"{name} is not up ({error}): {words}"
+                ) from None
         time.sleep(0.2)
 
 

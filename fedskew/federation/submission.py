@@ -13,10 +13,11 @@ from fedskew.engines import APP, following
 from fedskew.engines.flower import LaunchFailed
 from fedskew.engines.launcher import reason
 from fedskew.engines.processes import alive, running
-from fedskew.federation.control import Control, Failing, RunStatus, UnknownRun, Unreachable
+from fedskew.federation.control import Control, RunStatus, UnknownRun, Unreachable
+from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SERVER_APP
-from fedskew.federation.supervision import GateWatch, PendingRun, anew, damage_of, gate_answers
+from fedskew.federation.supervision import GateWatch, PendingRun, gate_answers
 from server_app.lock import FolderBusy, locked
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
@@ -65,14 +66,10 @@ def run(
             end_orphans(folder)
             results.note_waiting("")  # of a process that was killed while it waited
             try:
-                number = control.submit(APP, config)
-                away = None
-                follow(folder, control, number, results, tell)
-            except Failing as error:
-                raise LaunchFailed(
-                    damage_of(folder)
-                    or f"{error}; {folder.state}/superlink.log may say why; {anew(folder)}"
-                ) from None
+                with explained(folder):
+                    number = control.submit(APP, config)
+                    away = None
+                    follow(folder, control, number, results, tell)
             except Unreachable as error:
                 if away is None:
                     away = time.monotonic()

@@ -1,15 +1,14 @@
-"""What can hold up a submitted run from outside the app: its SuperExec, the gate, the SuperLink's database.
+"""What can hold up a submitted run from outside the app: its SuperExec and the gate.
 
 A run that waits must say what for. `fedskew federation run` and `status` look with these classes while they wait.
 """
 
-import sqlite3
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation.control import Control, RunStatus
+from fedskew.federation.database import anew
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SUPEREXEC, handshake, restart_superexec
 
@@ -18,9 +17,6 @@ PENDING = 120.0
 started on a busy machine."""
 SILENCE = 20.0
 """Seconds without a TLS handshake after which the gate counts as silent: one slow answer is no fault."""
-
-LOCKED = 0.5
-"""Seconds to wait for a database that the SuperLink is writing."""
 
 
 class PendingRun:
@@ -99,43 +95,3 @@ def gate_answers(folder: FederationFolder) -> bool:
     except OSError:
         return False
     return True
-
-
-def anew(folder: FederationFolder) -> str:
-    """Return how to start the services anew."""
-    return (
-        f"`fedskew federation down {folder.path}` and `up` start them anew, and the same command "
-        "then goes on where the run stands"
-    )
-
-
-def damage_of(folder: FederationFolder) -> str:
-    """Return what is wrong with the SuperLink's database and what to do, or "" where SQLite reads it.
-
-    A database that is locked or cannot be opened is not damaged; nothing is written.
-    """
-    file = folder.state / "state.db"
-    if not file.exists():
-        return ""
-    try:
-        seen = quick_check(file)
-    except sqlite3.OperationalError:
-        return ""
-    except sqlite3.DatabaseError as error:
-        seen = str(error)
-    if seen == "ok":
-        return ""
-    return (
-        f"{file} is damaged ({' '.join(seen.split())[:200]}): `fedskew federation down {folder.path}`, move "
-        "state.db* in that folder away, `up` registers the sites again; then start each site again, and the same "
-        "command goes on from the run's checkpoint, which is not in that file"
-    )
-
-
-def quick_check(file: Path) -> str:
-    """Return "ok" or SQLite's first complaint about a database. Raises sqlite3.DatabaseError for no database."""
-    connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)
-    try:
-        return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    finally:
-        connection.close()

@@ -8,7 +8,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from google.protobuf.message import DecodeError
 
-from client_app.blob import Unreadable
+from client_app.blob import Expected, Unreadable
 from client_app.messages import (
     FOLDED,
     STATE,
@@ -91,7 +91,7 @@ def test_a_record_of_anything_else_is_refused() -> None:
         with pytest.raises(Unreadable, match="not one array of safetensors"):
             unpack(other)
     with pytest.raises(Unreadable, match="bytes arrived, and at most 100 are expected"):
-        unpack(pack({"x": torch.ones(100)}), 100)
+        unpack(pack({"x": torch.ones(100)}), Expected(100, 9))
 
 
 def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(

@@ -23,7 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app_files import app_hash, packed_files
 from client_app.incoming import Incoming
-from client_app.messages import FOLDED, folded, pack, unfolded, unpack
+from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
@@ -457,3 +457,26 @@ def test_a_message_travels_folded_both_ways(
         "0/model"
     ]
     assert unpack(unfolded(sent[0].content).array_records["0/model"])["w"].tolist() == [2, 4]
+
+
+def test_the_same_reply_has_another_name_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are sha256 of contents: without random bytes whoever knows a name can test a guess at class counts."""
+    sent: list[Message] = []
+    monkeypatch.setattr(module, "push_as_it_is", lambda client, reply, context: sent.append(reply))
+    counts = {"0/upload/class-counts": pack({"counts": torch.tensor([3, 5])})}
+    asked = Site(tmp_path, monkeypatch, double).message
+    for _ in range(2):
+        push_message(None, Message(RecordDict({**counts}), reply_to=asked), context())  # type: ignore[arg-type]
+    names = [{name for name, _ in reply.content[FOLDED].children or {}} for reply in sent]
+    assert sent[0].content[FOLDED].object_id != sent[1].content[FOLDED].object_id
+    assert names[0] == names[1] == set(), "a record of bytes is one object"
+    assert all(len(reply.content[FOLDED][NONCE]) == NONCE_BYTES for reply in sent)  # type: ignore[arg-type]
+    states = [
+        unpack(unfolded(reply.content).array_records["0/upload/class-counts"]) for reply in sent
+    ]
+    assert [state["counts"].tolist() for state in states] == [[3, 5]] * 2
+    assert folded(counts)[FOLDED].object_id == folded(counts)[FOLDED].object_id, (
+        "a simulation's has none"
+    )

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,24 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesResponse,
     PushMessagesRequest,
 )
-from flwr.proto.message_pb2 import Message, Metadata, PullObjectRequest, PullObjectResponse
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    Message,
+    Metadata,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+)
 from flwr.proto.node_pb2 import Node
 
 from data import DataError, SettingError
-from fedskew.federation import absence
+from fedskew.federation import absence, handed_out, intake
 from fedskew.federation import folder as folders
 from fedskew.federation import gate as gates
 from fedskew.federation.folder import FederationFolder, add, begin
 from fedskew.federation.gate import PASSED, Gate
+from fedskew.federation.handed_out import HandedOut
+from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
 from fedskew.federation.objects import KEPT, Objects
 
 
@@ -53,6 +64,7 @@ def header(
     return {**words, "flwr-timestamp": stamp, "cookie": "secret"}
 
 
+RUN = "/v1/fleet/get-run"
 NORTH, SOUTH, STRANGER = node_key(), node_key(), node_key()
 
 
@@ -128,7 +140,7 @@ class Client:
 def test_a_sites_request_is_passed_on_and_answered(
     client: Client, asked: list[httpx.Request]
 ) -> None:
-    answer = client.post("/v1/fleet/pull-object", content=b"question", headers=header(NORTH))
+    answer = client.post("/v1/fleet/get-run", content=b"question", headers=header(NORTH))
     assert (answer.status_code, answer.content, answer.headers["flwr-version"]) == (
         200,
         b"answer",
@@ -190,6 +202,75 @@ def wanted(name: str, node: int = 1, run: int = 5) -> bytes:
     ).SerializeToString()
 
 
+def message_of(*names: str, run: int = 5) -> PullMessagesResponse:
+    """Return what the SuperLink answers to a site for which there is a message of these objects, the first its own."""
+    children = [ObjectTree(object_id=name) for name in names[1:]]
+    return PullMessagesResponse(
+        messages_list=[Message(metadata=Metadata(run_id=run, message_id=names[0]))],
+        message_object_trees=[ObjectTree(object_id=names[0], children=children)],
+    )
+
+
+def confirmed(name: str, run: int = 5) -> bytes:
+    return ConfirmMessageReceivedRequest(
+        node=Node(node_id=1), run_id=run, message_object_id=name
+    ).SerializeToString()
+
+
+def test_a_site_gets_only_the_objects_of_its_own_messages(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flwr serves an object to whoever names it by its sha256: a site could test guesses of another's class counts."""
+    monkeypatch.setattr(gates, "HOLD", -1.0)
+    asked: list[str] = []
+
+    def superlink(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        content = message_of("note", "model").SerializeToString() * (request.url.path == gates.PULL)
+        return httpx.Response(200, content=content)
+
+    def status(gate: Gate, path: str, body: bytes, key: ec.EllipticCurvePrivateKey) -> int:
+        gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+        return Client(gate).post(path, content=body, headers=header(key)).status_code
+
+    gate = Gate(folder)
+    for body in (wanted("model"), wanted("counts-of-south"), b"no question"):
+        assert status(gate, gates.OBJECT, body, NORTH) == 403 and not asked
+    assert status(gate, gates.CONFIRM, confirmed("note"), NORTH) == 403 and not asked
+    question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
+    assert status(gate, gates.PULL, question, NORTH) == 200
+    assert status(gate, gates.OBJECT, wanted("counts-of-south"), NORTH) == 403
+    assert "north" in gate.sent, "a refused question is no sign that the message has come"
+    for there in (gate, Gate(folder)):  # one that follows a gate that was killed
+        del asked[:]
+        for name in ("note", "model"):
+            assert status(there, gates.OBJECT, wanted(name), NORTH) == 200
+        assert status(there, gates.CONFIRM, confirmed("note"), NORTH) == 200
+        assert asked == [gates.OBJECT, gates.OBJECT, gates.CONFIRM]
+        assert status(there, gates.OBJECT, wanted("model", run=6), NORTH) == 403, "another run"
+        assert status(there, gates.OBJECT, wanted("model"), SOUTH) == 403, "another site"
+        assert status(there, gates.CONFIRM, confirmed("note"), SOUTH) == 403
+        assert len(asked) == 3
+
+
+def test_what_was_handed_out_is_forgotten_after_some_messages_and_the_file_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handed_out, "LONGEST", 2000)
+    file = tmp_path / "handed-out.jsonl"
+    known = HandedOut(file)
+    for number in range(100):
+        known.note("north", message_of(f"note-{number}", f"model-{number}"))
+    known.note("north", PullMessagesResponse())
+    with file.open("a") as opened:
+        opened.write('{"site": "south", "objects": [[5, "cut')
+    for there in (known, HandedOut(file)):
+        kept = [number for number in range(100) if there.allows("north", 5, f"model-{number}")]
+        assert kept == list(range(100 - handed_out.KEPT, 100))
+        assert not there.allows("south", 5, "model-99")
+    assert file.stat().st_size <= 2000
+
+
 def test_an_object_is_fetched_once_for_all_sites(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,10 +316,12 @@ def test_an_object_is_fetched_once_for_all_sites(
         assert asked == ["late", "ended", "late", "ended"] and not [
             key for key in gate.objects.kept if "ended" in key
         ]
-        await gate.objects.get(b"no question", lambda: gate.ask(request, wanted("late")))
+        await gate.objects.get(b"no question", lambda: gate.ask(request, [wanted("late")]))
         assert asked[-1] == "late"
 
     gate = Gate(folder)
+    for site, run in (("north", 5), ("south", 5), ("south", 6)):
+        gate.handed_out.note(site, message_of("model", "late", "ended", run=run))
     transport = httpx.ASGITransport(gate.application())
     request = gates.Request(
         {"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)}
@@ -398,9 +481,7 @@ def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
     broken.append(httpx.ReadError("the SuperLink was killed"))
     assert asked(gates.PULL) == [gates.PULL]
     assert asked(gates.PULL) == again
-    assert asked(gates.OBJECT, SOUTH) == [gates.OBJECT] and asked(gates.PULL, SOUTH) == [
-        gates.PULL
-    ], "it is at work"
+    assert asked(RUN, SOUTH) == [RUN] and asked(gates.PULL, SOUTH) == [gates.PULL], "it is at work"
 
 
 def test_no_sign_of_life_passes_while_a_node_is_away(
@@ -450,9 +531,9 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
 
     assert pull() == first and len(waiting) == 1
     client.post(gates.HEARTBEAT, headers=header(NORTH))
-    client.post("/v1/fleet/pull-object", headers=header(SOUTH))
+    client.post(RUN, headers=header(SOUTH))
     assert pull() == first
-    client.post("/v1/fleet/pull-object", headers=header(NORTH))
+    client.post(RUN, headers=header(NORTH))
     assert pull() == second and not waiting
 
 
@@ -520,7 +601,9 @@ def test_the_metrics_say_what_has_passed_by_site_and_what_was_refused(
     assert rows['fedskew_gate_requests_total{site="north",status="200"}'] == "1"
     assert rows['fedskew_gate_requests_total{site="north",status="413"}'] == "1"
     assert rows['fedskew_gate_requests_total{site="unknown",status="404"}'] == "1"
-    assert rows['fedskew_gate_received_bytes_total{site="north"}'] == "171"
+    assert (
+        rows['fedskew_gate_received_bytes_total{site="north"}'] == "70"
+    )  # the other states its length
     assert rows['fedskew_gate_sent_bytes_total{site="north"}'] == str(len(b"answer"))
     assert float(rows['fedskew_gate_seconds_total{site="north",call="push-object"}']) > 0
 
@@ -534,3 +617,163 @@ def test_the_metrics_have_a_port_of_their_own(folder: FederationFolder) -> None:
         _ = FederationFolder(folder.path).coordinator
     file.write_text(f"{text}metrics-port = 9100\n")
     assert FederationFolder(folder.path).coordinator.metrics_port == 9100
+
+
+UPLOAD = "/v1/fleet/push-object"
+
+
+class Sender:
+    """Sites that send bodies at the same time, piece by piece, to a gate whose SuperLink answers when it is let."""
+
+    def __init__(self, folder: FederationFolder) -> None:
+        self.gate = Gate(folder)
+        self.gate.largest = 100
+        self.gate.intake = Intake(100)
+        self.received: list[bytes] = []
+        self.read = 0
+        """Bytes that the gate has asked for."""
+
+    async def superlink(self, request: httpx.Request) -> httpx.Response:
+        """Answer once `answers` is set."""
+        self.received.append(await request.aread())
+        await self.answers.wait()
+        return httpx.Response(200)
+
+    async def body(self, size: int) -> AsyncIterator[bytes]:
+        for _ in range(size // 10):
+            self.read += 10
+            yield b"x" * 10
+
+    async def send(
+        self, key: ec.EllipticCurvePrivateKey, size: int, length: int | None = None
+    ) -> int:
+        """Return the status of an upload of so many bytes that states a length, if any."""
+        stated = {} if length is None else {"content-length": str(length)}
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.gate.application()), base_url="https://gate"
+        ) as client:
+            answer = await client.post(
+                UPLOAD, content=self.body(size), headers={**header(key), **stated}
+            )
+        return answer.status_code
+
+    async def begin(self) -> None:
+        self.answers = asyncio.Event()
+        self.gate.client = httpx.AsyncClient(transport=httpx.MockTransport(self.superlink))
+
+
+async def idle() -> None:
+    """Return once nothing of this loop can go on by itself."""
+    for _ in range(300):
+        await asyncio.sleep(0)
+
+
+def test_a_site_sends_what_there_is_room_for_and_the_rest_waits_at_the_site(
+    folder: FederationFolder,
+) -> None:
+    """Three bodies of 50 of one site, with room for 100: the third is not read before one of the others is gone."""
+    sender = Sender(folder)
+
+    async def run() -> None:
+        await sender.begin()
+        sending = [asyncio.ensure_future(sender.send(NORTH, 50, 50)) for _ in range(3)]
+        await idle()
+        assert len(sender.received) == 2 and sender.gate.intake.held["north"] == 100
+        other = asyncio.ensure_future(sender.send(SOUTH, 100, 100))
+        await idle()
+        assert len(sender.received) == 3, "another site has room of its own"
+        sender.answers.set()
+        assert await asyncio.gather(*sending, other) == [200] * 4
+        assert sender.received.count(b"x" * 50) == 3 and not sender.gate.intake.held.total()
+
+    asyncio.run(run())
+
+
+def test_there_is_room_for_some_sites_bodies_at_a_time() -> None:
+    async def run() -> None:
+        taken = Intake(100)
+        async with AsyncExitStack() as stack:
+            for number in range(intake.SITES):
+                await stack.enter_async_context(taken.room(f"site-{number}", 100))
+            assert not taken.fits("another", 1)
+        assert taken.fits("another", 100) and not taken.fits("another", 101)
+
+    asyncio.run(run())
+
+
+def test_a_body_that_finds_no_room_in_time_is_refused_so_that_it_is_sent_again(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flwr's SuperNode repeats a request that gets 503, and gives up a message that gets 429."""
+    monkeypatch.setattr(intake, "PATIENCE", 0.0)
+    sender = Sender(folder)
+
+    async def run() -> None:
+        await sender.begin()
+        first = asyncio.ensure_future(sender.send(NORTH, 100, 100))
+        await idle()
+        sender.read = 0
+        assert await sender.send(NORTH, 100, 100) == 503 and len(sender.received) == 1
+        with pytest.raises(NoRoom):
+            async with sender.gate.intake.room("north", 1):
+                pytest.fail("there is none")
+        sender.answers.set()
+        assert await first == 200
+
+    asyncio.run(run())
+
+
+def test_a_site_has_so_many_requests_open_and_no_more() -> None:
+    async def run() -> None:
+        taken = Intake(100)
+        async with AsyncExitStack() as stack:
+            for _ in range(intake.OPEN):
+                await stack.enter_async_context(taken.room("north", 0))
+            with pytest.raises(TooManyRequests):
+                await stack.enter_async_context(taken.room("north", 0))
+            await stack.enter_async_context(taken.room("south", 0))
+        async with taken.room("north", 0):
+            assert taken.open["north"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_body_is_as_large_as_it_states_and_one_that_states_nothing_as_large_as_may_be(
+    folder: FederationFolder,
+) -> None:
+    sender = Sender(folder)
+
+    async def run() -> None:
+        await sender.begin()
+        sender.answers.set()
+        assert await sender.send(NORTH, 100) == 200, "it states nothing"
+        assert await sender.send(NORTH, 50, 50) == 200
+        del sender.received[:]
+        assert await sender.send(NORTH, 110) == 413
+        assert await sender.send(NORTH, 60, 50) == 413, "more than it states"
+        sender.read = 0
+        assert await sender.send(NORTH, 110, 110) == 413
+        assert not sender.received and not sender.gate.intake.held.total()
+
+    asyncio.run(run())
+
+
+def test_what_is_no_object_may_only_be_small(folder: FederationFolder) -> None:
+    sender = Sender(folder)
+    sender.gate.largest = 2**26
+    small = "/v1/fleet/get-run"
+
+    async def run() -> list[int]:
+        await sender.begin()
+        sender.answers.set()
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(sender.gate.application()), base_url="https://gate"
+        ) as client:
+            sender.gate.intake = Intake(2**26)
+            bodies = (b"x" * 2**20, b"x" * (2**20 + 1))
+            return [
+                (await client.post(small, content=body, headers=header(NORTH))).status_code
+                for body in bodies
+            ]
+
+    assert asyncio.run(run()) == [200, 413]

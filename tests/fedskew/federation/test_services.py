@@ -17,7 +17,7 @@ import pytest
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
 from fedskew.federation.certificates import write_authority, write_server
-from fedskew.federation.control import Unreachable
+from fedskew.federation.control import Failing, Unreachable
 from fedskew.federation.services import wait_for
 
 
@@ -179,3 +179,30 @@ def test_a_gate_that_is_at_work_shakes_hands(tmp_path: Path) -> None:
         folder = SimpleNamespace(coordinator=SimpleNamespace(listen="127.0.0.1", port=port))
         services.handshake(folder)  # type: ignore[arg-type]
         thread.join()
+
+
+def test_a_database_that_is_damaged_is_why_up_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink answers every question with 500, or does not come up at all."""
+    folder = SimpleNamespace(
+        path=tmp_path,
+        state=tmp_path,
+        agreement=None,
+        authority=[b""],
+        coordinator=SimpleNamespace(superlink_port=1),
+    )
+    errors: list[Exception] = [Failing("the SuperLink fails at ListNodes (500)"), Unreachable("no")]
+
+    def register(agreement: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(
+        services, "Control", lambda port, authority: SimpleNamespace(register=register)
+    )
+    monkeypatch.setattr(services, "running", lambda path, program: [])
+    (tmp_path / "state.db").write_bytes(b"no database" * 1000)
+    for _ in range(2):
+        with pytest.raises(LaunchFailed, match=r"state\.db is damaged \(file is not a database\)"):
+            services.register(folder)  # type: ignore[arg-type]
+    assert not errors

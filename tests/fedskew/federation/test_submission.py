@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation import submission, supervision
+from fedskew.federation import database, submission, supervision
 from fedskew.federation.control import Failing, RunStatus, UnknownRun, Unreachable
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.submission import Lost, follow
@@ -382,12 +382,12 @@ def test_a_database_that_is_no_database_is_damaged_and_a_whole_or_locked_one_is_
     tmp_path: Path,
 ) -> None:
     folder: Any = SimpleNamespace(path=tmp_path, state=tmp_path)
-    assert supervision.damage_of(folder) == "", "there is none yet"
+    assert database.damage_of(folder) == "", "there is none yet"
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         connection.execute("create table runs (word text)")
         connection.commit()
-        assert supervision.damage_of(folder) == ""
+        assert database.damage_of(folder) == ""
         connection.execute("begin exclusive")
-        assert supervision.damage_of(folder) == ""
+        assert database.damage_of(folder) == ""
     (tmp_path / "state.db").write_bytes(os.urandom(8192))
-    assert "file is not a database" in supervision.damage_of(folder)
+    assert "file is not a database" in database.damage_of(folder)
