@@ -34,6 +34,7 @@ PRIVATE = {
     "flwr.proto.fleet_pb2": [
         "fedskew/federation/absence.py",
         "fedskew/federation/gate.py",
+        "fedskew/federation/handed_out.py",
         "site_agent/online.py",
         "tests/fedskew/federation/test_gate.py",
         "tests/site_agent/test_online.py",
@@ -41,6 +42,7 @@ PRIVATE = {
     "flwr.proto.recorddict_pb2": ["client_app/messages.py"],
     "flwr.proto.node_pb2": ["tests/fedskew/federation/test_gate.py"],
     "flwr.proto.message_pb2": [
+        "fedskew/federation/handed_out.py",
         "fedskew/federation/objects.py",
         "site_agent/executor.py",
         "tests/fedskew/federation/test_gate.py",
@@ -57,6 +59,7 @@ PRIVATE = {
         "fedskew/engines/local.py",
         "tests/site_agent/test_executor.py",
     ],
+    "flwr.supernode.cli": ["site_agent/supernode.py"],
     "flwr.supernode.fleet_http_client": ["site_agent/online.py"],
     "flwr.supernode.node_auth_http_interceptor": ["site_agent/online.py"],
     "flwr.supernode.runtime.run_clientapp": ["site_agent/executor.py"],
