@@ -22,6 +22,7 @@ from data.settings import DataError, DataSettings
 from data.sources.catalog import is_sites
 from data.sources.files import ImageFiles
 from data.sources.sites import agreement_of
+from data.text import printable
 from data.unseen_domain import UnseenDomain, left_out, without
 from data.validation import cut_off, in_place_of_test, require_subjects
 
@@ -277,8 +278,9 @@ def _of_sites(settings: DataSettings) -> Federation:
 def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
     dealt = read(settings.partition_file)
     if dealt.content != data.content:
+        hash_there = printable(dealt.content[:16])
         raise DataError(
-            f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {dealt.content[:16]}, "
+            f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {hash_there}, "
             f"that of {settings.dataset} as set here {data.content[:16]}"
         )
     trained = np.concatenate([*dealt.train, dealt.holdout])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from data.rules import SettingError
 from data.settings import DataError
+from data.text import printable
 
 VERSION = 1
 MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")
@@ -73,7 +74,7 @@ def read(setting: str) -> Dealt:
         content = json.loads(path.read_text())
         if content["fedskew-partition"] != VERSION:
             raise DataError(
-                f"{path}: version {str(content['fedskew-partition'])[:20]} of partition files is not known"
+                f"{path}: version {printable(str(content['fedskew-partition'])[:20])} of partition files is not known"
             )
         stated = content.pop(
             "checksum", None

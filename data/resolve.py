@@ -21,6 +21,7 @@ from data.sources.catalog import (
     members,
 )
 from data.sources.sites import resolved
+from data.text import is_whole
 
 
 def resolve(settings: DataSettings) -> DataSettings:
@@ -221,9 +222,7 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
             f"must be {number} classes for {name}",
         )
     # A number names no class, so a known data set keeps its own names.
-    return (
-        KNOWN[known[0]].class_names if known and settings.classes.strip().isdecimal() else classes
-    )
+    return KNOWN[known[0]].class_names if known and is_whole(settings.classes.strip()) else classes
 
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from data.rules import OneOf, Rule, SettingError, Settings, require
 from data.sources.catalog import KNOWN, has_domains
+from data.text import any_number, is_whole
 
 
 class DataError(ValueError):
@@ -84,7 +85,7 @@ class DataSettings(Settings):
     pixel_range: str = ""
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""
-    frame: Annotated[str, Rule(lambda text: text in ("", "middle") or text.isdecimal(), FRAME)] = ""
+    frame: Annotated[str, Rule(lambda text: text in ("", "middle") or is_whole(text), FRAME)] = ""
     """Which image of a DICOM, TIFF or NIfTI file that holds several (slices along the last axis); empty refuses such a
     file."""
     columns: str = ""
@@ -181,13 +182,13 @@ class DataSettings(Settings):
         """
         stated = self.classes.strip()
         self.require(
-            not stated.isdecimal() or len(stated) <= 6,
+            not is_whole(stated) or len(stated) <= 6,
             "classes",
             "must be less than a million classes",
         )
         names = (
             map(str, range(int(stated)))
-            if stated.isdecimal()
+            if is_whole(stated)
             else (name.strip() for name in stated.split(","))
         )
         classes = tuple(names)
@@ -214,7 +215,7 @@ class DataSettings(Settings):
         rule = (
             "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
         )
-        short = all(side.strip().isdecimal() and len(side) < 10 for side in sides)
+        short = all(is_whole(side.strip()) and len(side) < 10 for side in sides)
         self.require(short and len(sides) in (1, 3) and all(map(int, sides)), "input_shape", rule)
         shape = tuple(map(int, sides))
         self.require(
@@ -291,7 +292,7 @@ def numbers(key: str, text: str) -> tuple[float, ...]:
         SettingError: a part that is not a finite number.
     """
     try:
-        values = tuple(map(float, text.split(",")))
+        values = tuple(map(any_number, text.split(",")))
     except ValueError:
         raise SettingError(key, text, "must be numbers separated by commas") from None
     require(all(map(math.isfinite, values)), key, text, "must be finite")

@@ -17,19 +17,41 @@ def is_whole(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
+def whole_number(text: str) -> int:
+    """Return the integer that a text is, as `int` does. Raises ValueError, also for digits of other scripts."""
+    if not text.isascii():
+        raise ValueError(f"{text!r} is no integer in digits 0 to 9")
+    return int(text)
+
+
+def any_number(text: str) -> float:
+    """Return the number that a text is, as `float` does. Raises ValueError, also for digits of other scripts."""
+    if not text.isascii():
+        raise ValueError(f"{text!r} is no number in digits 0 to 9")
+    return float(text)
+
+
 def finite_number(text: str) -> float:
     """Return the number that a text is. Raises ValueError for digits of other scripts, `_`, NaN and infinity."""
-    number = float(text) if text.isascii() and "_" not in text else math.nan
+    number = math.nan if "_" in text else any_number(text)
     if not math.isfinite(number):
         raise ValueError(f"{text!r} is no finite number")
     return number
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """Return a text whose control characters, but those of `keep`, are written as Python writes them: ESC is \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def printable(text: object) -> str:
     """Return a text from elsewhere for records and terminals: one line, cut at `WORDS`, control characters escaped."""
     whole = str(text)
-    kept = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole[:WORDS])
-    return "".join(kept) + f"... ({len(whole)} characters)" * (len(whole) > WORDS)
+    return escaped(whole[:WORDS]) + f"... ({len(whole)} characters)" * (len(whole) > WORDS)
 
 
 def said(error: Exception) -> str:

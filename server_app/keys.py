@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from data import SettingError, require
+from data.text import any_number, whole_number
 from server_app.methods import Setting as Scalar
 
 FILE = Path(__file__).resolve().parent.parent / "pyproject.toml"
@@ -60,7 +61,7 @@ def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar
     if kind is bool and text.lower() in ("true", "false"):
         return key, text.lower() == "true"
     if kind in (int, float):
-        for number in (int, float):
+        for number in (whole_number, any_number):
             try:
                 return key, number(text)
             except ValueError:

@@ -16,6 +16,7 @@ from cryptography import x509
 from client_app.site import Site
 from client_app.site_file import Link
 from data import DataError
+from data.text import is_whole
 from site_agent.checks import Row
 from site_agent.keys import read_key
 
@@ -27,7 +28,7 @@ FAST, SLOW = 5, 305
 def online(site: Site, link: Link) -> Iterator[Row]:
     """Look at proxy, TLS, certificate, clock and key; what hangs on a line that fails is left out."""
     host, _, port = link.address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not is_whole(port):
         yield Row(
             "address", False, f"{link.address!r}: link.address in site.toml must be HOST:PORT"
         )

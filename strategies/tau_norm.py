@@ -9,13 +9,14 @@ from annotated_types import Ge
 
 from client_app.state import State
 from data import Rule
+from data.text import any_number
 from strategies.server import Deployment, Server, ServerMethod, Update
 
 
 def is_sweep(text: str) -> bool:
     """Return whether a text lists exponents."""
     try:
-        exponents = [float(part) for part in text.split(",")] if text else []
+        exponents = [any_number(part) for part in text.split(",")] if text else []
     except ValueError:
         return False
     return all(0 <= tau < math.inf for tau in exponents) and len(set(exponents)) == len(exponents)

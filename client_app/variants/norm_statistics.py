@@ -9,6 +9,7 @@ from client_app.client import Client, Variant
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import DataSettings, Rule
+from data.text import is_whole
 
 QUESTION = "norm-statistics"
 REFUSAL: State = {"refused": torch.ones(())}
@@ -16,7 +17,7 @@ REFUSAL: State = {"refused": torch.ones(())}
 
 
 NUMBERS = Rule(
-    lambda text: not text or all(number.strip().isdecimal() for number in text.split(",")),
+    lambda text: not text or all(is_whole(number.strip()) for number in text.split(",")),
     "must be client numbers separated by commas",
 )
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data import SettingError, require
-from fedskew.experiments.entries import naming
+from data.text import whole_number
+from fedskew.experiments.entries import defaults, naming
 from fedskew.experiments.experiments import Experiment, Row, find_all
-from server_app.keys import no_such, read_texts, written
+from server_app.keys import no_such, read_texts
 from server_app.methods import GROUP, METHODS, no_method
 from server_app.methods import Setting as Scalar
 
@@ -84,15 +85,6 @@ def choose(
     return Choice([], overrides, ())
 
 
-def defaults() -> Mapping[str, Scalar]:
-    """Return every setting's default by its key; without the methods' modules, which take a second, where it can be."""
-    if known := written():
-        return known
-    from server_app.settings import defaults
-
-    return defaults()
-
-
 def refuse_unknown(overrides: Mapping[str, Scalar], methods: Sequence[str]) -> None:
     """Raise SettingError for a key or a method that there is none of, but for those that only loading code can tell."""
     for key, value in overrides.items():
@@ -115,7 +107,7 @@ def words(key: str, lists: Sequence[str]) -> list[str]:
 def number(key: str, word: str) -> int:
     """Return a word as an integer."""
     try:
-        return int(word)
+        return whole_number(word)
     except ValueError:
         raise SettingError(
             f"--{key}", word, "must be an integer, or several separated by commas"

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from data import SettingError, require
+from data.text import any_number
 from fedskew.cli.terminal import TYPER_SUGGESTS, console
 
 
@@ -232,6 +233,6 @@ def down(folder: Folder) -> None:
 def numbers(key: str, text: str) -> list[float]:
     """Return the numbers of a list. Raises SettingError for what is none."""
     try:
-        return [float(word) for word in text.split(",")]
+        return [any_number(word) for word in text.split(",")]
     except ValueError:
         raise SettingError(key, text, "must be numbers separated by commas") from None

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from data import DataError, SettingError, require
-from fedskew.cli.choice import defaults, refuse_unknown
+from fedskew.cli.choice import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
+from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import find_all, known_entries
 from server_app.keys import read_texts
 

@@ -2,14 +2,15 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import click
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 BAD_INPUT, FAILED = 2, 1
@@ -33,12 +34,31 @@ UNBOUNDED = 200
 """Columns of a file or a pipe, which has no edge to cut tables at."""
 
 
+class HarmlessConsole(Console):
+    """Writes control characters as text: names of classes, sites and files come from elsewhere."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.replace("\n", "").isprintable():
+                yield segment
+            else:
+                from data.text import (
+                    escaped,
+                )  # it loads numpy, which most of what is printed does without
+
+                yield segment._replace(text=escaped(segment.text, keep="\n"))
+
+
 def console(stderr: bool = False) -> Console:
     """Return a console that neither breaks lines nor colors numbers, so that paths and names can be copied whole.
 
     Nor does it read `[red]` or `:smile:` as anything but text: classes, sites and folders may be called so.
     """
-    terminal = Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    terminal = HarmlessConsole(
+        stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False
+    )
     if not terminal.is_terminal:
         terminal.width = UNBOUNDED
     return terminal

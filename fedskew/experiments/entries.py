@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from data import DataError, SettingError
+from data.text import finite_number, printable, said
+from server_app.keys import written
 from server_app.methods import Setting as Scalar
 
 LOADER = getattr(
@@ -57,9 +59,7 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
     except (
         Exception
     ) as error:  # PyYAML also lets a ValueError of an impossible date through, and a RecursionError
-        raise SettingError(
-            "experiments", str(path), f"is not YAML: {' '.join(str(error).split())}"
-        ) from error
+        raise SettingError("experiments", str(path), f"is not YAML: {reason_of(error)}") from error
     if not isinstance(entries, dict):
         raise SettingError(
             "experiments", str(path), f"must be entries with keys, not {kind_of(entries)}"
@@ -72,6 +72,14 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
         if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
             raise SettingError(f"{path.name}: {name}", shown(entry), "must be keys with values")
     return {name: entry for name, entry in entries.items() if not name.startswith(".")}
+
+
+def reason_of(error: Exception) -> str:
+    """Return where and why text is no YAML, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return said(error)
+    return printable(f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}")  # type: ignore[attr-defined]
 
 
 def content_of(text: str, file: str) -> Any:
@@ -153,8 +161,14 @@ def built(
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     ]
-    if missing := [public.get(name, name) for name in needed if name not in entry]:
-        raise SettingError(where, sorted(entry), f"needs {' and '.join(missing)}")
+    if missing := [name for name in needed if name not in entry]:
+        there = sorted(public.get(name, name) for name in entry if name != "name")
+        names = " and ".join(public.get(name, name) for name in missing)
+        lines = ", ".join(
+            f"`{public.get(name, name)}: {'TEXT' if hints[name] is str else '[..., ...]'}`"
+            for name in missing
+        )
+        raise SettingError(where, there, f"needs {names}: write {lines}")
     return kind(
         **{
             name: read_as(hints[name], value, where, public.get(name, name))
@@ -199,7 +213,45 @@ def label_of(where: str, key: str, name: Any) -> str:
 def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
     """Return the error of a value of another type."""
     rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
-    return SettingError(f"{where}: {key}", shown(value), rule)
+    return SettingError(f"{where}: {key}", shown(value), rule + remedy(value, kinds[0]))
+
+
+def defaults() -> Mapping[str, Scalar]:
+    """Return every setting's default by its key; without the methods' modules, which take a second, where it can be."""
+    if known := written():
+        return known
+    from server_app.settings import defaults
+
+    return defaults()
+
+
+def of_kind(where: str, key: str, value: Scalar, kind: type) -> None:
+    """Raise SettingError for a setting's value of another type than its default; an integer serves as a number."""
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise wrong(where, key, value, kind)
+
+
+def remedy(value: Any, kind: type) -> str:
+    """Return how YAML says what a value of another type probably means, as the end of a sentence; empty if unknown."""
+    if kind is str and type(value) in (int, float, bool):
+        text = str(value).lower() if type(value) is bool else str(value)
+        return f': write "{text}", in quotes'
+    if kind is bool and str(value).lower() in ("true", "yes", "on", "false", "no", "off"):
+        return f": write {'true' if str(value).lower() in ('true', 'yes', 'on') else 'false'}"
+    if kind not in (int, float) or type(value) not in (str, float):
+        return ""
+    try:
+        number = finite_number(str(value).strip())
+    except ValueError:
+        return ""
+    if kind is int:
+        return f": write {int(number)}" if number == int(number) else ""
+    mantissa, exponent, power = repr(number).partition("e")
+    if exponent and "." not in mantissa:
+        mantissa += (
+            ".0"  # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number
+        )
+    return f": write {mantissa}{exponent}{power}"
 
 
 def kind_of(value: Any) -> str:

@@ -11,13 +11,15 @@ from data import SettingError, require
 from fedskew.experiments.entries import (
     Settings,
     built,
+    defaults,
     entries_of,
     label_of,
     naming,
+    of_kind,
     read_as,
     shown,
 )
-from server_app.keys import SELECTIONS
+from server_app.keys import SELECTIONS, no_such
 from server_app.methods import Setting as Scalar
 
 FILE = Path(__file__).resolve().parent.parent.parent / "experiments.yaml"
@@ -220,13 +222,35 @@ def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     """Return one entry of the file as an experiment."""
-    entry = {**entry, "name": name, "claims": claims_of(name, entry.get("claims", []))}
+    entry = {**entry, "name": name}
+    if "claims" in entry:
+        entry["claims"] = claims_of(name, entry["claims"])
     if "methods" in entry:
         methods = entry.pop("methods")
         require(isinstance(methods, list), f"{name}: methods", shown(methods), "must be a list")
         entry["rows"] = tuple(row(name, method) for method in methods)
     entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
+    refuse_wrong_settings(entry_as_read)
     return entry_as_read
+
+
+def refuse_wrong_settings(experiment: Experiment) -> None:
+    """Raise SettingError for a setting that there is none of, or one of another type, with where it stands.
+
+    Settings of a section may be those of a method of the user's own, which is not loaded yet.
+    """
+    known = defaults()
+    places: dict[str, Settings] = {"settings": experiment.settings, "assumed": experiment.assumed}
+    places |= {f"columns: {name}": settings for name, settings in experiment.columns.items()}
+    places |= {f"methods: {row.label}": row.settings for row in experiment.rows}
+    for place, settings in places.items():
+        where = f"{experiment.name}: {place}"
+        for key, value in settings.items():
+            if key in known:
+                of_kind(where, key, value, type(known[key]))
+            elif "." not in key:
+                error = no_such(key, value, known)
+                raise SettingError(f"{where}: {key}", value, error.rule)
 
 
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:

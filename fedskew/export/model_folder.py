@@ -20,7 +20,7 @@ from client_app.models import (
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError, require
-from data.text import printable
+from data.text import is_whole, printable
 from server_app.run_settings import Scalar
 from server_app.settings import parse_texts, typed
 from strategies.checks import differences, expected_of, not_finite
@@ -123,7 +123,7 @@ class Description:
     def model_settings(self) -> ModelSettings:
         """What is settled of the architecture beside its name."""
         side = (
-            int(self.image_side) if self.image_side.isdecimal() and len(self.image_side) < 5 else -1
+            int(self.image_side) if is_whole(self.image_side) and len(self.image_side) < 5 else -1
         )
         return ModelSettings(norm=self.norm, image_side=side)
 
@@ -198,7 +198,7 @@ class ModelFolder:
             if (metadata.get("run"), metadata.get("round")) != (about.run, about.round):
                 stated = printable(f"run {metadata.get('run')}, round {metadata.get('round')}")
                 raise DataError(f"{other}: is of {stated}, unlike {MODEL_FILE}")
-            if not (count := metadata.get("samples", "")).isdecimal():
+            if not is_whole(count := metadata.get("samples", "")):
                 raise DataError(f"{other}: metadata: samples = {count!r:.100}: must be a number")
             name = other.stem.removeprefix("site-")
             self.sites[name], self.samples[name] = tensors, int(count)

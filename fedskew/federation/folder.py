@@ -16,6 +16,7 @@ from pathlib import Path
 from client_app.app_files import app_files, app_hash
 from data import DataError, SettingError
 from data.sources.agreement import KEYS, Agreement, Member, members_of, read_agreement
+from data.text import is_whole
 from data.toml_file import Table, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
@@ -120,7 +121,7 @@ class FederationFolder:
 def host_and_port(address: str, where: str) -> tuple[str, int]:
     """Return the parts of HOST:PORT. Raises DataError for what is none."""
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    if not (colon and host and is_whole(port) and 0 < int(port) < 65536):
         raise DataError(f"{where}: address = {address!r}: must be HOST:PORT")
     return host.strip("[]"), int(port)
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from client_app.process import code_version
 from data import SettingError, require
-from data.text import printable, sentence
+from data.text import is_whole, printable, sentence
 from fedskew.engines import following
 from fedskew.interrupt import SIGNALS, one_interrupt
 from fedskew.jobs import CUDA_CONTEXT, Job, Outcome, largest
@@ -102,7 +102,7 @@ def connected(address: str) -> Iterator[None]:
     """Hold a connection to the cluster. Raises SettingError when there is none to be had."""
     host, _, port = address.rpartition(":")
     rule = "must be HOST:PORT of the head of a Ray cluster, as `ray start --head` prints it"
-    require(bool(host) and port.isdigit(), KEY, address, rule)
+    require(bool(host) and is_whole(port), KEY, address, rule)
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER).close()
     except OSError as error:

@@ -98,6 +98,18 @@ def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):
         resolve(resolved)
 
 
+def test_what_the_file_says_reaches_no_terminal_as_it_is(tmp_path):
+    file = tmp_path / "dealt.json"
+    save_partition(federate(LONG_TAILED, 3), file)
+    content = json.loads(file.read_text())
+    del content["checksum"]
+    for key, value in (("data", "\x1b[2J\x07"), ("fedskew-partition", "\x1b[2J")):
+        file.write_text(json.dumps({**content, key: value}))
+        with pytest.raises(DataError, match=r" \\x1b\[2J") as refusal:
+            federate(DataSettings(partition_file=str(file)), 0)
+        assert str(refusal.value).isprintable()
+
+
 def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
     file = tmp_path / "dealt.json"
     save_partition(federate(LONG_TAILED, 3), file)

@@ -239,6 +239,8 @@ def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSk
         (["--set", "seed=1.5"], "fedskew: seed = 1.5: must be an integer\n"),
         (["--set", "seed=x"], "fedskew: seed = 'x': must be an integer\n"),
         (["--set", "seed=-1"], "fedskew: seed = -1: must be 0 or more\n"),
+        (["--set", "seed=\uff11"], "fedskew: seed = '\uff11': must be an integer\n"),
+        (["--seed", "\uff11"], "fedskew: --seed = '\uff11': must be an integer, or several"),
         (["--seed", "-1"], "fedskew: seed = -1: must be 0 or more\n"),
         (["--results", ""], "fedskew: results = '': must name a folder\n"),
         (["--workers", "-1"], "Invalid value for '--workers': -1 is not in the range x>=0."),

@@ -121,7 +121,21 @@ def test_experiments_that_are_no_yaml_are_one_sentence(tmp_path: Path) -> None:
         ("one: {1: 2}", "one = .*: must be keys with values"),
         ("1: {title: a}", "the name of an entry = 1: must be text"),
         ("one: {title: a}", "one = .*: needs methods"),
-        ("one: {title: 3, methods: [fedavg]}", "one: title = 3: must be text, not an integer"),
+        ("one: {title: 3, methods: [fedavg]}", "one: title = 3: must be text, not an integer: write \"3\", in quotes"),
+        ("one: {methods: [fedavg]}", "file: one = .'methods'.: needs title: write `title: TEXT`"),
+        ("one: {title: a, methods: [fedavg], settings: {classes: 2}}",
+         "file: one: settings: classes = 2: must be text, not an integer: write \"2\", in quotes"),
+        ("one: {title: a, methods: [fedavg], assumed: {learning-rate: 1e-2}}",
+         "file: one: assumed: learning-rate = '1e-2': must be a number, not text: write 0.01\n"),
+        ("one: {title: a, methods: [fedavg], columns: {b: {learning-rate: 1e-7}}}",
+         "file: one: columns: b: learning-rate = '1e-7': must be a number, not text: write 1.0e-07\n"),
+        ("one: {title: a, methods: [{b: {method: fedavg, rounds: '2'}}]}",
+         "file: one: methods: b: rounds = '2': must be an integer, not text: write 2\n"),
+        ("one: {title: a, methods: [fedavg], settings: {tensorboard: 'yes'}}",
+         "file: one: settings: tensorboard = 'yes': must be true or false, not text: write true\n"),
+        ("one: {title: a, methods: [fedavg], settings: {roundz: 2}}",
+         "file: one: settings: roundz = 2: there is no such setting; did you mean rounds"),
+        ("one: {title: a, claims: [b", "is not YAML: line [12], column "),
         ("one: {title: a, methods: fedavg}", "one: methods = 'fedavg': must be a list"),
         ("one: {title: a, methods: []}", "one: methods = .*: must name at least one"),
         ("one: {title: a, methods: [3]}", "one: methods = 3: must be METHOD or LABEL"),
@@ -157,6 +171,7 @@ def test_a_file_of_experiments_is_read_strictly(
     monkeypatch.setattr(experiments, "FILE", tmp_path / "experiments.yaml")
     status, _, errors = fedskew("run", "one", "--dry-run")
     assert (status, errors.count("\n")) == (2, 1)
+    words = words.replace("file: ", "^fedskew: experiments.yaml: ")
     assert re.search(words, errors), errors
 
 

@@ -8,6 +8,7 @@ import pytest
 from command_line import FedSkew
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedskew.cli.terminal import UNBOUNDED, console, fits
 
@@ -29,6 +30,21 @@ def test_a_pipe_has_no_edge(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(table)
     assert "column-0011" in capsys.readouterr().out
     assert console().width == UNBOUNDED
+
+
+def test_control_characters_are_written_as_text(
+    capsys: pytest.CaptureFixture[str], fedskew: FedSkew
+) -> None:
+    """A class, a site or a file may be called by what clears a terminal, or worse."""
+    table = Table("class")
+    table.add_row(Text("ill\x1b[2J"))
+    console().print("first\nsecond\x1b]0;title\x07")
+    console().print(table)
+    printed = capsys.readouterr().out
+    assert "first\nsecond\\x1b]0;title" in printed and "ill\\x1" in printed
+    status, _, errors = fedskew("diagnose", "\x1b[2Jnowhere")
+    assert status == 2 and "\\x1b[2Jnowhere" in errors
+    assert "\x1b" not in printed + errors and "\x07" not in printed + errors
 
 
 def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -52,6 +52,10 @@ def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Pa
         ),
         ({"classes": "ill,healthy"}, "classes = 'ill,healthy': must be a list"),
         ({"input_shape": "1x8"}, "input-shape = '1x8': must be CHANNELSxHEIGHTxWIDTH"),
+        (
+            {"input_shape": "\uff11x8x8"},
+            "input-shape = '\uff11x8x8': must be CHANNELSxHEIGHTxWIDTH",
+        ),
         ({"mean": [0.5, 0.5]}, "mean = [0.5, 0.5]: must be one value, or 1, for input-shape 1x8x8"),
         ({"std": [0]}, "std = [0]: must be greater than 0"),
         ({"std": [float("nan")]}, "std = 'nan': must be finite"),
