@@ -16,7 +16,7 @@ from strategies.outcome import AVERAGE
 HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior",
                       "needs_batch_norm", "needs_images", "needs_shared", "makes_idle", "check", "breach",
                       "asked_once", "upload_bytes", "kept_bytes", "extra_samples", "upload_setting",
-                      "upload_remedy", "reveals"})  # fmt: skip
+                      "upload_remedy", "reveals", "samples_told"})  # fmt: skip
 """What of a Variant may be a variant's own and training with it is still the same, to the bit, as without: uploads and
 answers, which training never reads, and what only refuses. Whatever else a Variant has counts as training."""
 
