@@ -46,7 +46,8 @@ class TrainingSettings(Settings):
     """Of local training's passes through the model: float32, or bfloat16 by autocast; all else remains float32."""
 
     clients_together: Annotated[int, Ge(1)] = 1
-    """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients."""
+    """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums
+    have another order, so results are not bit-identical to clients one by one; in bfloat16 they differ visibly."""
 
     def agree(self) -> None:
         rule = "contradicts local-steps: set one of the two"

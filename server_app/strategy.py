@@ -53,6 +53,10 @@ def strategy_of(
     )
 
 
+COARSE = "; bfloat16 rounds sums of another order: weights differ by 1e-3 to 1e-1 from those of clients one by one"
+"""What the line about clients-together, and the summary, add for bfloat16."""
+
+
 def how_together(settings: RunSettings, model: Classifier) -> str:
     """Return what becomes of clients-together; an empty sentence where it is not set."""
     if settings.training.clients_together == 1:
@@ -60,4 +64,6 @@ def how_together(settings: RunSettings, model: Classifier) -> str:
     if settings.agreement is not None:
         return "one by one: a site is one client"
     reason = obstacle(model, settings.input_shape, settings.variants)
-    return f"one by one: {reason}" if reason else "in one pass"
+    if reason:
+        return f"one by one: {reason}"
+    return "in one pass" + COARSE * (settings.training.precision == "bfloat16")

@@ -20,8 +20,11 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
 from client_app.together import Together, obstacle
 from client_app.training import train_round
+from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_model import LocalModel
+from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
+from client_app.variants.resampling import Resampling
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -116,6 +119,54 @@ def test_every_variant_trains_together_as_one_by_one(row: object, which: str) ->
         2 if variant.needs_batch_norm else 1
     )  # the rest of six by three, and a single example
     assert_alike(reports, [alone(client, [variant], SETTINGS) for client in clients])
+
+
+def apart(left: State, right: State) -> float:
+    """Return by how much of its size one state differs from another."""
+    return float(norm(difference(left, right)) / norm(right))
+
+
+def one_rounding_away(seed: int) -> Callable[[Client], State]:
+    """Return the clients' first weights, each changed by about a unit in float32's last place."""
+
+    def state_of(client: Client) -> State:
+        draws = torch.Generator().manual_seed(seed)
+        return {
+            name: tensor * (1 + 1.2e-7 * (2 * torch.rand(tensor.shape, generator=draws) - 1))
+            if tensor.is_floating_point()
+            else tensor
+            for name, tensor in initial(client).items()
+        }
+
+    return state_of
+
+
+def test_together_differs_by_no_more_than_a_change_of_one_rounding_in_the_first_weights() -> None:
+    """IWDS repeats images, so that batch norm's variances are below its eps: docs/methods.md has these figures."""
+    variants: list[Variant] = [LocalBatchNorm(), LogitShift(), Resampling()]
+    settings = replace(SETTINGS, momentum=0.0, clip_norm=0.0)
+
+    def trained(client: Client, start: Callable[[Client], State]) -> State:
+        client.model.load_state_dict(start(client))
+        return train_round(client, variants, settings).trained.state
+
+    clients = clients_of(variants, "mlp-bn")
+    stacked = together(clients, variants, settings)
+    single = [trained(client, initial) for client in clients]
+    differences = [
+        apart(report.trained.state, state) for report, state in zip(stacked, single, strict=True)
+    ]
+    sensitivities = [
+        max(apart(trained(client, one_rounding_away(seed)), state) for seed in range(5))
+        for client, state in zip(clients, single, strict=True)
+    ]
+    print(differences, sensitivities)
+    assert max(sensitivities) > 1e-4  # else this case shows nothing
+    for difference_of_one, sensitivity in zip(differences, sensitivities, strict=True):
+        assert difference_of_one <= 10 * sensitivity
+    clipped = replace(settings, clip_norm=1.0)
+    for report, client in zip(together(clients, variants, clipped), clients, strict=True):
+        assert close(report.trained.state, alone(client, variants, clipped).trained.state)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)

@@ -241,6 +241,18 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
         )
 
 
+def test_a_run_of_clients_together_in_bfloat16_says_that_its_numbers_are_others(
+    tmp_path: Path,
+) -> None:
+    coarse = {"rounds": 1, "clients_together": 2, "precision": "bfloat16"}
+    both = experiment(tmp_path, LocalGrid(0), method="fedavg", **coarse)
+    said = both.summary["clients-together"]
+    assert said.startswith("in one pass; bfloat16") and "differ by 1e-3 to 1e-1" in said
+    assert f"clients-together = 2: {said}" in both.lines
+    alone = experiment(tmp_path, method="fedavg", rounds=1, precision="bfloat16")
+    assert "clients-together" not in alone.summary
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedprox+fedshift+iwds+fedbn"])
 def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(
     method: str, tmp_path: Path
