@@ -89,6 +89,50 @@ def component(counts_G: Floats, values_G: Floats, mean: Floats, total: Floats) -
     )
 
 
+def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return of every sample of class 1 the share of others below it, and of every other that of class 1 above it."""
+    positive, negative = np.sort(score_N[label_N == 1]), np.sort(score_N[label_N == 0])
+
+    def below(sorted_M: Floats, value_K: Floats) -> Floats:
+        left_K, right_K = (
+            np.searchsorted(sorted_M, value_K),
+            np.searchsorted(sorted_M, value_K, "right"),
+        )
+        return np.asarray((left_K + right_K) / (2 * len(sorted_M)))
+
+    return below(negative, score_N[label_N == 1]), 1 - below(positive, score_N[label_N == 0])
+
+
+def clustered_variance(
+    placements: tuple[Floats, Floats], subject_N: NDArray[np.int64], label_N: NDArray[np.int64]
+) -> float:
+    """Return the variance of an AUROC, or of a difference of two, where samples of one subject correlate.
+
+    Obuchowski (1997), Nonparametric analysis of clustered ROC curve data; with one sample per subject it is DeLong's.
+
+    Args:
+        placements: of the samples of class 1 and of the others, or their differences between two scores.
+        subject_N: of every sample.
+        label_N: 1 for the samples of the class, 0 for the others.
+
+    Returns:
+        NaN where the samples of a class are of a single subject.
+    """
+    _, place_N = np.unique(subject_N, return_inverse=True)
+    subjects = int(place_N.max()) + 1
+    sums, variance = [], 0.0
+    for label, values in zip((1, 0), placements, strict=True):
+        of_class = place_N[label_N == label]
+        number = len(np.unique(of_class))
+        if number < 2:
+            return float("nan")
+        sum_S = np.bincount(of_class, values - values.mean(), subjects) / len(values)
+        variance += number / (number - 1) * float((sum_S**2).sum())
+        sums.append(sum_S)
+    # Of a subject with samples of both classes both sums move together.
+    return variance + 2 * subjects / (subjects - 1) * float((sums[0] * sums[1]).sum())
+
+
 def margins(log_probabilities_NC: Tensor) -> Floats:
     """Return (N, C): ln p_c - ln(1 - p_c), which unlike p_c does not become one number for all that are certain."""
     log_NC = log_probabilities_NC
@@ -104,8 +148,13 @@ def margins(log_probabilities_NC: Tensor) -> Floats:
     return np.asarray((log_NC - others_NC).numpy())
 
 
-def ranking(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """Return (C, COLUMNS) float64: the sums of one set of samples; zeros for more than MOST_RANKED classes."""
+def ranking(
+    log_probabilities_NC: Tensor, labels_N: Tensor, subjects_N: Tensor | None = None
+) -> Tensor:
+    """Return (C, COLUMNS) float64: the sums of one set of samples; zeros for more than MOST_RANKED classes.
+
+    With `subjects_N`, (N,), the squared error counts subjects; it is the largest possible where a class has one alone.
+    """
     classes = log_probabilities_NC.shape[1]
     sums_CS = torch.zeros(classes, len(COLUMNS), dtype=torch.float64)
     if classes > MOST_RANKED:
@@ -124,8 +173,15 @@ def ranking(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
             (~positive_N).sum(),
         )
         pairs = float(positives * negatives)
+        variance = float(numbers.variance)
+        if subjects_N is not None:
+            auroc, positive = float(numbers.auroc), positive_N.astype(np.int64)
+            placed = placements(margin_NC[:, label], positive)
+            clustered = clustered_variance(placed, subjects_N.numpy(), positive)
+            largest = auroc * (1 - auroc)
+            variance = largest if np.isnan(clustered) else min(max(clustered, 0.0), largest)
         sums = (
-            pairs, round(2 * pairs * float(numbers.auroc)) / 2, pairs**2 * numbers.variance, positives,
+            pairs, round(2 * pairs * float(numbers.auroc)) / 2, pairs**2 * variance, positives,
             positives * numbers.auprc, positives * numbers.sensitivity, negatives, negatives * numbers.specificity,
         )  # fmt: skip
         sums_CS[int(label)] = torch.tensor([float(value) for value in sums], dtype=torch.float64)

@@ -188,7 +188,8 @@ def measure_all(
 
     States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
     features, which is where the time goes. Rankings and groups need all samples at once, other scores a batch. Into
-    `kept` go, by name, the logarithms of the probabilities, and the labels, of what is ranked.
+    `kept` go, by name, the logarithms of the probabilities of what is ranked, its labels, and its subjects where they
+    are known.
     """
     model.eval()
     device, labels_N, groups_N = samples.labels_N.device, samples.labels_N, samples.groups_N
@@ -221,9 +222,12 @@ def measure_all(
                 scores[name] = Scores.of_probabilities(*outputs[name][0], ranks=False)
             if ranks and outputs[name]:
                 probabilities, labels = map(torch.cat, zip(*outputs[name], strict=True))
-                scores[name] = replace(scores[name], ranking=ranking(probabilities, labels))
+                subjects = None if samples.subjects_N is None else samples.subjects_N.cpu()
+                ranks_C = ranking(probabilities, labels, subjects)
+                scores[name] = replace(scores[name], ranking=ranks_C)
                 if kept is not None:
-                    kept[name] = {"log-probabilities": probabilities, "labels": labels}
+                    known = {} if subjects is None else {"subjects": subjects}
+                    kept[name] = {"log-probabilities": probabilities, "labels": labels, **known}
     return {name: scores[name] for name in states}
 
 

@@ -119,6 +119,22 @@ class Federation:
             labels_N = labels_N[np.unique(groups[indices], return_index=True)[1]]
         return np.bincount(labels_N, minlength=self.dataset.num_classes).astype(np.int64)
 
+    def tested_subjects(self, client: int | None = None) -> NDArray[np.int64] | None:
+        """Return (N,): the subject of each test sample of one client, or of the global test set; None where the data do
+        not say it."""
+        subjects = self._subjects_of("test")
+        indices = self._indices("test", client if self.test_indices is not None else None)
+        return None if subjects is None else subjects[indices]
+
+    def _subjects_of(self, split: str) -> NDArray[np.int64] | None:
+        """Return (N,): the subject of each sample of the split test or val; None elsewhere, or where nobody knows."""
+        if split == "val":
+            return self.dataset.val_groups
+        if split != "test":
+            return None
+        data = self.dataset
+        return data.test_groups if data.test_subjects is None else data.test_subjects
+
     def holdout(self, device: str = "cpu") -> Samples | None:
         """The server's own samples, equally many of each class; None where it keeps none."""
         return self._samples("holdout", None, device) if len(self.holdout_indices) else None
@@ -140,6 +156,7 @@ class Federation:
         chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
         shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
         groups = None if split == "train" else data.tested_as_one(split)
+        subjects = None if groups is not None else self._subjects_of(split)
         return Samples(
             chosen
             if isinstance(chosen, ImageFiles)
@@ -149,6 +166,7 @@ class Federation:
             torch.tensor(data.std, device=device).view(shape),
             augmentation,
             None if groups is None else torch.from_numpy(groups[indices]).to(device),
+            None if subjects is None else torch.from_numpy(subjects[indices]).to(device),
         )
 
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
@@ -161,6 +179,8 @@ class Federation:
         samples = self.at(source, indices, device, augmentation)
         if split == "cut" and (groups := self.dataset.tested_as_one("train")) is not None:
             samples = replace(samples, groups_N=torch.from_numpy(groups[indices]).to(device))
+        elif split == "cut" and (subjects := self.dataset.train_groups) is not None:
+            samples = replace(samples, subjects_N=torch.from_numpy(subjects[indices]).to(device))
         if self.noise[0] and split == "train" and client is not None:
             samples = noisy(
                 samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client

@@ -24,6 +24,9 @@ class Samples:
     """How `batch` changes images at random, when it is given a generator."""
     groups_N: Tensor | None = None
     """(N,) int64: the subject of each sample, which is tested as a whole; None where a sample stands for itself."""
+    subjects_N: Tensor | None = None
+    """(N,) int64: the subject of each sample that is tested by itself. Samples of one subject are alike, so that errors
+    of estimates count subjects; None where nobody knows them, or where `groups_N` says them."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -37,7 +40,11 @@ class Samples:
             else inputs[indices]
         )
         groups = None if self.groups_N is None else self.groups_N[indices]
-        return replace(self, inputs_N=chosen, labels_N=self.labels_N[indices], groups_N=groups)
+        subjects = None if self.subjects_N is None else self.subjects_N[indices]
+        labels_N = self.labels_N[indices]
+        return replace(
+            self, inputs_N=chosen, labels_N=labels_N, groups_N=groups, subjects_N=subjects
+        )
 
     def batch(self, indices: Tensor, draws: Generator | None = None) -> Tensor:
         """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std.

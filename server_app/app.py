@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
@@ -18,12 +19,19 @@ from client_app.memory import folder_of, recall
 from client_app.messages import to_flower
 from client_app.policy import QUESTION
 from client_app.process import choose_device, hidden_gpus, keep_freed_memory, repeat_to_the_bit
-from client_app.scores import measure_all
+from client_app.scores import Scores, measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation
 from server_app.checkpoint import Checkpoint, latest
 from server_app.dealt import federation_of
-from server_app.evaluation import by_group, of_clients, of_server, shot_groups
+from server_app.evaluation import (
+    PositiveClass,
+    by_group,
+    of_clients,
+    of_server,
+    positive_class,
+    shot_groups,
+)
 from server_app.parts import row_name
 from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
@@ -117,7 +125,39 @@ class Run:
         )
         self.private = len(self.strategy.shared) < len(self.model.state_dict())
         self.counts_KC = torch.as_tensor(federation.counts_KC)
+        self.positive = self.known_positive()
         self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)
+
+    def known_positive(self) -> PositiveClass | None:
+        """Return the positive class of two; None for more classes, and between sites before the first evaluation.
+
+        Between sites nobody knows the training samples: the first evaluation's test samples decide, and what they have
+        decided stands in the records.
+        """
+        names, stated = self.settings.data.class_names, self.settings.general.positive_class
+        if self.settings.agreement is None:
+            data = self.federation.dataset
+            labels = data.test_labels[self.federation.global_test]
+            tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
+            return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
+        decided = [
+            numbers.positive_class
+            for record in self.folder.rounds()
+            for numbers in record.models.values()
+            if numbers.positive_class in names
+        ]
+        stated = stated or next(filter(None, decided), "")
+        return positive_class(names, stated) if stated else None
+
+    def tell_positive(self) -> None:
+        """Say which class is the positive one of two, and why."""
+        if self.positive is None:
+            return
+        between_sites = self.settings.agreement is not None
+        of_what = "test samples of the sites" if between_sites else "samples"
+        why = "" if self.settings.general.positive_class else f" (the rarer one of the {of_what})"
+        numbers = "AUPRC, sensitivity and specificity are about it"
+        self.tell(f"positive class: {self.positive.name}{why}: {numbers}")
 
     def finish(self) -> dict[str, Any]:
         """Run the rounds that are left and return the summary."""
@@ -141,6 +181,7 @@ class Run:
             )
         if together := how_together(self.settings, self.model):
             self.tell(f"clients-together = {self.settings.training.clients_together}: {together}")
+        self.tell_positive()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
         with self.writer:
             if ask_class_prior(self.strategy, self.grid):
@@ -234,7 +275,7 @@ class Run:
         if self.federation.unseen is not None and round == self.settings.general.rounds:
             question = partial(ask_question, self.strategy, self.grid)
             unseen, failed = study(
-                question, self.strategy, self.federation, self.build, self.device
+                question, self.strategy, self.federation, self.build, self.device, self.positive
             )
             self.unmeasured |= failed
         last, evaluated = self.strategy.last, time.perf_counter()
@@ -282,10 +323,15 @@ class Run:
             self.unmeasured = {
                 client: f"evaluation: {reason}" for client, reason in missing.items()
             }
+            self.decide_positive(by_clients["test"])
             for kind, models in by_clients.items():
                 numbers[kind] = {
                     name: of_clients(
-                        scores, self.counts_KC, self.groups, None if simulated else stated[name]
+                        scores,
+                        self.counts_KC,
+                        self.groups,
+                        None if simulated else stated[name],
+                        self.positive,
                     )
                     for name, scores in models.items()
                 }
@@ -299,13 +345,24 @@ class Run:
                 except FloatingPointError as error:
                     raise Diverged(self.strategy.round, str(error)) from error
                 numbers[kind] = {
-                    name: of_server(s, self.counts_KC, self.groups) for name, s in measured.items()
+                    name: of_server(s, self.counts_KC, self.groups, self.positive)
+                    for name, s in measured.items()
                 }
         on_validation = numbers.get("validation", {})
         return {
             name: replace(test, validation=on_validation.get(name))
             for name, test in numbers["test"].items()
         }
+
+    def decide_positive(self, by_model: Mapping[str, Mapping[int, Scores]]) -> None:
+        """Let the sites' first evaluation decide which of two classes is the rarer one; it stays that for the run."""
+        names = self.settings.data.class_names
+        if self.positive is not None or len(names) != 2:
+            return
+        scores = next(iter(by_model.values())).values()
+        tested_C = torch.stack([part.confusion_CC.sum(1) for part in scores]).sum(0).tolist()
+        self.positive = positive_class(names, tested_C=tested_C)
+        self.tell_positive()
 
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:

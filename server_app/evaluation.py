@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from client_app.ranking import MOST_RANKED, STATED
@@ -17,6 +18,13 @@ MOST_SIZES = 100
 """More clients or classes than these are not worth a matrix in every run's settings.json."""
 MOST_LISTED = 20
 """More classes than these have no ranking and no confusion matrix of their own in a record."""
+OF_POSITIVE = (
+    "auprc",
+    f"sensitivity-at-specificity-{100 * STATED:.0f}",
+    f"specificity-at-sensitivity-{100 * STATED:.0f}",
+)
+"""The numbers of a ranking that differ between the two classes of two: a mean over both is neither's. Sensitivity and
+specificity of the one are specificity and sensitivity of the other, so that their means would be equal."""
 BY_CLIENT = ("accuracy", "balanced-accuracy", "auroc", "auroc-error", "auprc", "brier")
 """The numbers that are recorded of every client that measures."""
 FULL_LONG_TAIL = {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}
@@ -44,18 +52,44 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     """Return what a report needs of the data, so that it need not have them; None beyond 100 clients or classes.
 
     Training samples by client and class; test samples by class, and by client where clients have their own test sets.
+    Where the data name the subjects of test samples, also what is `tested` by class (subjects, where these are tested
+    as one, else samples), and how many `independent` ones these are worth, by class and by client.
     """
     clients, classes = federation.counts_KC.shape
     if max(clients, classes) > MOST_SIZES:
         return None
     test_labels = federation.dataset.test_labels[federation.global_test]
     tests = federation.test_indices
-    return {
+    known = {
         "clients": federation.client_names,
         "train": federation.counts_KC.tolist(),
         "test": np.bincount(test_labels, minlength=classes).tolist(),
         "client-test": None if tests is None else [len(indices) for indices in tests],
     }
+    if (subjects_N := federation.tested_subjects()) is None:
+        return known
+    as_one = federation.dataset.test_groups is not None
+    of_classes = [subjects_N[test_labels == label] for label in range(classes)]
+    independent = [worth(part, as_one) for part in of_classes]
+    by_client = [federation.tested_subjects(client) for client in range(clients)]
+    of_clients = [worth(part, as_one) for part in by_client if part is not None]
+    return known | {
+        "tested": independent if as_one else known["test"],
+        "independent": independent,
+        "client-independent": None if tests is None else of_clients,
+    }
+
+
+def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
+    """Return how many independent samples the samples of these subjects are worth.
+
+    Subjects that are tested as one count once each. Samples that are tested one by one count as if those of a subject
+    were all alike (Kish's effective size, (sum of sizes)^2 / sum of squared sizes), which is never too many.
+    """
+    sizes_S = np.unique(subjects_N, return_counts=True)[1]
+    if as_one or not len(sizes_S):
+        return len(sizes_S)
+    return max(1, round(float(sizes_S.sum() ** 2 / (sizes_S**2).sum())))
 
 
 def by_group(
@@ -75,12 +109,52 @@ def by_group(
     return result
 
 
-def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) -> ModelNumbers:
+@dataclass(frozen=True)
+class PositiveClass:
+    """Of two classes the one that AUPRC, sensitivity and specificity are about."""
+
+    label: int
+    name: str
+
+
+def positive_class(
+    names: Sequence[str],
+    stated: str = "",
+    trained_C: Sequence[int] = (),
+    tested_C: Sequence[int] = (),
+) -> PositiveClass | None:
+    """Return the positive class of two classes; None for more.
+
+    Args:
+        names: of the classes.
+        stated: the setting positive-class; empty is the rarer class.
+        trained_C: training samples by class, which decide what is rarer; empty or zeros where nobody knows them.
+        tested_C: test samples by class, which decide where the training samples do not; in the end it is the second.
+    """
+    if len(names) != 2:
+        return None
+    label = 1
+    if stated:
+        label = list(names).index(stated)
+    else:
+        for counts in (trained_C, tested_C):
+            if len(counts) == 2 and counts[0] != counts[1]:
+                label = 0 if counts[0] < counts[1] else 1
+                break
+    return PositiveClass(label, names[label])
+
+
+def measured(
+    scores: Scores,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    positive: PositiveClass | None = None,
+) -> ModelNumbers:
     """Return the numbers of one set of scores; a class without test samples has recall NaN and counts nowhere.
 
-    Of at most MOST_RANKED classes also those of their ranking, each a mean over the classes that have one, one against
-    the rest; NaN without a pair. `auroc-error` is the mean of the classes' standard errors: that of a mean is not above
-    it, and of two classes it is the standard error.
+    Of at most MOST_RANKED classes also those of their ranking, one class against the rest; NaN without a pair. Each is
+    a mean over the classes that have one, but for two classes those of OF_POSITIVE, which are the `positive` class's
+    (left out, of the class with fewer samples here). `auroc-error` is the mean of the classes' standard errors: that of
+    a mean is not above it, and of two classes it is the standard error.
     """
     confusion_CC = scores.confusion_CC.double()
     samples_C, predicted_C, correct_C = (
@@ -101,6 +175,11 @@ def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) 
     }
     ranks = ranking_numbers(scores.ranking) if len(recall_C) <= MOST_RANKED else {}
     means |= {name: mean_known(values) for name, values in ranks.items()}
+    if len(recall_C) == 2:
+        if positive is None:
+            positive = positive_class(("0", "1"), tested_C=scores.confusion_CC.sum(1).tolist())
+        assert positive is not None, "of two classes one is positive"
+        means |= {name: ranks[name][positive.label] for name in OF_POSITIVE}
     for name, classes in (groups or {}).items():
         held = recall_C[list(classes)][tested[list(classes)]]
         means[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
@@ -108,7 +187,11 @@ def measured(scores: Scores, groups: Mapping[str, Sequence[int]] | None = None) 
         return ModelNumbers(means, recall_C.tolist())
     listed = {f"{name}{BY_CLASS}": values for name, values in ranks.items()}
     return ModelNumbers(
-        means, recall_C.tolist(), by_class=listed, confusion=scores.confusion_CC.tolist()
+        means,
+        recall_C.tolist(),
+        by_class=listed,
+        confusion=scores.confusion_CC.tolist(),
+        positive_class=None if positive is None else positive.name,
     )
 
 
@@ -159,6 +242,7 @@ def of_clients(
     counts_KC: Tensor,
     groups: Mapping[str, Sequence[int]],
     stated: Mapping[int, float] | None = None,
+    positive: PositiveClass | None = None,
 ) -> ModelNumbers:
     """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
 
@@ -167,8 +251,17 @@ def of_clients(
     The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs. Values
     over the clients are of all K in order, NaN of one without scores.
     """
-    pooled = measured(sum(list(scores.values())[1:], next(iter(scores.values()))), groups)
-    by_client = {client: measured(client_scores) for client, client_scores in scores.items()}
+    together = sum(list(scores.values())[1:], next(iter(scores.values())))
+    pooled = measured(together, groups, positive)
+    if (
+        positive is None
+    ):  # every client's numbers are about the class that is positive for all of them
+        tested_C = together.confusion_CC.sum(1).tolist()
+        positive = positive_class([str(label) for label in range(len(tested_C))], "", (), tested_C)
+    by_client = {
+        client: measured(client_scores, positive=positive)
+        for client, client_scores in scores.items()
+    }
     local = stated or {
         client: scores[client].local_accuracy(counts_KC[client]) for client in scores
     }
@@ -183,10 +276,13 @@ def of_clients(
 
 
 def of_server(
-    scores: Scores, counts_KC: Tensor, groups: Mapping[str, Sequence[int]]
+    scores: Scores,
+    counts_KC: Tensor,
+    groups: Mapping[str, Sequence[int]],
+    positive: PositiveClass | None = None,
 ) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
-    pooled = measured(scores, groups)
+    pooled = measured(scores, groups, positive)
     return replace(
         pooled, spreads={"local-accuracy": spread(local_accuracies(pooled.recall, counts_KC))}
     )

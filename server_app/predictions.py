@@ -24,6 +24,8 @@ class Predictions(NamedTuple):
 
     log_probabilities_NC: NDArray[np.float64]
     labels_N: NDArray[np.int64]
+    subjects_N: NDArray[np.int64] | None = None
+    """The subject of each sample, where the data name it and samples are tested one by one."""
 
 
 def identity(run: str) -> dict[str, str]:
@@ -46,8 +48,11 @@ def read_predictions(folder: RunFolder, model: str) -> Predictions | None:
     """Return what a model said; None where the run kept nothing of it, or the file is damaged."""
     try:
         tensors, _ = read(folder.predictions_file, identity(folder.run))
+        subjects = tensors.get(f"{model}/subjects")
         return Predictions(
-            tensors[f"{model}/log-probabilities"].numpy(), tensors[f"{model}/labels"].numpy()
+            tensors[f"{model}/log-probabilities"].numpy(),
+            tensors[f"{model}/labels"].numpy(),
+            None if subjects is None else subjects.numpy(),
         )
     except (OSError, Damaged, KeyError):
         return None

@@ -44,8 +44,10 @@ class ModelNumbers:
     """How good a model is on one set of samples; NaN is what these samples do not tell."""
 
     means: Mapping[str, float] = field(default_factory=dict)
-    """accuracy, balanced-accuracy, macro-f1, loss, calibration-error, brier; of at most 100 classes the macro means of
-    auroc, auroc-error, auprc, sensitivity-at-specificity-90, specificity-at-sensitivity-90; GROUP-recall by shot group.
+    """accuracy, balanced-accuracy, macro-f1, loss, calibration-error, brier; of at most 100 classes auroc, auroc-error,
+    auprc, sensitivity-at-specificity-90, specificity-at-sensitivity-90; GROUP-recall by shot group.
+
+    The numbers of rankings are macro means over the classes; of two classes the last three are the positive class's.
     """
     recall: Sequence[float] = ()
     """By class."""
@@ -57,6 +59,9 @@ class ModelNumbers:
     """Of at most 20 classes the numbers of their rankings, NAME-by-class."""
     confusion: Sequence[Sequence[int]] | None = None
     """Of at most 20 classes: row the label, column the prediction."""
+    positive_class: str | None = None
+    """Of two classes the one that auprc, sensitivity and specificity are about; None in records of earlier versions,
+    which have the mean over both classes there."""
 
     def __getitem__(self, name: str) -> float:
         """Return one of the means; NaN where it was not measured."""
@@ -87,6 +92,7 @@ class ModelNumbers:
             ModelNumbers.of(numbers["validation"]) if "validation" in numbers else None,
             {name: number(part) for name, part in numbers.items() if name.endswith(BY_CLASS)},
             numbers.get("confusion"),
+            numbers.get("positive-class"),
         )
 
 

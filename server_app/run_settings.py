@@ -76,6 +76,8 @@ class GeneralSettings(Settings):
     """beta2 of adam and yogi: what stays of the squares' mean after a round."""
     server_adaptivity: Annotated[float, Gt(0)] = 1e-3
     """tau of adagrad, adam and yogi: the smaller, the more equal are the steps of all coordinates."""
+    positive_class: str = ""
+    """Of two classes the one that AUPRC, sensitivity and specificity are about; empty is the rarer one."""
     device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
     """auto (a GPU where a client sees one), cpu or cuda."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"

@@ -75,6 +75,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for method in (sections[name] for name in parts.serving):
         if method.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(method.name)
+    check_positive_class(general, data)
     model = suitable_model(data) if general.model == "auto" else general.model
     data = normalized(data, values, model) if about.weights and is_backbone(model) else data
     check_model(model, about, data)
@@ -143,6 +144,18 @@ def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> 
         data,
         mean=data.mean if stated.get("mean") else mean,
         std=data.std if stated.get("std") else std,
+    )
+
+
+def check_positive_class(general: GeneralSettings, data: DataSettings) -> None:
+    """Raise SettingError for a positive class that is no class of the data, or of data with more than two classes."""
+    if not general.positive_class:
+        return
+    names = data.class_names
+    rule = f"has no effect: {data.dataset} has {len(names)} classes, and numbers of two have a positive one"
+    general.require(len(names) == 2, "positive_class", rule)
+    general.require(
+        general.positive_class in names, "positive_class", f"must be one of {', '.join(names)}"
     )
 
 

@@ -11,7 +11,7 @@ from client_app.scores import measure_all
 from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
-from server_app.evaluation import measured
+from server_app.evaluation import PositiveClass, measured
 from server_app.record import Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.checks import Expected, Refused, check_values, differences, expected_of
@@ -45,10 +45,12 @@ def study(
     federation: Federation,
     build: Callable[[], Classifier],
     device: str,
+    positive: PositiveClass | None = None,
 ) -> tuple[UnseenSite, dict[int, str]]:
     """Return the record of the study, and why clients failed to answer; a refusal is no failure.
 
-    `question` asks the clients, `build` makes the model with its first weights. Raises TooFewReplies when fewer clients
+    `question` asks the clients, `build` makes the model with its first weights, `positive` is the run's positive class
+    of two. Raises TooFewReplies when fewer clients
     answer or refuse than min-replies asks for.
     """
     model = build()
@@ -90,7 +92,7 @@ def study(
         domain=unseen.name,
         inputs=len(unseen.train),
         models={
-            name: {way: measured(scores[f"{way}/{name}"]) for way in ways}
+            name: {way: measured(scores[f"{way}/{name}"], positive=positive) for way in ways}
             for name, ways in states.items()
         },
         answered=sorted(answers.states),

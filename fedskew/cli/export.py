@@ -163,14 +163,21 @@ def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]
 
 
 def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
-    """Return accuracy, balanced accuracy, macro AUROC and AUPRC, and the recall of every class, in percent."""
+    """Return accuracy, balanced accuracy, AUROC, AUPRC and the recall of every class, in percent.
+
+    AUROC and AUPRC are macro means over the classes; of two classes AUPRC is the positive class's.
+    """
     table = terminal_table("", *numeric(""), header=False)
-    for key in ("accuracy", "balanced-accuracy", "auroc", "auprc"):
+    of_class = f" of {numbers.positive_class}" if numbers.positive_class else ""
+    shown = {
+        "accuracy": "accuracy",
+        "balanced-accuracy": "balanced accuracy",
+        "auroc": "AUROC",
+        "auprc": f"AUPRC{of_class}",
+    }
+    for key, words in shown.items():
         if key in numbers.means:
-            table.add_row(
-                {"auroc": "AUROC", "auprc": "AUPRC"}.get(key, key.replace("-", " ")),
-                percent(numbers[key]),
-            )
+            table.add_row(Text(words), percent(numbers[key]))
     for name, recall in zip(classes, numbers.recall, strict=True):
         table.add_row(Text(f"recall of {name}"), percent(recall))
     return table

@@ -116,6 +116,7 @@ class TrainedRun:
             std=settings["std"],
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
+            positive_class=(self.models.get(self.model) or ModelNumbers()).positive_class or "",
             crop="center"
             if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central
             else "none",

@@ -63,6 +63,8 @@ class Description:
     columns: str = ""
     split_seed: str = "0"
     test_fold: str = "0"
+    positive_class: str = ""
+    """Of two classes the one that AUPRC, sensitivity and specificity are about; empty in files of earlier versions."""
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
@@ -101,6 +103,10 @@ class Description:
             _ = about.class_names, about.model_settings
         except SettingError as error:
             raise DataError(f"{path}: metadata: {error}") from None
+        if about.positive_class not in ("", *about.class_names):
+            raise DataError(
+                f"{path}: metadata: positive-class = {about.positive_class!r:.100}: is no class of the model"
+            )
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
             raise DataError(
                 f"{path}: metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}"

@@ -12,7 +12,7 @@ from client_app.state import State
 from data import DataError, SettingError, require
 from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
-from server_app.evaluation import measured
+from server_app.evaluation import measured, positive_class
 from server_app.record import ModelNumbers
 from strategies.batch_norm import averaged, distances, reestimated
 
@@ -62,8 +62,12 @@ def predict(
         inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, by_class, strict=True
     )
     predictions = [Prediction(name, names[k], *rest) for name, k, *rest in rows]
-    scores = Scores.of_batch(logits_NC, samples.labels_N) if inputs.labeled else None
-    return predictions, None if scores is None else measured(scores)
+    if not inputs.labeled:
+        return predictions, None
+    scores = Scores.of_batch(logits_NC, samples.labels_N)
+    tested_C = scores.confusion_CC.sum(1).tolist()
+    positive = positive_class(names, folder.description.positive_class, tested_C=tested_C)
+    return predictions, measured(scores, positive=positive)
 
 
 def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:

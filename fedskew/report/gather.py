@@ -15,7 +15,8 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
 from fedskew.sites import site_names
-from server_app.record import RoundRecord
+from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
+from server_app.record import BY_CLASS, RoundRecord
 from server_app.results import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 from server_app.selection import Point, points_of
@@ -149,11 +150,24 @@ class Measured:
             **record.metrics,
         }
         value: object = {**of_round, **point.numbers.means}.get(metric)
+        if metric in OF_POSITIVE and (positive := self.positive_class(point)) is not None:
+            # Records of earlier versions have the mean over both classes there, and each class's own beside it.
+            of_class = point.numbers.by_class.get(f"{metric}{BY_CLASS}", ())
+            value = of_class[positive.label] if len(of_class) == 2 else None
         if spread is not None and part in SPREAD_PARTS:
             value = getattr(spread, part.replace("-", "_"))
         elif spread is not None and part and self.run.sites:
             value = spread.values[self.site(metric)]
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    def positive_class(self, point: Point) -> PositiveClass | None:
+        """Return the positive class of two in a round's numbers; None for more classes."""
+        names, numbers = self.run.settings.data.class_names, point.numbers
+        stated = numbers.positive_class or self.run.settings.general.positive_class
+        train_KC = self.run.samples.get("train", ())
+        trained_C = [sum(counts) for counts in zip(*train_KC, strict=True)]
+        tested_C = [sum(row) for row in numbers.confusion or ()]
+        return positive_class(names, stated if stated in names else "", trained_C, tested_C)
 
     def site(self, metric: str) -> int:
         """Return the client that a number's last part names. Raises SettingError when it names none."""

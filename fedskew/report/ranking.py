@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.ranking import STATED, margins, order_of, ranked
+from client_app.ranking import (
+    STATED,
+    clustered_variance,
+    margins,
+    order_of,
+    placements,
+    ranked,
+)
 from fedskew.numbers import p_value
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.levels import by_seed, reference
@@ -25,7 +32,7 @@ from fedskew.report.table import (
     signed,
     spread_words,
 )
-from server_app.evaluation import MOST_LISTED
+from server_app.evaluation import MOST_LISTED, OF_POSITIVE, PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
 from server_app.record import BY_CLASS
 from server_app.results import RunFolder
@@ -40,11 +47,13 @@ HEADINGS = {
 }
 """The numbers by their headings; those by class are the first four."""
 ABOUT = (
-    "Of the last round, one class against the rest, macro means over the classes; in percent but for the Brier score, "
-    f"of which less is better. The 95 % interval is a bootstrap of {DRAWS} draws: seeds, and within a seed the test "
-    "samples of each class. Where clients measure they send sums, no scores: AUROC then has its standard error over "
-    "test samples, is over the pairs within a client, and the rest has no interval. Chance is an AUROC of 50 and an "
-    "AUPRC of the class's share."
+    "Of the last round, in percent but for the Brier score, of which less is better. Of two classes AUPRC, "
+    "sensitivity and specificity are about the positive class (the rarer one, or the setting positive-class), as "
+    "the captions say; of more every class stands against the rest, and the numbers are macro means over the "
+    f"classes. The 95 % interval is a bootstrap of {DRAWS} draws: seeds, and within a seed the test samples of "
+    "each class, or the subjects where the data name them. Where clients measure they send sums, no scores: AUROC "
+    "then has its standard error over test samples, is over the pairs within a client, and the rest has no "
+    "interval. Chance is an AUROC of 50 and an AUPRC of the class's share."
 )
 
 
@@ -53,17 +62,26 @@ def predictions_of(measured: Measured) -> Predictions | None:
     return read_predictions(RunFolder(measured.run.settings.folder), measured.cell.deployed)
 
 
+def positive_of(measured: Measured) -> PositiveClass | None:
+    """Return the positive class of two in a run's last round; None for more classes."""
+    return measured.positive_class(measured.points[-1])
+
+
 def resampled(
-    said: Predictions, draws: np.random.Generator, number: int = DRAWS
+    said: Predictions, draws: np.random.Generator, number: int = DRAWS, positive: int | None = None
 ) -> dict[str, Floats]:
-    """Return by key the macro means on `number` test sets, (number,), drawn with replacement from every class."""
+    """Return by key the numbers on `number` test sets, (number,), drawn with replacement from every class.
+
+    Where the samples' subjects are known, subjects are drawn, with all their samples: of those with samples of the same
+    classes as many as there are.
+    They are macro means over the classes. Of two classes those of OF_POSITIVE are of the class `positive`, left out of
+    the one with fewer samples.
+    """
     labels_N, log_NC = said.labels_N, said.log_probabilities_NC
-    weights_BN = np.zeros((number, len(labels_N)))
-    for label in np.unique(labels_N):
-        members = np.flatnonzero(labels_N == label)
-        weights_BN[:, members] = draws.multinomial(
-            len(members), np.full(len(members), 1 / len(members)), number
-        )
+    if positive is None:
+        rarer = positive_class(("0", "1"), tested_C=np.bincount(labels_N).tolist())
+        positive = 1 if rarer is None else rarer.label
+    weights_BN = drawn_weights(labels_N, said.subjects_N, draws, number)
     margin_NC, by_class = margins(torch.from_numpy(log_NC)), []
     for label in np.unique(labels_N):
         order_N, starts_G = order_of(margin_NC[:, label])
@@ -77,10 +95,35 @@ def resampled(
     errors_N = ((np.exp(log_NC) - np.eye(log_NC.shape[1])[labels_N]) ** 2).sum(1) / (
         2 if log_NC.shape[1] == 2 else 1
     )
-    means = [np.mean(values, axis=0) for values in zip(*by_class, strict=True)]
-    return dict(
-        zip(HEADINGS.values(), [*means, weights_BN @ errors_N / len(labels_N)], strict=True)
-    )
+    result = {"brier": weights_BN @ errors_N / weights_BN.sum(1)}
+    for key, values in zip(HEADINGS.values(), zip(*by_class, strict=True), strict=False):
+        of_one = key in OF_POSITIVE and log_NC.shape[1] == 2
+        result[key] = values[positive] if of_one else np.mean(values, 0)
+    return result
+
+
+def drawn_weights(
+    labels_N: NDArray[np.int64],
+    subjects_N: NDArray[np.int64] | None,
+    draws: np.random.Generator,
+    number: int,
+) -> Floats:
+    """Return (number, N): how often each sample is in each drawn test set; see `resampled`."""
+    if subjects_N is None:
+        subjects_N = np.arange(len(labels_N))
+    place_N = np.unique(subjects_N, return_inverse=True)[1]
+    classes_S: list[set[int]] = [set() for _ in range(int(place_N.max()) + 1)]
+    for place, label in zip(place_N.tolist(), labels_N.tolist(), strict=True):
+        classes_S[place].add(label)
+    strata: dict[tuple[int, ...], list[int]] = {}
+    for subject, labels in enumerate(classes_S):
+        strata.setdefault(tuple(sorted(labels)), []).append(subject)
+
+    weights_BS = np.zeros((number, len(classes_S)))
+    for _, members in sorted(strata.items()):
+        even = np.full(len(members), 1 / len(members))
+        weights_BS[:, members] = draws.multinomial(len(members), even, number)
+    return np.asarray(weights_BS[:, place_N])
 
 
 def intervals(group: Sequence[Measured], seed: int) -> dict[str, tuple[float, float]]:
@@ -89,7 +132,10 @@ def intervals(group: Sequence[Measured], seed: int) -> dict[str, tuple[float, fl
     known = [said for measured in group if (said := predictions_of(measured)) is not None]
     if len(known) < len(group) or any(len(np.unique(said.labels_N)) < 2 for said in known):
         return by_errors(group)
-    by_run = [resampled(said, draws) for said in known]
+    by_run = [
+        resampled(said, draws, positive=None if positive is None else positive.label)
+        for said, positive in zip(known, map(positive_of, group), strict=True)
+    ]
     chosen_BS = draws.integers(len(by_run), size=(DRAWS, len(by_run)))
     result = {}
     for key in HEADINGS.values():
@@ -131,11 +177,23 @@ def ranking_tables(gathered: Gathered) -> list[Table]:
 
     tables = per_column(
         gathered,
-        lambda _: "how the final models rank, mean ± standard deviation over seeds.",
+        lambda column: (
+            f"how the final models rank, mean ± standard deviation over seeds{of_class(gathered, column)}."
+        ),
         shown,
         cell,
     )
     return [*tables, *class_tables(gathered), *delong_tables(gathered)]
+
+
+def of_class(gathered: Gathered, column: str) -> str:
+    """Return the words about the positive class of a column's runs; empty where they have more than two classes."""
+    runs = [run for row in gathered.experiment.rows for run in gathered.of(row.label, column)]
+    names = dict.fromkeys(positive.name for run in runs if (positive := positive_of(run)))
+    if len(names) > 1:
+        several = " and ".join(names)
+        return f"; the positive class is not the same in all runs ({several}): set positive-class"
+    return f"; AUPRC, sensitivity and specificity of class {next(iter(names))}" if names else ""
 
 
 def class_tables(gathered: Gathered) -> list[Table]:
@@ -187,31 +245,25 @@ def by_class(group: Sequence[Measured], key: str) -> Floats | None:
     )
 
 
-def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return of every sample of class 1 the share of others below it, and of every other that of class 1 above it."""
-    positive, negative = np.sort(score_N[label_N == 1]), np.sort(score_N[label_N == 0])
-
-    def below(sorted_M: Floats, value_K: Floats) -> Floats:
-        left_K, right_K = (
-            np.searchsorted(sorted_M, value_K),
-            np.searchsorted(sorted_M, value_K, "right"),
-        )
-        return np.asarray((left_K + right_K) / (2 * len(sorted_M)))
-
-    return below(negative, score_N[label_N == 1]), 1 - below(positive, score_N[label_N == 0])
-
-
 def delong(
-    first_N: Floats, second_N: Floats, label_N: NDArray[np.int64]
+    first_N: Floats,
+    second_N: Floats,
+    label_N: NDArray[np.int64],
+    subject_N: NDArray[np.int64] | None = None,
 ) -> tuple[float, float, float]:
     """Return the difference of two AUROCs on the same samples, its standard error, and the two-sided p (DeLong et al.
-    1988), of scores and labels 0 and 1. p is 1 where the scores rank alike, NaN where a class has a single sample."""
+    1988), of scores and labels 0 and 1; with the samples' subjects as Obuchowski (1997) has it for clustered samples.
+
+    p is 1 where the scores rank alike, NaN where a class has a single sample or subject.
+    """
     pairs = zip(placements(first_N, label_N), placements(second_N, label_N), strict=True)
     apart_1, apart_0 = (ours - theirs for ours, theirs in pairs)
     difference = float(apart_1.mean())
-    if min(len(apart_1), len(apart_0)) < 2:
+    subjects = np.arange(len(label_N)) if subject_N is None else subject_N
+    variance = clustered_variance((apart_1, apart_0), subjects, label_N)
+    if math.isnan(variance):
         return difference, math.nan, math.nan
-    error = math.sqrt(apart_1.var(ddof=1) / len(apart_1) + apart_0.var(ddof=1) / len(apart_0))
+    error = math.sqrt(max(0.0, variance))
     return (
         difference,
         error,
@@ -223,7 +275,7 @@ def delong_tables(gathered: Gathered) -> list[Table]:
     """Return DeLong's test of every row against the one that it is compared with, on each seed's test samples."""
     standard, tables = reference(gathered.experiment), []
     for column in gathered.experiment.columns:
-        rows = []
+        rows, of_subjects = [], False
         for row in gathered.experiment.rows:
             for measured in gathered.of(row.label, column) if row.label != standard else ():
                 than = by_seed(gathered, standard, column, measured.cell.seed)
@@ -235,12 +287,15 @@ def delong_tables(gathered: Gathered) -> list[Table]:
                     or not comparable(pair[0], pair[1])
                 ):
                     continue
+                of_subjects = of_subjects or pair[0].subjects_N is not None
                 scores = [
                     said.log_probabilities_NC[:, 1] - said.log_probabilities_NC[:, 0]
                     for said in pair
                     if said
                 ]
-                difference, error, p = delong(scores[0], scores[1], pair[0].labels_N)
+                difference, error, p = delong(
+                    scores[0], scores[1], pair[0].labels_N, pair[0].subjects_N
+                )
                 cells = (
                     str(measured.cell.seed),
                     f"{signed(100 * difference)} points",
@@ -252,7 +307,7 @@ def delong_tables(gathered: Gathered) -> list[Table]:
             headings = ("method", "seed", "AUROC difference", "standard error", "p")
             caption = (
                 f"{named(column)}DeLong's test against {standard}, on the same test samples; of one "
-                "training each."
+                f"training each{', with the subject as sampling unit' * of_subjects}."
             )
             tables.append(Table(caption, list(map(TableCell, headings)), rows))
     return tables
@@ -261,4 +316,8 @@ def delong_tables(gathered: Gathered) -> list[Table]:
 def comparable(first: Predictions, second: Predictions) -> bool:
     """Return whether both are of the same samples of two classes."""
     two = first.log_probabilities_NC.shape[1] == 2 and len(np.unique(first.labels_N)) == 2
-    return two and np.array_equal(first.labels_N, second.labels_N)
+    same = np.array_equal(first.labels_N, second.labels_N)
+    subjects = (first.subjects_N, second.subjects_N)
+    if subjects[0] is None or subjects[1] is None:
+        return two and same and subjects[0] is subjects[1]
+    return two and same and np.array_equal(subjects[0], subjects[1])

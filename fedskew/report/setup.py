@@ -36,6 +36,7 @@ def what_was_run(gathered: Gathered) -> dict[str, str]:
         "other settings": listed(values_of(flat, others)),
         "seeds": ", ".join(map(str, seeds_of(gathered))),
         "tested": tested(gathered.finished),
+        "positive class": positive_classes(gathered),
     }
     return {heading: text for heading, text in said.items() if text}
 
@@ -107,6 +108,17 @@ def tested(runs: Sequence[RunRecords]) -> str:
     }
     return ", ".join(
         filter(None, (whom.get(by, ""), f"{span(sizes)} test samples" if sizes else ""))
+    )
+
+
+def positive_classes(gathered: Gathered) -> str:
+    """Return the positive class of two that AUPRC, sensitivity and specificity are about; empty for more classes."""
+    runs = [run for group in gathered.measured.values() for run in group]
+    known = [(run, run.positive_class(run.points[-1])) for run in runs]
+    return distinct(
+        f"{positive.name} ({'stated' if run.run.settings.general.positive_class else 'the rarer one'})"
+        for run, positive in known
+        if positive is not None
     )
 
 

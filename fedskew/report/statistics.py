@@ -58,6 +58,8 @@ def summarize_seeds(group: Sequence[Measured], selection: str, metric: str) -> S
 class Strata:
     """A number of one run as a function of shares of right answers in groups of test examples.
 
+    Examples of one subject are alike, so that sizes count independent examples.
+
     The groups are the classes, with weights, or the clients with test sets of their own, of which the lowest count.
     """
 
@@ -79,7 +81,7 @@ def strata(measured: Measured, selection: str, metric: str) -> Strata | None:
     if head == "client-accuracy" and samples["client-test"]:
         spreads, sizes_G = (
             [point.numbers.spreads.get(head, Spread()) for point in points],
-            np.array(samples["client-test"]),
+            np.array(independent_clients(measured)),
         )
         if any(
             len(spread.values) != len(sizes_G) or np.isnan(spread.values).any()
@@ -93,14 +95,43 @@ def strata(measured: Measured, selection: str, metric: str) -> Strata | None:
             part
         ]
         return Strata(rates_G, sizes_G, None, lowest)
-    sizes_C = np.array(samples["test"])
+    sizes_C = np.array(tested_classes(measured))
     weights_C = class_weights(
         "accuracy" if metric == "client-accuracy.mean" else metric, measured, sizes_C
     )
     if weights_C is None:
         return None
     recalls = [np.nan_to_num(point.numbers.recall) for point in points]
-    return Strata(np.mean(recalls, axis=0), sizes_C, weights_C)
+    independent_C = np.array(samples.get("independent", sizes_C))
+    return Strata(np.mean(recalls, axis=0), independent_C, weights_C)
+
+
+def tested_classes(measured: Measured) -> Sequence[int]:
+    """Return what was tested of each class: subjects, where these are tested as one, else samples.
+
+    Runs of earlier versions have written samples down even then; their confusion matrix has the subjects.
+    """
+    samples = measured.run.samples
+    confusion = measured.points[-1].numbers.confusion
+    if "tested" not in samples and confusion is not None:
+        return [sum(row) for row in confusion]
+    return list(samples.get("tested", samples["test"]))
+
+
+def independent_clients(measured: Measured) -> Sequence[int]:
+    """Return how many independent samples each client's test set is worth; at most as many as there are subjects.
+
+    Runs of earlier versions have written down samples: where subjects were tested as one, every client gets their
+    share.
+    """
+    samples = measured.run.samples
+    if known := samples.get("client-independent"):
+        return list(known)
+    stated, confusion = samples["client-test"], measured.points[-1].numbers.confusion
+    tested = sum(stated) if confusion is None else sum(map(sum, confusion))
+    if not sum(stated) or tested == sum(stated):
+        return list(stated)
+    return [max(1, round(size * tested / sum(stated))) if size else 0 for size in stated]
 
 
 def class_weights(metric: str, measured: Measured, sizes_C: NDArray[np.int64]) -> Floats | None:

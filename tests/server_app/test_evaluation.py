@@ -2,13 +2,19 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from client_app.scores import BINS, Scores
-from data import DataSettings
+from client_app.models import build
+from client_app.ranking import contradiction, ranking
+from client_app.scores import BINS, Scores, measure_all
+from client_app.state import State
+from data import DataSettings, federate
+from data.sample_cache import SampleCache
 from server_app.evaluation import (
     by_group,
     local_accuracies,
@@ -16,9 +22,12 @@ from server_app.evaluation import (
     of_clients,
     of_server,
     shot_groups,
+    sizes,
     spread,
+    worth,
 )
 from server_app.parts import compose, row_name
+from server_app.predictions import read_predictions, write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Spread, to_json
 from server_app.results import RunFolder
 from server_app.selection import summarize
@@ -220,3 +229,76 @@ def test_rounds_file_survives_a_cut_line(tmp_path: Path) -> None:
         (2, None),
         (3, 0.5),
     ]
+
+
+def patients(tmp_path: Path, as_one: bool) -> DataSettings:
+    """Two classes, 5 patients of each with 8 test images, of which one of class 0 has 16; as an npz file."""
+    draws, path = np.random.default_rng(0), tmp_path / f"as-one-{as_one}.npz"
+    sizes = [16, 8, 8, 8, 8, *[8] * 5]
+    subject_N = np.repeat(np.arange(10), sizes)
+    arrays: dict[str, np.ndarray] = {}
+    for key, first in (("train", 100), ("test", 0)):
+        arrays[f"{key}_images"] = draws.random((len(subject_N), 6), np.float32)
+        arrays[f"{key}_labels"] = (subject_N >= 5).astype(int)
+        if key == "train" or as_one:
+            arrays[f"{key}_subjects"] = subject_N + first
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return DataSettings(
+        dataset=f"npz:{path}", classes="well,ill", input_shape="6", clients=2, partition="iid"
+    )
+
+
+def test_a_report_s_sampling_unit_is_the_subject(tmp_path: Path) -> None:
+    """88 rows of 10 patients are worth 10 where patients are tested as one, else what 8 alike are worth: not 88."""
+    tested_as_one = sizes(federate(patients(tmp_path, True), 0))
+    assert tested_as_one is not None and tested_as_one["test"] == [48, 40]
+    assert tested_as_one["tested"] == tested_as_one["independent"] == [5, 5]
+    federation = federate(patients(tmp_path, False), 0)
+    unknown = sizes(federation)
+    assert unknown is not None and "independent" not in unknown, "nobody knows whose they are"
+    subjects = np.repeat(np.arange(10), [16, *[8] * 9])
+    known = sizes(replace(federation, dataset=replace(federation.dataset, test_subjects=subjects)))
+    assert known is not None and known["tested"] == known["test"] == [48, 40]
+    assert known["independent"] == [round(48**2 / (16**2 + 4 * 8**2)), 5]
+    assert worth(np.arange(7), False) == 7 and worth(np.zeros(0, int), False) == 0
+
+
+def test_clients_that_know_their_patients_state_a_larger_error(tmp_path: Path) -> None:
+    """Eight copies of every sample, of one subject each: the AUROC's error is that without the copies."""
+    draws = torch.Generator().manual_seed(0)
+    labels_N = torch.arange(40) % 2
+    logits_NC = torch.randn(40, 2, generator=draws).double() + torch.eye(2).double()[labels_N]
+    log_NC = logits_NC.log_softmax(1)
+    alone = ranking(log_NC, labels_N)
+    copies = [part.repeat_interleave(8, 0) for part in (log_NC, labels_N, torch.arange(40))]
+    errors = {
+        name: (sums[:, 2].sqrt() / sums[:, 0]).tolist()
+        for name, sums in {
+            "alone": alone,
+            "rows": ranking(copies[0], copies[1]),
+            "subjects": ranking(*copies),
+        }.items()
+    }
+    assert errors["subjects"] == pytest.approx(errors["alone"], abs=1e-9)
+    assert errors["rows"][0] < errors["alone"][0] / 2
+    one_each = ranking(copies[0], copies[1], copies[1])
+    assert contradiction(one_each, torch.tensor([160, 160])) == "", "one subject of each class"
+    assert contradiction(ranking(*copies), torch.tensor([160, 160])) == ""
+
+
+def test_the_server_keeps_the_subjects_of_what_it_tested(tmp_path: Path) -> None:
+    federation = federate(patients(tmp_path, False), 0)
+    subjects = np.repeat(np.arange(10), [16, *[8] * 9])
+    data = replace(federation.dataset, test_subjects=subjects)
+    samples = replace(federation, dataset=data, _cache=SampleCache()).test()
+    assert samples.subjects_N is not None and samples.groups_N is None
+    assert torch.equal(samples.only(torch.tensor([0, 87])).subjects_N, torch.tensor([0, 9]))
+    kept: dict[str, State] = {}
+    model = build("abide-mlp", (6,), 2, 0)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    measure_all(model, {"average": state}, samples, kept)
+    folder = RunFolder(tmp_path)
+    write_predictions(folder, kept)
+    said = read_predictions(folder, "average")
+    assert said is not None and said.subjects_N is not None
+    assert np.array_equal(said.subjects_N, subjects)

@@ -68,6 +68,7 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
     "model": ["resnet-9", ""],
     "dataset": ["", "digts"],
     "classes": ["1", "a,a", "a,,b"],
+    "positive-class": ["dead"],
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
     "std": ["0", "-1", "inf"],
@@ -97,6 +98,7 @@ OUT_OF_RANGE = {
 ANYTHING_GOES = {"results", "data-root", "cache"}
 """Beside what is true or false."""
 OTHER_VALUE: dict[str, Scalar] = {
+    "positive-class": "autism",
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
     "batch-size": 16, "tau-norm.sweep": "0,0.5", "image-side": 40, "unseen-domain": "usps",
@@ -125,6 +127,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     "window-width": {"dataset": "abide"},
     "window-stride": {"dataset": "abide"},
     "test-fold": {"dataset": "abide"},
+    "positive-class": {"dataset": "abide", "model": "abide-mlp", "holdout-per-class": 0},
     "parts-per-domain": {"dataset": "domains:mnist,usps"},
     "domain-percent": {"dataset": "domains:mnist,usps"},
     "unseen-domain": {"dataset": "domains:mnist,usps"},

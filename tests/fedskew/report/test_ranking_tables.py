@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from client_app.scores import Scores
 from client_app.state import State
 from fedskew.report.gather import Gathered
-from fedskew.report.ranking import delong, intervals, ranking_tables, resampled
+from fedskew.report.ranking import delong, drawn_weights, intervals, ranking_tables, resampled
 from server_app.evaluation import measured
 from server_app.predictions import Predictions, write_predictions
 from server_app.results import RunFolder
@@ -81,7 +81,7 @@ def predictions(seed: int, classes: int, size: int = 120, shift: float = 1.0) ->
 def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     """Every class is drawn from its own samples, so that repeating the drawn samples gives the same."""
     said = predictions(0, classes, 30)
-    drawn = resampled(said, np.random.default_rng(3), 2)
+    drawn = resampled(said, np.random.default_rng(3), 2, positive=1)
     draws, weights_N = np.random.default_rng(3), np.zeros(30, int)
     for label in range(classes):
         members = np.flatnonzero(said.labels_N == label)
@@ -98,7 +98,8 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
         for label in range(classes)
     ]
     assert drawn["auroc"][0] == pytest.approx(np.mean(areas), abs=1e-9)
-    assert drawn["auprc"][0] == pytest.approx(np.mean(precisions), abs=1e-9)
+    expected_precision = precisions[1] if classes == 2 else np.mean(precisions)
+    assert drawn["auprc"][0] == pytest.approx(expected_precision, abs=1e-9)
     expected = measured(
         Scores.of_probabilities(torch.from_numpy(np.log(probabilities)), torch.from_numpy(labels_N))
     )
@@ -118,7 +119,9 @@ def with_predictions(tmp_path: Path) -> Gathered:
         changed[place] = list(runs)
         for number, run in enumerate(runs):
             said = predictions(run.cell.seed, 2, shift=2.0 if run.cell.row == "creff" else 0.8)
-            parts = dict(zip(("log-probabilities", "labels"), map(torch.tensor, said), strict=True))
+            parts = dict(
+                zip(("log-probabilities", "labels"), map(torch.tensor, said[:2]), strict=True)
+            )
             kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
             numbers = measured(Scores.of_probabilities(*parts.values()))
             changed[place][number] = replace(
@@ -148,3 +151,67 @@ def test_without_predictions_only_auroc_has_an_interval(with_predictions: Gather
         RunFolder(run.run.settings.folder).predictions_file.unlink()
     assert intervals(runs, 0).keys() == {"auroc"}
     assert len(ranking_tables(with_predictions)) == 1
+
+
+def test_samples_of_one_subject_are_no_more_than_one() -> None:
+    """Every sample eight times, as eight slices of one patient: nothing is known better than without the copies."""
+    draws = np.random.default_rng(0)
+    label_N = np.arange(60) % 2
+    first_N, second_N = (draws.normal(size=60) + k * label_N for k in (1.2, 0.7))
+    alone = delong(first_N, second_N, label_N)
+    copies = [part.repeat(8) for part in (first_N, second_N, label_N, np.arange(60))]
+    assert delong(*copies) == pytest.approx(alone, abs=1e-12)
+    assert delong(*copies[:3])[1] < alone[1] / 2, "rows as the unit would halve the error"
+    assert np.isnan(delong(*copies[:3], label_N.repeat(8))[2]), "one subject per class"
+    log_NC = torch.log_softmax(torch.from_numpy(np.stack([0 * first_N, first_N], 1)), 1).numpy()
+    widths = {
+        name: np.ptp(np.percentile(resampled(said, np.random.default_rng(1))["auroc"], [2.5, 97.5]))
+        for name, said in {
+            "alone": Predictions(log_NC, label_N),
+            "subjects": Predictions(log_NC.repeat(8, 0), copies[2], copies[3]),
+            "rows": Predictions(log_NC.repeat(8, 0), copies[2]),
+        }.items()
+    }
+    assert widths["subjects"] == pytest.approx(widths["alone"], abs=1e-9)
+    assert widths["rows"] < 0.6 * widths["alone"]
+
+
+def test_delong_of_subjects_with_samples_of_both_classes_is_obuchowskis() -> None:
+    """Against his formula, written out subject by subject."""
+    draws = np.random.default_rng(1)
+    subject_N, label_N = np.arange(90) // 3, draws.integers(0, 2, 90)
+    common_N = draws.normal(size=30).repeat(3)
+    scores = [common_N + draws.normal(size=90) + k * label_N for k in (1.0, 0.4)]
+
+    def of(score_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        positive, negative = score_N[label_N == 1], score_N[label_N == 0]
+        wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+        return wins.mean(1), wins.mean(0)
+
+    above, below = (a - b for a, b in zip(of(scores[0]), of(scores[1]), strict=True))
+    m, n, difference = len(above), len(below), above.mean()
+    x, y = [], []
+    for subject in range(30):
+        own_1, own_0 = (subject_N[label_N == label] == subject for label in (1, 0))
+        x.append(above[own_1].sum() - own_1.sum() * difference)
+        y.append(below[own_0].sum() - own_0.sum() * difference)
+    of_1, of_0 = (len(np.unique(subject_N[label_N == label])) for label in (1, 0))
+    s_10 = of_1 / ((of_1 - 1) * m) * np.square(x).sum()
+    s_01 = of_0 / ((of_0 - 1) * n) * np.square(y).sum()
+    s_11 = 30 / 29 * (np.array(x) * np.array(y)).sum()
+    expected = np.sqrt(s_10 / m + s_01 / n + 2 * s_11 / (m * n))
+    actual = delong(scores[0], scores[1], label_N, subject_N)
+    assert actual[:2] == pytest.approx((difference, expected), abs=1e-12)
+    assert abs(actual[1] / delong(scores[0], scores[1], label_N)[1] - 1) > 0.02
+
+
+def test_subjects_are_drawn_as_a_whole() -> None:
+    subject_N = np.repeat(np.arange(20), 3)
+    labels_N = np.where(subject_N < 10, 0, 1)
+    labels_N[-3:] = [0, 1, 0]  # the last one has samples of both
+    weights_BN = drawn_weights(labels_N, subject_N, np.random.default_rng(0), 50)
+    by_subject = weights_BN.reshape(50, 20, 3)
+    assert (by_subject == by_subject[..., :1]).all() and by_subject.max() > 1
+    drawn_BS = by_subject[..., 0]
+    assert (drawn_BS[:, :10].sum(1) == 10).all() and (drawn_BS[:, 10:19].sum(1) == 9).all()
+    assert (drawn_BS[:, 19] == 1).all(), "the only one with samples of both classes"

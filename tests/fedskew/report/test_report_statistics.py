@@ -341,3 +341,32 @@ def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path
     assert made_of is not None and made_of.weights_G is not None
     assert made_of.sizes_G.sum() == 360, "the digits' test set"
     assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(value, abs=0.1)
+
+
+def test_test_examples_are_drawn_by_subject(measured: Measured) -> None:
+    """What settings.json says of subjects goes before rows; of earlier runs the confusion matrix tells them."""
+    rows = strata(measured, "last", "balanced-accuracy")
+    samples = measured.run.samples
+    few = {**samples, "tested": samples["test"], "independent": [4] * 10}
+    of_subjects = replace(measured, run=replace(measured.run, origin={"samples": few}))
+    drawn = strata(of_subjects, "last", "balanced-accuracy")
+    assert rows is not None and drawn is not None and rows.sizes_G.sum() == 360
+    assert drawn.sizes_G.tolist() == [4] * 10
+    assert drawn.weights_G is not None and rows.weights_G is not None
+    assert drawn.weights_G.tolist() == rows.weights_G.tolist()
+    numbers = replace(measured.points[-1].numbers, confusion=(5 * np.eye(10, dtype=int)).tolist())
+    earlier = replace(measured, points=(replace(measured.points[-1], numbers=numbers),))
+    told = strata(earlier, "last", "balanced-accuracy")
+    assert told is not None and told.sizes_G.tolist() == [5] * 10
+
+    spreads = {"client-accuracy": Spread(0.6, 0.4, 0.4, [0.9, 0.4, 0.6])}
+    confusion = [[7, 0], [0, 7]]  # 14 subjects of 70 rows at the clients
+    clients = at(
+        measured, ModelNumbers({}, [1.0, 1.0], spreads, confusion=confusion), "0 a", "1 b", "2 c"
+    )
+    of_clients = strata(clients, "last", "client-accuracy.mean")
+    assert of_clients is not None and of_clients.sizes_G.tolist() == [2, 4, 8]
+    origin = {"samples": {**clients.run.samples, "client-independent": [3, 3, 3]}}
+    stated = replace(clients, run=replace(clients.run, origin=origin))
+    of_clients = strata(stated, "last", "client-accuracy.mean")
+    assert of_clients is not None and of_clients.sizes_G.tolist() == [3, 3, 3]
