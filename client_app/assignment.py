@@ -29,6 +29,8 @@ class Assignment:
     code: str
     """`code_version()` of the server: a client that runs other code refuses."""
     model_settings: ModelSettings = PLAIN
+    rounds: int = 0
+    """Rounds that the run is to have; 0 where the server does not say."""
 
     def to_json(self) -> str:
         """Return the assignment as JSON."""
@@ -46,6 +48,7 @@ class Assignment:
                 "device": self.device,
                 "folder": str(self.folder),
                 "code": self.code,
+                "rounds": self.rounds,
             },
             sort_keys=True,
         )
@@ -66,6 +69,7 @@ class Assignment:
             device=fields["device"],
             folder=Path(fields["folder"]),
             code=fields["code"],
+            rounds=fields.get("rounds", 0),
         )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from client_app.client import Client, Report
 from client_app.memory import forget_all_but, recall, remember
 from client_app.player import Player, player_of
-from client_app.policy import QUESTION, READY
+from client_app.policy import QUESTION, READY, count_question
 from client_app.process import repeat_to_the_bit
 from client_app.scores import measure_all
 from client_app.site import installed, reason_of
@@ -127,6 +127,10 @@ def train(asked: Asked, clients: Mapping[int, Known]) -> Play:
     reports = trained_together(asked, clients, begin)
 
     def play(player: Player, number: int, known: Known) -> Answer:
+        if player.policy is not None:
+            player.policy.check_training()
+            sent = [shared, *(broadcast[name] for name in sorted(broadcast))]
+            count_question(player.policy.site, player.run_folder, round, sent)
         if number in reports:
             report, seconds = reports.pop(number)
             if isinstance(report, Exception):

@@ -11,8 +11,9 @@ from client_app.client import Client, Variant
 from client_app.features import with_features
 from client_app.memory import folder_of
 from client_app.models import build
-from client_app.policy import Policy
+from client_app.policy import Policy, check_names, check_run
 from client_app.process import choose_device, code_version, keep_freed_memory
+from client_app.run_approval import check_approved
 from client_app.site import DataChanged, NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.together import Together
@@ -51,12 +52,16 @@ class Player:
                 dealt, assignment.model, assignment.model_settings, kept, at
             )
         else:
+            check_names(site)
+            check_run(site, assignment)
             device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
             self.federation = seen = view(site, assignment)
             check_samples(site, int(seen.counts_C.sum()))
             check_same(self.run_folder, seen.dataset.content)
             self.digests["data"] = seen.dataset.content
-            self.policy = Policy(site, assignment.variants, seen.counts_C, seen.tested)
+            self.policy = Policy(
+                site, assignment.variants, seen.counts_C, seen.tested, assignment.training
+            )
         self.device = choose_device(device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
@@ -218,7 +223,10 @@ def player_of(assignment: str, client: int) -> Player:
     sites = installed()
     if sites and client not in sites:
         raise NotAgreed(f"client {client} is not played here")
-    return site_player(assignment, sites[client]) if sites else player(assignment)
+    if not sites:
+        return player(assignment)
+    check_approved(sites[client], assignment)
+    return site_player(assignment, sites[client])
 
 
 @functools.lru_cache(maxsize=2)

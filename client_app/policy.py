@@ -1,19 +1,28 @@
 """What may leave a site: asked before round 1, and held at every message. In a simulation there is no policy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from client_app.assignment import Assignment
 from client_app.client import Report, Variant
-from client_app.site import NotAllowed, Site
-from client_app.state import State, difference, norm
+from client_app.models import MODELS
+from client_app.optimizer import TrainingSettings
+from client_app.site import NotAllowed, RunNotAllowed, Site
+from client_app.state import State, difference, digest, norm
+from client_app.training import steps_of
+from client_app.variants import VARIANTS
+from data import DataError
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions for what is told class by class."""
 QUESTION = "readiness"
 """The question whether a site can do its part of a run, which every site is asked before round 1."""
+QUESTIONS = "questions.sha256"
+"""In a site's folder of a run, a line for each different question to train that was answered."""
 READY: State = {"ready": torch.ones(())}
 
 
@@ -28,9 +37,12 @@ class Policy:
     """(C,): training samples of each class."""
     tested: int
     """Test samples; subjects, where samples are parts of one."""
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    """Of the run."""
 
     def check_ready(self) -> None:
         """Look at all that the run will ask for; whatever has to stay is named at once."""
+        self.check_training()
         needed = {
             "model",
             "scores",
@@ -45,10 +57,35 @@ class Policy:
     def check_update(self, start: State, report: Report) -> None:
         """Look at an update of `start`, and at its uploads."""
         self.check_permission("model")
+        self.check_training()
         self.check_uploads(report.uploads)
         moved, most = norm(difference(report.shared, start)), self.site.max_norm
         if most and not moved <= most:
             raise NotAllowed("model", f"the update's norm is {moved:.6g}, and max-norm = {most:g}")
+
+    def check_training(self) -> None:
+        """Look at how many samples and steps an update is made of.
+
+        Of one step on one image, what the first layer's weights move by over what its biases move by is that image.
+        """
+        samples = int(self.counts_C.sum())
+        batch = min(self.training.batch_size, samples)
+        if batch < (least := self.site.min_batch_size):
+            raise RunNotAllowed(
+                "min-batch-size",
+                f"a mini-batch has {batch} samples, and at least {least} are asked for",
+            )
+        steps = steps_of(samples, self.training)
+        if steps < (least := self.site.min_steps):
+            raise RunNotAllowed(
+                "min-steps", f"a round has {steps} steps, and at least {least} are asked for"
+            )
+        different = samples_in_update(samples, self.training)
+        if different < (least := self.site.min_update_samples):
+            raise RunNotAllowed(
+                "min-update-samples",
+                f"an update is made of {different} samples, and at least {least} are asked for",
+            )
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
         """Look at uploads, or answers, by variant; an unknown one is not allowed under any name."""
@@ -77,3 +114,58 @@ class Policy:
         """Look for the permission in the site's file."""
         if permission not in self.site.allow:
             raise NotAllowed(permission)
+
+
+def samples_in_update(samples: int, training: TrainingSettings) -> int:
+    """Return of how many different samples an update is made at least, for a client of so many training samples."""
+    whole_epoch = steps_of(samples, replace(training, local_steps=0, local_epochs=1, batch_limit=0))
+    # Every epoch is shuffled anew, so of cut epochs the first alone is sure to hold different samples.
+    steps = min(steps_of(samples, training), training.batch_limit or whole_epoch)
+    return samples if steps >= whole_epoch else steps * training.batch_size
+
+
+def check_run(site: Site, assignment: Assignment) -> None:
+    """Look at what a run's settings say before the data are read. Raises RunNotAllowed for what policy excludes."""
+    if site.models is not None and assignment.model not in site.models:
+        raise RunNotAllowed("models", f"{assignment.model} is none of {', '.join(site.models)}")
+    for variant in assignment.variants:
+        if site.methods is not None and variant.name not in site.methods:
+            allowed = ", ".join(site.methods) or "an empty list"
+            raise RunNotAllowed("methods", f"{variant.name} is none of {allowed}")
+    if assignment.rounds > site.max_rounds:
+        raise RunNotAllowed(
+            "max-rounds",
+            f"the run has {assignment.rounds} rounds, and at most {site.max_rounds} are allowed",
+        )
+
+
+def check_names(site: Site) -> None:
+    """Raise DataError where the policy names a method or a model that does not exist, which would allow nothing."""
+    for key, names, known in (
+        ("methods", site.methods or (), VARIANTS),
+        ("models", site.models or (), MODELS),
+    ):
+        for name in names:
+            if name not in known:
+                raise DataError(f"policy: {key} = {name!r}: must be some of {', '.join(known)}")
+
+
+def count_question(site: Site, folder: Path, round: int, states: Sequence[State]) -> None:
+    """Note in the run's folder what a site is asked to train, and look at how often it was asked.
+
+    A coordinator could ask for more rounds than the run has, or again and again for the same round with other weights.
+    The same question, which a server that was killed repeats, counts once. Raises RunNotAllowed beyond max-rounds.
+    """
+    file = folder / QUESTIONS
+    asked = digest(states, str(round))
+    known = file.read_text().split() if file.exists() else []
+    if asked in known:
+        return
+    if round > site.max_rounds or len(known) >= site.max_rounds:
+        raise RunNotAllowed(
+            "max-rounds",
+            f"round {round}, after {len(known)} questions, and at most {site.max_rounds} are answered",
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as notes:
+        notes.write(f"{asked}\n")

@@ -21,6 +21,10 @@ PERMISSIONS = (
 """What may leave a site: updates with their number of samples and loss, scores on its test set, and what methods ask
 for beside them."""
 DEFAULT_PERMISSIONS = ("model", "scores", "class-counts")
+RUN_KEYS = (
+    "min-batch-size", "min-steps", "min-update-samples", "methods", "models", "max-rounds", "approve-runs",
+)  # fmt: skip
+"""The keys of a site's policy that are about a run's settings, and not about what leaves."""
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
 """A run's id, which names a folder at a site."""
 POLICY, NOT_FINITE = "policy:", "not finite"
@@ -64,6 +68,20 @@ class Site:
     """Largest norm of an update that leaves; 0 is no limit."""
     reading: DataSettings = USUAL
     """How its data are read: of these, the settings of OF_OWN count."""
+    min_batch_size: int = 8
+    """Samples in a mini-batch below which a run is refused: the step of a single image is that image."""
+    min_steps: int = 1
+    """Optimizer steps in a round below which a run is refused."""
+    min_update_samples: int = 8
+    """Different training samples in an update below which a run is refused."""
+    methods: tuple[str, ...] | None = None
+    """The local methods that a run may use, names of client_app.variants; None is all of them."""
+    models: tuple[str, ...] | None = None
+    """The models that a run may train, names of client_app.models; None is all of them."""
+    max_rounds: int = 1000
+    """Rounds that a run may have, and different questions to train that are answered in it."""
+    approve_runs: bool = False
+    """Whether a run takes part only after somebody here has approved its settings."""
 
     @property
     def cache(self) -> Path:
@@ -87,6 +105,14 @@ class NotAllowed(PermissionError):
     def __init__(self, permission: str, reason: str = "") -> None:
         super().__init__(f"policy: {permission} may not leave{f': {reason}' if reason else ''}")
         self.permission = permission
+
+
+class RunNotAllowed(NotAllowed):
+    """A run whose settings the site's policy does not allow; `permission` is the policy's key."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        PermissionError.__init__(self, f"policy: {key}: {reason}")
+        self.permission = key
 
 
 _sites: dict[int, Site] = {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_app.site import DEFAULT_PERMISSIONS, PERMISSIONS, Site
+from client_app.site import DEFAULT_PERMISSIONS, PERMISSIONS, RUN_KEYS, Site
 from data import DataError, DataSettings, SettingError
 from data.settings import OF_OWN, USUAL
 from data.sources.agreement import read_agreement
@@ -13,7 +13,9 @@ from data.sources.sites import abide_name
 from data.toml_file import Table, read_toml
 
 KEYS = ("federation", "name", "data", "state", "device", "threads", "read", "policy", "link")
-POLICY_KEYS = ("allow", "min-class-samples", "min-test-samples", "max-norm")
+POLICY_KEYS = (
+    "allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS,
+)  # fmt: skip
 LINK_KEYS = ("address", "key", "ca")
 DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
@@ -64,6 +66,13 @@ def read_site(path: Path) -> Site:
         name, number, agreement, data, state, device, threads, frozenset(allow),
         at_least_one(policy, "min-class-samples"), at_least_one(policy, "min-test-samples"), most,
         reading_of(table, path, data),
+        min_batch_size=at_least_one(policy, "min-batch-size", Site.min_batch_size),
+        min_steps=at_least_one(policy, "min-steps", Site.min_steps),
+        min_update_samples=at_least_one(policy, "min-update-samples", Site.min_update_samples),
+        methods=policy.texts("methods") if "methods" in policy.entries else None,
+        models=policy.texts("models") if "models" in policy.entries else None,
+        max_rounds=at_least_one(policy, "max-rounds", Site.max_rounds),
+        approve_runs=policy.take("approve-runs", bool, False),
     )  # fmt: skip
 
 
@@ -159,8 +168,8 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
         raise DataError(f"{path}: read: {error}") from None
 
 
-def at_least_one(policy: Table, key: str) -> int:
-    """Return a number of samples. Raises DataError for one below 1."""
-    samples: Any = policy.take(key, int, 1)
-    policy.require(samples >= 1, key, "must be at least 1")
-    return int(samples)
+def at_least_one(policy: Table, key: str, default: int = 1) -> int:
+    """Return a number of samples, steps or rounds. Raises DataError for one below 1."""
+    number: Any = policy.take(key, int, default)
+    policy.require(number >= 1, key, "must be at least 1")
+    return int(number)

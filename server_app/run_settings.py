@@ -244,4 +244,5 @@ class RunSettings:
             device=self.general.device,
             folder=folder,
             code=code_version(),
+            rounds=self.general.rounds,
         )

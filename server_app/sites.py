@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from client_app.policy import QUESTION
-from client_app.site import POLICY
+from client_app.run_approval import hash_of
+from client_app.site import POLICY, RUN_KEYS
 from data import Federation, SettingError, require
 from data.sources.agreement import Agreement
 from data.sources.sites import file_of
@@ -31,6 +32,7 @@ def ask_sites(
         tell(
             f"federation.toml agrees on no samples for {', '.join(names)}: a site counts for as many as it states"
         )
+    tell(f"settings that sites see: sha256 {hash_of(rounds.assignment)}")
     exchange = ask_readiness(rounds, grid)
     failures = exchange.failures
     for client, reason in failures.items():
@@ -38,6 +40,10 @@ def ask_sites(
     for client, reason in failures.items():
         if reason.startswith(POLICY):
             kept = reason.removeprefix(POLICY).strip()
+            name = agreement.names[client]
+            if kept.split(" ")[0] in RUN_KEYS:
+                rule = f"the policy of site {name} refuses the run: {kept}, a line of its log"
+                raise SettingError("method", method, rule)
             raise SettingError(
                 "method",
                 method,

@@ -3,12 +3,15 @@
 import getpass
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
 import client_app
 from client_app.app_files import app_hash, build, packed_files
+from client_app.optimizer import TrainingSettings
+from client_app.policy import check_names
 from client_app.site import PERMISSIONS, Site
 from data import DataError
 from data.sources.agreement import Member
@@ -35,8 +38,29 @@ def summary(site: Site, app: str) -> str:
             ),
             f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
             f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
+            f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
+            f"different samples {site.min_update_samples}",
+            f"a run       has at most {site.max_rounds} rounds; models: {any_of(site.models)}; "
+            f"local methods: {any_of(site.methods)}",
+            f"a run sets  model, rounds, seed, {', '.join(free_settings())}, and the settings of its methods",
+            "each run    "
+            + (
+                "needs `fedskew-site approve-run` before it takes place here"
+                if site.approve_runs
+                else "takes place within these limits without being asked about (approve-runs = false)"
+            ),
         ]
     )
+
+
+def any_of(names: Sequence[str] | None) -> str:
+    """Return what a policy's list allows, in words."""
+    return "any" if names is None else ", ".join(names) or "none"
+
+
+def free_settings() -> list[str]:
+    """Return the settings of local training, which the coordinator chooses for each run."""
+    return [TrainingSettings.key(field.name) for field in fields(TrainingSettings)]
 
 
 def agreed_samples(member: Member) -> str:
@@ -51,6 +75,7 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
         DataError: an app other than the agreed one, or than the code installed here; another federation.toml than
             the one that site.toml names.
     """
+    check_names(site)
     content, fab = federation.read_bytes(), build(app) if app.is_dir() else app.read_bytes()
     files = packed_files(fab, str(app))
     code = app_hash(files)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from client_app.policy import check_names
 from client_app.site import Site
 from client_app.site_file import read_link, table_of
 from data import DataError, DataSettings, SettingError
@@ -19,6 +20,8 @@ from data.site_view import SiteView
 from site_agent.approval import approved_app
 from site_agent.keys import public_text, read_key
 
+FEW = 4
+"""Samples of a mini-batch, or of an update, below which `check` warns."""
 ROOM = 2 * 2**30
 """Bytes that must be free below state, at least."""
 
@@ -43,6 +46,7 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield versions()
     yield from rights(site, file)
     yield approval(site)
+    yield policy(site)
     yield device(site)
     yield room(site)
     yield from data_of(site)
@@ -96,6 +100,18 @@ def approval(site: Site) -> Row:
         )
     except DataError as error:
         return Row("approval", False, str(error))
+
+
+def policy(site: Site) -> Row:
+    """The names in the policy's lists, and whether it lets an update be made of very few samples."""
+    try:
+        check_names(site)
+    except DataError as error:
+        return Row("policy", False, str(error))
+    if site.min_batch_size < FEW or site.min_update_samples < FEW:
+        text = f"lets an update be made of fewer than {FEW} samples: the coordinator can then read single images"
+        return Row("policy", True, text, warning=True)
+    return Row("policy", True, f"updates of at least {site.min_update_samples} samples")
 
 
 def device(site: Site) -> Row:

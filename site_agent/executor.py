@@ -33,6 +33,8 @@ from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 from client_app.app_files import app_hash, packed_files
 from client_app.incoming import Incoming
 from client_app.messages import NONCE_BYTES, folded, unfolded
+from client_app.run_approval import LONGEST as LONGEST_SETTINGS
+from client_app.run_approval import hash_of
 from data import DataError
 from site_agent.audit import Audit
 from site_agent.note import Note, Noting
@@ -115,6 +117,8 @@ class Executor:
         )
         self.note = Note(note)
         self.following: AcquireTaskResponse | None = None
+        self.logged: set[str] = set()
+        """Hashes of the settings that this process has written into the audit log."""
         method = "/flwr.proto.Runtime/AcquireTask"
         self.link = connect(
             address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method])
@@ -192,6 +196,7 @@ class Executor:
                         logger.error("refused: %s (run %s)", refused, run.run_id)
                         self.audit.write("refused", **entry, why=refused)
                     else:
+                        self.log_settings(message, entry)
                         reply, status = self.play(client, message, context, entry)
                 except OSError as error:  # what is not in the audit log does not leave
                     reply, status = Message(Error(CRASHED, UNLOGGED), reply_to=message), "failed"
@@ -259,6 +264,19 @@ class Executor:
         except DataError as error:
             return f"the app is not approved at this site: {error}"
         return "" if code == self.approved else f"the app {code[:16]} is not approved at this site"
+
+    def log_settings(self, message: Message, entry: dict[str, Any]) -> None:
+        """Write a run's settings into the audit log, once, and their hash into the entry of each of its messages."""
+        if not message.has_content() or "task" not in message.content.config_records:
+            return
+        settings = message.content.config_records["task"].get("assignment")
+        if not isinstance(settings, str):
+            return
+        entry["settings"] = code = hash_of(settings)
+        if code not in self.logged:
+            text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
+            self.audit.write("run", run=entry["run"], settings=code, text=text)
+            self.logged.add(code)
 
     def play(
         self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]

@@ -32,15 +32,50 @@ def approve(arguments: argparse.Namespace) -> int:
 
     def ask(text: str) -> bool:
         print(text)
-        return arguments.yes or (
-            sys.stdin.isatty() and input("Approve? [y/N] ").strip().lower() in ("y", "yes")
-        )
+        return arguments.yes or asked("Approve? [y/N] ")
 
     if decide(read_site(arguments.site), arguments.federation, arguments.app, ask):
         print("approved")
         return 0
     print("not approved")
     return 1
+
+
+def runs(arguments: argparse.Namespace) -> int:
+    """List the runs that wait for approval, and those that are approved; only with approve-runs are any asked about."""
+    from client_app.run_approval import approved, waiting
+
+    site = read_site(arguments.site)
+    for code in waiting(site):
+        print(f"waits      {code}")
+    for file in sorted(approved(site).glob("*.json")):
+        print(f"approved   {file.stem}")
+    return 0
+
+
+def approve_run(arguments: argparse.Namespace) -> int:
+    """Show the settings of a run that waits, ask, and let it take place here."""
+    from client_app.run_approval import approve as let_in
+    from client_app.run_approval import settings_waiting, shown
+
+    site = read_site(arguments.site)
+    print(
+        "\n".join(
+            [*shown(settings_waiting(site, arguments.settings)), f"sha256 {arguments.settings}"]
+        )
+    )
+    if not (arguments.yes or asked("Approve this run? [y/N] ")):
+        print("not approved")
+        return 1
+    let_in(site, arguments.settings)
+    Audit(site.state / "audit.jsonl").write("run approved", settings=arguments.settings)
+    print("approved")
+    return 0
+
+
+def asked(question: str) -> bool:
+    """Return whether somebody at a terminal says yes."""
+    return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -157,16 +192,15 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     parts = {}
-    for command in (key, approve, check, start, status, log, export, forget):
-        part = commands.add_parser(
-            command.__name__, help=command.__doc__, description=command.__doc__
-        )
+    for command in (key, approve, runs, approve_run, check, start, status, log, export, forget):
+        name = command.__name__.replace("_", "-")
+        part = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
         part.set_defaults(command=command)
         if command is not key:
             part.add_argument(
                 "--site", type=Path, default=Path("site.toml"), help="This site's file."
             )
-        parts[command.__name__] = part
+        parts[name] = part
     parts["key"].add_argument("file", type=Path, metavar="FILE", help="Where the private key goes.")
     parts["key"].add_argument("--name", default="NAME", help="The site's name in federation.toml.")
     parts["key"].add_argument(
@@ -177,6 +211,12 @@ def parser() -> argparse.ArgumentParser:
         "app", type=Path, metavar="APP", help="A clone's folder, or a .fab."
     )
     parts["approve"].add_argument("--yes", action="store_true", help="Do not ask.")
+    parts["approve-run"].add_argument(
+        "settings",
+        metavar="SHA256",
+        help="The hash of its settings, as `fedskew-site runs` has it.",
+    )
+    parts["approve-run"].add_argument("--yes", action="store_true", help="Do not ask.")
     parts["check"].add_argument(
         "--online", action="store_true", help="Also the way to the coordinator."
     )

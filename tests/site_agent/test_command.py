@@ -10,6 +10,8 @@ import pytest
 
 import site_agent
 from client_app.app_files import app_hash, build, packed_files
+from client_app.run_approval import check_approved, hash_of
+from client_app.site import NotAllowed
 from client_app.site_file import read_site
 from data import DataError
 from site_agent import approval
@@ -276,3 +278,62 @@ print(*({name.split(".")[0] for name in sys.modules} & {*others}))
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert ended.stdout.strip() == ""
+
+
+def with_policy(site: Path, text: str) -> Path:
+    site.write_text(f"{site.read_text()}\n[policy]\n{text}\n")
+    return site
+
+
+def test_approve_shows_the_limits_of_policy_and_what_a_run_sets(
+    site: Path, app: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("approve", site.with_name("federation.toml"), app, "--site", site, "--yes")
+    assert run(monkeypatch, *words) == 0
+    said = capsys.readouterr().out
+    assert "samples in a mini-batch 8, steps 1, different samples 8" in said
+    assert "at most 1000 rounds; models: any; local methods: any" in said
+    assert "local-steps, batch-size" in said and "without being asked about" in said
+    assert "samples     north any, south any" in said
+    limits = "min-batch-size = 16\nmin-steps = 4\nmin-update-samples = 20\nmax-rounds = 30\n"
+    with_policy(site, f'{limits}models = ["mlp-bn"]\nmethods = []\napprove-runs = true')
+    assert run(monkeypatch, *words) == 0
+    said = capsys.readouterr().out
+    assert "samples in a mini-batch 16, steps 4, different samples 20" in said
+    assert "at most 30 rounds; models: mlp-bn; local methods: none" in said
+    assert "needs `fedskew-site approve-run`" in said
+
+
+def test_approve_refuses_a_policy_that_names_nothing(
+    site: Path, app: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_policy(site, 'models = ["resnet"]')
+    words = ("approve", site.with_name("federation.toml"), app, "--site", site, "--yes")
+    assert run(monkeypatch, *words) == 2
+    assert "models = 'resnet': must be some of small-cnn" in capsys.readouterr().err
+
+
+def test_a_run_that_waits_is_listed_shown_and_approved(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, settings = read_site(with_policy(site, "approve-runs = true")), '{"rounds": 20}'
+    code = hash_of(settings)
+    with pytest.raises(NotAllowed):
+        check_approved(place, settings)
+    assert run(monkeypatch, "runs", "--site", site) == 0
+    assert capsys.readouterr().out == f"waits      {code}\n"
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert run(monkeypatch, "approve-run", code, "--site", site) == 1
+    assert capsys.readouterr().out == f"rounds = 20\nsha256 {code}\nnot approved\n"
+    with pytest.raises(NotAllowed):
+        check_approved(place, settings)
+    assert run(monkeypatch, "approve-run", code, "--site", site, "--yes") == 0
+    check_approved(place, settings)
+    assert run(monkeypatch, "runs", "--site", site) == 0
+    assert capsys.readouterr().out.endswith(f"approved   {code}\n")
+    assert (
+        f'"event": "run approved", "settings": "{code}"'.encode()
+        in Audit(place.state / "audit.jsonl").lines()[-1]
+    )
+    assert run(monkeypatch, "approve-run", "0" * 64, "--site", site) == 2
+    assert "no run with these settings waits" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The executor plays what is approved with the code installed here, in processes that are new for every run."""
 
+import hashlib
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import Message as MessageOnTheWire
@@ -480,3 +481,61 @@ def test_the_same_reply_has_another_name_each_time(
     assert folded(counts)[FOLDED].object_id == folded(counts)[FOLDED].object_id, (
         "a simulation's has none"
     )
+
+
+def assigned(text: object) -> Message:
+    message = asked(w=[1, 2])
+    message.content["task"] = ConfigRecord({"round": 1, "assignment": text})  # type: ignore[dict-item]
+    return message
+
+
+def test_a_runs_settings_and_their_hash_stand_in_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the settings, before anything is played; their hash with every message."""
+    site = Site(tmp_path, monkeypatch, double)
+    texts = [json.dumps({"training": {"batch_size": size}}) for size in (8, 1)]
+    try:
+        for text in (texts[0], texts[0], texts[1]):
+            site.message = assigned(text)
+            site.serve()
+    finally:
+        site.pool.end()
+    entries = [json.loads(line) for line in site.audit.lines()]
+    assert [entry["event"] for entry in entries] == [
+        "run",
+        "answered",
+        "answered",
+        "run",
+        "answered",
+    ]
+    codes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+    assert [entry["settings"] for entry in entries] == [codes[0]] * 3 + [codes[1]] * 2
+    assert (entries[0]["text"], entries[3]["text"]) == (texts[0], texts[1])
+    assert entries[0]["run"] == 7 and site.audit.verify() == 5
+
+
+@pytest.mark.parametrize("text", [7, b"bytes", ["a", "b"], None])
+def test_settings_that_are_no_text_are_left_to_the_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: object
+) -> None:
+    site = Site(tmp_path, monkeypatch, double)
+    site.message = asked(w=[1, 2]) if text is None else assigned(text)
+    try:
+        site.serve()
+    finally:
+        site.pool.end()
+    assert site.entry()["event"] == "answered" and "settings" not in site.entry()
+
+
+def test_endless_settings_do_not_fill_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, monkeypatch, double)
+    site.message = assigned("x" * 10**6)
+    try:
+        site.serve()
+    finally:
+        site.pool.end()
+    first = json.loads(site.audit.lines()[0])
+    assert first["event"] == "run" and first["text"] == "1000000 characters"

@@ -1,0 +1,323 @@
+"""What a coordinator with the approved code may set: images that tiny batches give away, and the policy against it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from client_app.app import app
+from client_app.messages import handing_over, unpack
+from client_app.models import build
+from client_app.optimizer import TrainingSettings
+from client_app.player import site_player
+from client_app.policy import samples_in_update
+from client_app.run_approval import (
+    MOST_WAITING,
+    approve,
+    check_approved,
+    hash_of,
+    keep_waiting,
+    shown,
+    waiting,
+    waiting_folder,
+)
+from client_app.site import install
+from client_app.site_file import read_site
+from client_app.state import State
+from data import DataError, SettingError
+from fedskew.engines import execute
+from fedskew.engines.local import identify
+from server_app.results import RunFolder
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
+from site_agent.checks import policy as policy_row
+from strategies.exchange import QUERY, TRAIN, Request
+from strategies.flower import Strategy
+from tests.site_files import site_entries, site_folders, write
+
+HONEST: dict[str, Any] = {"method": "fedavg", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
+ATTACK: dict[str, Any] = {**HONEST, "batch-size": 1, "local-steps": 1, "norm": "group"}
+OPEN: dict[str, Any] = {"min-batch-size": 1, "min-steps": 1, "min-update-samples": 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield site_folders(tmp_path / "sites")
+    install({})
+    site_player.cache_clear()
+
+
+def settings_of(folder: Path, **settings: Any) -> RunSettings:
+    return parse({**settings, "dataset": f"sites:{folder}/federation.toml"})
+
+
+def ask(
+    folder: Path,
+    chosen: RunSettings,
+    policy: dict[str, Any] | None = None,
+    kind: str = TRAIN,
+    round: int = 1,
+    shift: float = 0.0,
+) -> tuple[State, State, str]:
+    """Ask the site north; return the model that was sent, the one that came back, and the error if there is one.
+
+    `shift` is added to the weights that are sent: another question for the same round.
+    """
+    install({0: read_site(write(folder / "north/site.toml", site_entries(policy=policy)))})
+    assignment = chosen.assignment()
+    model = build(chosen.general.model, (1, 8, 8), 3, 0, chosen.model)
+    sent = {
+        name: tensor + shift
+        for name, tensor in Strategy(model, assignment, clients=3).shared.items()
+    }
+    states = {"model": {} if kind == QUERY else sent}
+    task: dict[str, int | str] = {"round": round, "question": "readiness"}
+    identify()
+    with handing_over():
+        message = Request(kind, task, states, assignment.to_json(), {}).message(1, (0,))
+        message.metadata.__dict__["_message_id"] = "1"
+        context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+        content = app(message, context).content
+    error = str(content["0/error"].get("reason", "")) if "0/error" in content else ""
+    back = unpack(content.array_records["0/model"]) if "0/model" in content else {}
+    return sent, back, error
+
+
+def image_in(sent: State, back: State) -> torch.Tensor:
+    """Return what the first layer's weights moved by over what its biases moved by, of the neuron that moved most."""
+    weight, bias = "features.1.weight", "features.1.bias"
+    moved_HI = (back[weight] - sent[weight]).double()
+    moved_H = (back[bias] - sent[bias]).double()
+    neuron = int(moved_H.abs().argmax())
+    return moved_HI[neuron] / moved_H[neuron]
+
+
+def nearest(folder: Path, image_I: torch.Tensor) -> float:
+    """Return the largest difference from the nearest training image, each normalized as the agreement says."""
+    pixels = np.load(folder / "north/data.npz")["train_images"].reshape(-1, 64) / 255.0
+    images_NI = torch.from_numpy((pixels - 0.5) / 0.5)
+    return float((images_NI - image_I).abs().amax(1).min())
+
+
+# ---- the leak --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_one_gives_the_image_away_where_policy_allows_it(folder: Path) -> None:
+    """The reason for min-batch-size: docs/security.md says that the coordinator reads images here."""
+    sent, back, error = ask(folder, settings_of(folder, **ATTACK), OPEN)
+    assert not error and nearest(folder, image_in(sent, back)) < 1e-6
+
+
+def test_max_norm_does_not_stop_it(folder: Path) -> None:
+    chosen = settings_of(folder, **ATTACK, **{"learning-rate": 0.01})
+    sent, back, error = ask(folder, chosen, {**OPEN, "max-norm": 0.2})
+    assert not error and nearest(folder, image_in(sent, back)) < 1e-2
+
+
+def test_the_usual_policy_refuses_it_and_lets_an_honest_run_pass(folder: Path) -> None:
+    sent, back, error = ask(folder, settings_of(folder, **ATTACK))
+    assert not back and error.startswith("policy: min-batch-size ")
+    sent, back, error = ask(folder, settings_of(folder, **{**ATTACK, "batch-size": 8}))
+    assert not error and nearest(folder, image_in(sent, back)) > 0.05
+    assert not ask(folder, settings_of(folder, **HONEST))[2]
+
+
+# ---- rule by rule ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "key"),
+    [
+        ({"min-batch-size": 9}, {}, "min-batch-size"),
+        ({"min-batch-size": 25}, {"batch-size": 100}, "min-batch-size"),  # the site has 24
+        ({"min-steps": 16}, {}, "min-steps"),
+        ({"min-steps": 3}, {"local-steps": 2}, "min-steps"),
+        ({"min-update-samples": 17}, {"local-steps": 2}, "min-update-samples"),
+        ({"min-update-samples": 9}, {"batch-limit": 1}, "min-update-samples"),
+        ({"min-update-samples": 25}, {}, "min-update-samples"),
+        ({"models": ["small-cnn", "digit-model"]}, {}, "models"),
+        ({"methods": ["logit-shift"]}, {"method": "fedprox"}, "methods"),
+        ({"methods": []}, {"method": "fedbn"}, "methods"),
+        ({"max-rounds": 1}, {}, "max-rounds"),
+    ],
+)
+@pytest.mark.parametrize("kind", [QUERY, TRAIN])
+def test_a_run_outside_the_policy_is_refused_at_readiness_and_at_training(
+    folder: Path, policy: dict[str, Any], settings: dict[str, Any], key: str, kind: str
+) -> None:
+    chosen = settings_of(folder, **{**HONEST, **settings})
+    assert ask(folder, chosen, policy, kind)[2].startswith(f"policy: {key} ")
+    assert not ask(folder, chosen, None, kind)[2]
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ({"min-batch-size": 8, "min-steps": 15, "min-update-samples": 24}, {}),
+        ({"min-batch-size": 24}, {"batch-size": 100}),
+        ({"min-steps": 2, "min-update-samples": 16}, {"local-steps": 2}),
+        ({"models": ["mlp-bn"], "methods": [], "max-rounds": 2}, {}),
+        ({"methods": ["proximal"]}, {"method": "fedprox"}),
+    ],
+)
+def test_a_run_at_the_policys_limits_takes_place(
+    folder: Path, policy: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    chosen = settings_of(folder, **{**HONEST, **settings})
+    assert not ask(folder, chosen, policy, QUERY)[2] and ask(folder, chosen, policy)[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "samples"),
+    [
+        (TrainingSettings(batch_size=8, local_epochs=1), 24),
+        (
+            TrainingSettings(batch_size=23, local_epochs=1),
+            24,
+        ),  # a last batch of one joins the one before
+        (TrainingSettings(batch_size=100, local_epochs=3), 24),
+        (TrainingSettings(batch_size=8, local_steps=1), 8),
+        (TrainingSettings(batch_size=8, local_steps=2), 16),
+        (TrainingSettings(batch_size=8, local_steps=100), 24),
+        (TrainingSettings(batch_size=8, local_epochs=5, batch_limit=1), 8),
+        (TrainingSettings(batch_size=1, local_epochs=1), 24),
+    ],
+)
+def test_the_different_samples_of_an_update(settings: TrainingSettings, samples: int) -> None:
+    assert samples_in_update(24, settings) == samples
+
+
+def test_one_round_answers_max_rounds_different_questions(folder: Path) -> None:
+    """A coordinator that asks for round 1 again and again, each time with other weights; the same ones are free."""
+    chosen = settings_of(folder, **HONEST)
+    policy = {"max-rounds": 2}
+    assert not ask(folder, chosen, policy)[2] and not ask(folder, chosen, policy)[2]
+    assert not ask(folder, chosen, policy, shift=0.1)[2]
+    assert ask(folder, chosen, policy, shift=0.2)[2].startswith("policy: max-rounds ")
+    assert not ask(folder, chosen, policy, shift=0.1)[2]
+    assert not ask(folder, settings_of(folder, **HONEST, seed=1), policy)[2]
+    assert ask(folder, settings_of(folder, **HONEST, seed=2), policy, round=3)[2].startswith(
+        "policy: max-rounds "
+    )
+
+
+def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_path: Path) -> None:
+    write(folder / "east/site.toml", site_entries(name="east", policy={"min-batch-size": 16}))
+    said: list[str] = []
+    for size, holds in ((8, False), (16, True)):
+        chosen = parse(
+            {
+                **HONEST,
+                "batch-size": size,
+                "rounds": 1,
+                "dataset": f"sites:{folder}/federation.toml",
+                "results": str(tmp_path),
+            }
+        )
+        try:
+            execute(chosen, "inprocess", said.append, sites=str(folder))
+        except SettingError as error:
+            assert not holds
+            assert "the policy of site east refuses the run: min-batch-size " in str(error)
+        else:
+            assert holds and RunFolder(chosen.folder).rounds()[0].clients == [0, 1, 2]
+    assert f"settings that sites see: sha256 {hash_of(chosen.assignment().to_json())}" in said
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        ({"min-batch-size": 0}, "policy: min-batch-size = 0: must be at least 1"),
+        ({"min-steps": -1}, "policy: min-steps = -1: must be at least 1"),
+        ({"min-update-samples": 1.5}, "policy: min-update-samples = 1.5: must be a whole number"),
+        ({"max-rounds": 0}, "policy: max-rounds = 0: must be at least 1"),
+        ({"models": "mlp-bn"}, "policy: models = 'mlp-bn': must be a list"),
+        ({"methods": [1]}, "policy: methods = [1]: must be a list of texts"),
+        ({"approve-runs": "yes"}, "policy: approve-runs = 'yes': must be true or false"),
+        ({"max-round": 3}, "policy: max-round = 3: there is no such key; did you mean max-rounds?"),
+    ],
+)
+def test_what_no_policy_can_say(folder: Path, policy: dict[str, Any], sentence: str) -> None:
+    path = write(folder / "north/site.toml", site_entries(policy=policy))
+    with pytest.raises(DataError) as error:
+        read_site(path)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "name"), [("models", "mlp"), ("methods", "fedprox")])
+def test_a_name_that_nothing_has_is_refused_by_check(folder: Path, key: str, name: str) -> None:
+    path = write(folder / "north/site.toml", site_entries(policy={key: [name]}))
+    row = str(policy_row(read_site(path)))
+    assert row.startswith("NO ") and f"{key} = '{name}': must be some of " in row
+    assert str(policy_row(read_site(write(path, site_entries())))).startswith("ok ")
+    warned = str(policy_row(read_site(write(path, site_entries(policy=OPEN)))))
+    assert warned.startswith("(!)") and "can then read single images" in warned
+
+
+# ---- approval of a run -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
+    chosen, policy = settings_of(folder, **HONEST), {"approve-runs": True}
+    for kind in (QUERY, TRAIN):
+        assert ask(folder, chosen, policy, kind)[2].startswith("policy: approve-runs ")
+    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.assignment().to_json())
+    (file,) = waiting(site).values()
+    assert waiting(site).keys() == {code} and file.parent.stat().st_mode & 0o077 == 0
+    lines = shown(file.read_text())
+    assert (
+        "training.batch-size = 8" in lines and "rounds = 2" in lines and 'model = "mlp-bn"' in lines
+    )
+    approve(site, code)
+    for kind in (QUERY, TRAIN):
+        assert not ask(folder, chosen, policy, kind)[2]
+    other = settings_of(folder, **{**HONEST, "batch-size": 12})
+    assert ask(folder, other, policy)[2].startswith("policy: approve-runs ")
+
+
+def test_who_is_approved_is_asked_at_every_message(folder: Path) -> None:
+    chosen, policy = settings_of(folder, **HONEST), {"approve-runs": True}
+    ask(folder, chosen, policy)
+    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.assignment().to_json())
+    approve(site, code)
+    assert not ask(folder, chosen, policy)[2]
+    (site.state / "approved/runs" / f"{code}.json").unlink()
+    assert ask(folder, chosen, policy)[2].startswith("policy: approve-runs ")
+
+
+def test_runs_that_wait_do_not_fill_the_disk(folder: Path) -> None:
+    policy = {"approve-runs": True}
+    for seed in range(MOST_WAITING + 5):
+        last = settings_of(folder, **HONEST, seed=seed)
+        site = read_site(write(folder / "north/site.toml", site_entries(policy=policy)))
+        with pytest.raises(PermissionError, match="fedskew-site approve-run"):
+            check_approved(site, last.assignment().to_json())
+    assert len(waiting(site)) == MOST_WAITING
+    assert [*waiting(site)][-1] == hash_of(last.assignment().to_json())
+    with pytest.raises(PermissionError, match="its settings have 70000 characters"):
+        check_approved(site, "x" * 70000)
+    assert len([*waiting_folder(site).iterdir()]) == MOST_WAITING
+
+
+@pytest.mark.parametrize("code", ["0" * 64, "../approval", "", "x" * 5000])
+def test_a_hash_of_no_run_is_refused(folder: Path, code: str) -> None:
+    site = read_site(folder / "north/site.toml")
+    with pytest.raises(DataError, match="no run with these settings waits"):
+        approve(site, code)
+
+
+def test_settings_that_were_changed_while_they_waited_are_not_approved(folder: Path) -> None:
+    site, text = read_site(folder / "north/site.toml"), json.dumps({"rounds": 2})
+    keep_waiting(site, hash_of(text), text)
+    file = waiting(site)[hash_of(text)]
+    assert shown(text) == ["rounds = 2"]
+    file.write_text(json.dumps({"rounds": 3}))
+    with pytest.raises(DataError, match="is not what its name says"):
+        approve(site, hash_of(text))
+    with pytest.raises(DataError, match="no JSON"):
+        shown("[1]")
