@@ -32,7 +32,6 @@ from strategies.exchange import (
     Request,
     converse,
 )
-from strategies.fedavg import FedAvg
 from strategies.movement import movements
 from strategies.outcome import AVERAGE, Diverged, Outcome
 from strategies.reading import DIGESTS
@@ -62,7 +61,7 @@ class Rounds:
         *,
         clients: int,
         participation: float = 1.0,
-        combine: ServerMethod | None = None,
+        combine: ServerMethod,
         monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
         optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
@@ -74,7 +73,7 @@ class Rounds:
         sites: Sequence[Member] = (),
     ) -> None:
         self.clients, self.participation = clients, participation
-        self.combine, self.optimizer = combine or FedAvg(), optimizer or ServerOptimizer()
+        self.combine, self.optimizer = combine, optimizer or ServerOptimizer()
         self.monitors, self.deploys = monitors, deploys
         self.exchange_settings, self.directory = (
             exchange or ExchangeSettings(),

@@ -18,6 +18,7 @@ from client_app.scores import Scores
 from client_app.training import steps_of
 from strategies.checks import Refused, checked_metrics
 from strategies.exchange import Exchange, TooFewReplies
+from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
 from strategies.flower import Strategy
 from strategies.outcome import Diverged
@@ -212,7 +213,9 @@ def test_scores_that_contradict_themselves(change: Change, reason: str) -> None:
 def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     """Where the server has no view of the data, as between hospitals: a later number is refused."""
     settings = small(tmp_path)
-    strategy = Strategy(build("mlp-bn", (1, 8, 8), 10, 0), settings.assignment(), clients=2)
+    strategy = Strategy(
+        build("mlp-bn", (1, 8, 8), 10, 0), settings.assignment(), clients=2, combine=FedAvg()
+    )
     strategy.begin_round(1, strategy.shared)
     steps = steps_of(50, settings.training)
     metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "remembers": 0, "seconds": 0.0}

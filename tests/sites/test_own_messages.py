@@ -20,6 +20,7 @@ from data import federate
 from fedskew.engines.local import identify
 from server_app.settings import parse
 from strategies.exchange import EVALUATE, QUERY, TRAIN, Request
+from strategies.fedavg import FedAvg
 from strategies.flower import Strategy
 from tests.site_files import arrays, site_entries, site_folders, write
 
@@ -50,7 +51,9 @@ def ask(
     assignment = json.loads(chosen.assignment().to_json())
     if change is not None:
         change(assignment)
-    strategy = Strategy(build("mlp-bn", (1, 8, 8), 3, 0), chosen.assignment(), clients=3)
+    strategy = Strategy(
+        build("mlp-bn", (1, 8, 8), 3, 0), chosen.assignment(), clients=3, combine=FedAvg()
+    )
     states = (
         {"deployed/average": strategy.shared} if kind == EVALUATE else {"model": strategy.shared}
     )

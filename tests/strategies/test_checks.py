@@ -30,6 +30,7 @@ from strategies.checks import (
     checked_metrics,
 )
 from strategies.exchange import Exchange
+from strategies.fedavg import FedAvg
 from strategies.flower import Strategy
 from strategies.server import Server
 
@@ -161,7 +162,9 @@ def test_a_check_that_does_not_end_costs_its_client_alone(
 
     monkeypatch.setattr(base, "checked_update", endless)
     monkeypatch.setattr(base, "CHECK_SECONDS", 0.2)
-    strategy = Strategy(build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).assignment(), clients=3)
+    strategy = Strategy(
+        build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).assignment(), clients=3, combine=FedAvg()
+    )
     exchange = Exchange(range(3), answers={client: Answer() for client in range(3)})
     try:
         assert strategy.checked(exchange) == ["update of client 0", "update of client 2"]
