@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from flwr.app import Message, MessageType, Metadata, RecordDict
 from flwr.app.message.message import make_message
+from torch import Tensor
 
 from attacks.at_the_gate import ROGUE
 from attacks.stage import (
@@ -22,14 +24,23 @@ from attacks.stage import (
     raised,
     require,
 )
-from client_app.models import build
+from client_app.messages import FOLDED, NONCE, folded, pack, unfolded, unpack
+from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings, expected_coefficient_sum
+from client_app.state import State
 from client_app.training import steps_of
 from data.sources.agreement import Member, read_agreement
+from site_agent import executor
+from strategies.base import largest_record
 from strategies.checks import checked_metrics
+from strategies.exchange import Exchange
 from strategies.replies import replies
 from strategies.server import Server
 
+VICTIM = 0
+"""The site that another one wants to know of."""
+EMPTY = 70_000
+"""Empty tensors of a reply: about as many as its head may name."""
 SOON = 20.0
 """Seconds that a server has to refuse a reply's numbers; it takes milliseconds."""
 
@@ -201,6 +212,78 @@ def more_than_agreed(stage: Stage) -> list[Refusal]:
     return [refused_at_once(ROGUE, metrics_of(STATED, server), server)]
 
 
+def large_model() -> Classifier:
+    """Return a model of 12 MB, of which a reply may have more bytes than EMPTY empty tensors take."""
+    return build("mlp-bn", (3, 64, 64), 10, 0)
+
+
+def received(state: State) -> Exchange:
+    """Return an exchange that has received a reply with a state as its model, as the server of a run reads it."""
+    exchange = Exchange([ROGUE], largest_record(large_model()))
+    about = Metadata(1, "reply", 7, 1, "question", "", 0.0, 60.0, MessageType.TRAIN)
+    reply = make_message(about, RecordDict({f"{ROGUE}/model": pack(state)}))
+    exchange.receive([reply], {7: [ROGUE]})
+    return exchange
+
+
+def whole_model(stage: Stage) -> str:
+    exchange = received(large_model().state_dict())
+    require(ROGUE in exchange.answers, f"left out: {exchange.failures}")
+    return f"a model of {len(exchange.answers[ROGUE].states['model'])} tensors is taken"
+
+
+def empty_tensors(stage: Stage) -> list[Refusal]:
+    """Send tensors that take no bytes of a reply, but half a kilobyte each of the server's memory."""
+    exchange = received({str(number): torch.empty(0) for number in range(EMPTY)})
+    if ROGUE in exchange.answers:
+        raise Succeeded(f"{len(exchange.answers[ROGUE].states['model'])} tensors were taken")
+    return [Refusal("left out", f"client {ROGUE} left out: {exchange.failures[ROGUE]}")]
+
+
+def pushed(counts_C: Tensor) -> RecordDict:
+    """Return what a site's executor gives its SuperNode for a reply that holds class counts and nothing else."""
+    replies_pushed: list[Message] = []
+    about = Metadata(1, "reply", 7, 1, "question", "", 0.0, 60.0, MessageType.QUERY)
+    reply = make_message(about, told(counts_C))
+    genuine = executor.push_as_it_is
+    executor.push_as_it_is = lambda client, reply, context: replies_pushed.append(reply)
+    try:
+        executor.push_message(None, reply, None)  # type: ignore[arg-type]
+    finally:
+        executor.push_as_it_is = genuine
+    return replies_pushed[0].content
+
+
+def told(counts_C: Tensor) -> RecordDict:
+    """Return the records by which a site tells its class counts."""
+    return RecordDict({f"{VICTIM}/upload/fedshift": pack({"counts": counts_C})})
+
+
+COUNTS = [75, 5, 34]
+
+
+def right_guess(stage: Stage) -> str:
+    """Show that the guess is right but for the random bytes: with them the name is the same."""
+    left = pushed(torch.tensor(COUNTS))
+    nonce = left.config_records[FOLDED][NONCE]
+    require(isinstance(nonce, bytes) and len(nonce) == 16, f"the random bytes are {nonce!r}")
+    guess = folded(told(torch.tensor(COUNTS)), bytes(nonce))  # type: ignore[arg-type]
+    require(guess.object_id == left.object_id, "the guess differs in more than the random bytes")
+    inside = unpack(unfolded(left)[f"{VICTIM}/upload/fedshift"])["counts"].tolist()
+    require(inside == COUNTS, f"the reply reads as {inside}")
+    return f"with the random bytes, the guess {COUNTS} has the reply's name {guess.object_id[:16]}"
+
+
+def guessed_counts(stage: Stage) -> list[Refusal]:
+    """Compare the names of two replies of the same counts with that of a guess, which is right."""
+    guess = folded(told(torch.tensor(COUNTS))).object_id
+    names = [pushed(torch.tensor(COUNTS)).object_id for _ in range(2)]
+    if guess in names or names[0] == names[1]:
+        raise Succeeded(f"the guess {COUNTS} is seen to be right by its name {guess[:16]}")
+    line = f"the guess {COUNTS}: {guess[:16]}; the replies: {' and '.join(n[:16] for n in names)}"
+    return [Refusal("no match", line)]
+
+
 STRAY = Refusal("stray", "sent a reply that is late, twice there or not its own")
 DURING = [
     Attack("records of another site in the site's own reply", "a site", AT_WORK, own_records, records_of_another,
@@ -218,4 +301,8 @@ IN_PROCESS = [
     Attack(f"{STATED:,} samples for {AGREED}, which would make a site the owner of the model", "a site", ALONE,
            agreed_samples, more_than_agreed,
            (Refusal("Refused", f"num-examples is {STATED}, and federation.toml agrees on at most {AGREED}"),)),
+    Attack(f"a reply of {EMPTY:,} empty tensors, which is short and takes much memory", "a site", ALONE, whole_model,
+           empty_tensors, (Refusal("left out", "a head of 3978896 bytes, and at most"),)),
+    Attack("another site's class counts, guessed and compared by the sha256 that names its reply", "a site", ALONE,
+           right_guess, guessed_counts, (Refusal("no match", "the replies"),)),
 ]  # fmt: skip
