@@ -24,6 +24,7 @@ from client_app.app import app
 from client_app.app_files import app_files, app_hash
 from client_app.messages import handing_over
 from client_app.models import build
+from client_app.run_approval import approve, waiting
 from client_app.site import Site, install
 from client_app.site_file import read_site
 from fedskew.engines.local import identify
@@ -100,6 +101,13 @@ def same(entries: dict[str, Any]) -> None:
     """Leave an assignment as it is."""
 
 
+def aside(stage: Stage) -> Site:
+    """Return the site with a state of its own, beside that of the site at work."""
+    return replace(
+        read_site(stage.place(SITE) / "site.toml"), state=stage.federation.work / "aside"
+    )
+
+
 def ask(
     stage: Stage,
     change: Change = same,
@@ -107,21 +115,21 @@ def ask(
     client: int = SITE,
     question: str = "",
     method: str = "fedavg",
+    norm: str = "batch",
     policy: Callable[[Site], Site] = lambda site: site,
 ) -> tuple[RecordDict, Words]:
     """Let the site's code answer a message whose assignment is changed, past readiness; return the reply and its words.
 
     `policy` changes what the site's file says.
     """
-    site = policy(
-        replace(read_site(stage.place(SITE) / "site.toml"), state=stage.federation.work / "aside")
-    )
-    assignment = json.loads(settings_of(stage, "hostile", method=method).assignment().to_json())
+    site = policy(aside(stage))
+    honest = settings_of(stage, "hostile", method=method, norm=norm).assignment()
+    assignment = json.loads(honest.to_json())
     change(assignment)
     task: dict[str, int | str] = {"round": 1, "question": question}
-    state = build(
-        "mlp-bn", stage.folder.agreement.shape, len(stage.folder.agreement.classes), 0
-    ).state_dict()
+    agreed = stage.folder.agreement
+    model = build(honest.model, agreed.shape, len(agreed.classes), 0, honest.model_settings)
+    state = model.state_dict()
     words, logger = Words(), logging.getLogger("fedskew.site")
     logger.addHandler(words)
     install({SITE: site})
@@ -174,6 +182,39 @@ def stating(part: str, key: str, value: Any) -> Callable[[Stage], list[Refusal]]
     return lambda stage: refused(stage, change=setting(part, key, value))
 
 
+def one_image(stage: Stage) -> list[Refusal]:
+    """Ask for one step on one image, of which the first layer's update is that image; batch norm could not do it."""
+
+    def change(entries: dict[str, Any]) -> None:
+        entries["training"].update({"batch_size": 1, "local_steps": 1, "local_epochs": 1})
+
+    return refused(stage, change=change, norm="group")
+
+
+def few_steps(stage: Stage) -> str:
+    """Ask for as few steps on mini-batches of the usual size."""
+    return answered(stage, "model", change=setting("training", "local_steps", 1), norm="group")
+
+
+def asks_first(site: Site) -> Site:
+    """Return the site with a policy by which somebody there approves each run."""
+    return replace(site, approve_runs=True)
+
+
+def approved_run(stage: Stage) -> str:
+    """Ask, let somebody at the site approve the run that waits then, and ask again."""
+    refused(stage, policy=asks_first)
+    site = aside(stage)
+    (code,) = waiting(site)
+    approve(site, code)
+    return answered(stage, "model", policy=asks_first)
+
+
+def unapproved_run(stage: Stage) -> list[Refusal]:
+    """Ask for a run that differs from the approved one in its learning rate."""
+    return refused(stage, change=setting("training", "learning_rate", 0.5), policy=asks_first)
+
+
 def for_another(stage: Stage) -> list[Refusal]:
     return refused(stage, client=SITE + 1)
 
@@ -217,6 +258,12 @@ ATTACKS = [
     Attack("a memory folder outside the site's state", BAD, ALONE, trains, stating("", "folder", "../../elsewhere"),
            not_agreed("is no run's id")),
     Attack("a message for another site", BAD, ALONE, trains, for_another, not_agreed("client 1 is not played here")),
+    Attack("a run of one step on one image, whose update is that image", BAD, ALONE, few_steps, one_image,
+           (Refusal("RunNotAllowed", "min-batch-size"),)),
+    Attack("a run of more rounds than policy allows", BAD, ALONE, trains, stating("", "rounds", 1001),
+           (Refusal("RunNotAllowed", "max-rounds"),)),
+    Attack("a run that nobody at the site has approved, where its policy asks for that", BAD, ALONE, approved_run,
+           unapproved_run, (Refusal("RunNotAllowed", "approve-runs"),)),
     Attack("a question that policy does not allow, past readiness", BAD, ALONE, allowed_statistics, statistics,
            (Refusal("NotAllowed", "class-statistics may not leave"),)),
 ]  # fmt: skip
