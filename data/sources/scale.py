@@ -84,9 +84,9 @@ def nearly_black(where: str, largest: float, high: float) -> DataError:
     """The error for whole numbers on the scale 0..`high` of which the largest is far below it."""
     bits = max(int(largest).bit_length(), 1)
     return DataError(
-        f"{where} of at most {largest:.10g} on the scale 0..{high:.10g} are nearly black: "
+        f"{where} of at most {largest:.10g} on the scale 0..{high:.10g}, nearly black: "
         f"--set pixel-range=0,{2**bits - 1} takes {2**bits - 1} as white, "
-        f"and --set pixel-range=0,{high:.10g} leaves them so dark"
+        f"--set pixel-range=0,{high:.10g} leaves them so dark"
     )
 
 

@@ -92,7 +92,7 @@ def widened(error: UnknownRange, look: Look | None) -> UnknownRange:
     if look is None:
         return error
     low, high = min(error.low, look.low), max(error.high, look.high)
-    return UnknownRange(error.where, low, high, f", by {look.number}")
+    return UnknownRange(error.where, low, high, f" in {look.number} looked at")
 
 
 def refuse_nearly_black(where: str, look: Look | None) -> None:
@@ -100,7 +100,7 @@ def refuse_nearly_black(where: str, look: Look | None) -> None:
     if look is None or look.largest_span <= 255 or look.low < 0:
         return
     if look.high <= DARK * look.largest_span:
-        what = f"{where}: the numbers of {look.number}"
+        what = f"{where}: {look.number} looked at have numbers"
         raise nearly_black(what, look.high, look.largest_span)
 
 
@@ -135,6 +135,6 @@ def note_of_cut(settings: DataSettings, look: Look | None) -> Iterable[str]:
     if look is None or not (number := look.beyond(settings.pixel_span)):
         return
     yield (
-        f"pixel-range = {settings.pixel_range} cuts numbers of {number} of the {len(look.extremes)} images of wide "
-        f"numbers among {look.number}: they hold {look.low:g}..{look.high:g}"
+        f"pixel-range = {settings.pixel_range} cuts numbers of {number} images: {look.number} were looked at, and they "
+        f"have {look.low:g}..{look.high:g}"
     )

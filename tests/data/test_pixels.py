@@ -227,11 +227,17 @@ def test_a_range_is_proposed_from_all_images_and_says_how_many_it_cuts(tmp_path)
             )
         ),
     ):
-        with pytest.raises(DataError, match=r"0\.\.300, by \d+ of the \d+ images: .*=0,300 takes"):
+        with pytest.raises(
+            DataError, match=r"0\.\.300 in \d+ of the \d+ images looked at: .*=0,300 takes"
+        ):
             refused_by()
     notes = look(f"folder:{folder}", DataSettings(pixel_range="0,100")).notes
-    cut = [note for note in notes if "pixel-range = 0,100 cuts numbers of 18 of the 120" in note]
-    assert len(cut) == 1 and "they hold 0..300" in cut[0]
+    cut = [
+        note
+        for note in notes
+        if "pixel-range = 0,100 cuts numbers of 18 images: 120 of the 120" in note
+    ]
+    assert len(cut) == 1 and "they have 0..300" in cut[0]
     assert not [
         n for n in look(f"folder:{folder}", DataSettings(pixel_range="0,300")).notes if "cuts" in n
     ]

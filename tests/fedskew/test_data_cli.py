@@ -216,13 +216,12 @@ def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:
         np.random.default_rng(0).uniform(0, 1, (200, 6, 5)).astype(np.float32),
         np.arange(200) % 2,
     )
-    for scale, warned in ((1, False), (255, True)):
+    for scale, warned, status in ((1, False, 0), (3, True, 0), (255, False, 2)):
         np.savez(tmp_path / "own.npz", train_images=scale * images, train_labels=labels, test_images=images,
                  test_labels=labels)  # fmt: skip
-        assert (
-            "taken as 0..1, and some are outside"
-            in fedskew("data", "check", tmp_path / "own.npz")[1]
-        ) == warned
+        ended, output, errors = fedskew("data", "check", tmp_path / "own.npz")
+        assert ended == status and ("taken as 0..1, and some are outside" in output) == warned
+        assert ("--set pixel-range=0,255" in errors) == (status == 2)
 
 
 def test_check_says_what_is_wrong(tmp_path: Path, fedskew: FedSkew) -> None:
