@@ -22,6 +22,8 @@ class Checked:
     stated: dict[str, Any]
     """The settings of a run on them, by key."""
     federation: Federation | None
+    partitioned: DataSettings
+    """The settings that deal out the federation."""
     refusal: str
     """Why the default partition does not fit; empty where it does."""
 
@@ -52,12 +54,14 @@ def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
         try:
             run = parse({**chosen, **way, **kept, "cache": cache})
             federation = federate(run.data, run.general.seed)
+            settings = run.data
         except SettingError as error:
             refusal = refusal or str(error)
             continue
         chosen |= {key: value for key, value in way.items() if key not in chosen}
         break
-    return Checked(data, notes, {"dataset": chosen.pop("dataset"), **chosen}, federation, refusal)
+    stated_here = {"dataset": chosen.pop("dataset"), **chosen}
+    return Checked(data, notes, stated_here, federation, settings, refusal)
 
 
 def as_words(stated: Mapping[str, Any]) -> str:

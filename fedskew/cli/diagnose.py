@@ -10,7 +10,16 @@ from rich.console import Console
 
 from data import DataError, require
 from fedskew.cli.terminal import console, to_stdout
-from fedskew.diagnosis.rules import Diagnosis, Plan, Sources, as_json, diagnose, failing, line
+from fedskew.diagnosis.rules import (
+    Diagnosis,
+    Plan,
+    Source,
+    Sources,
+    as_json,
+    diagnose,
+    failing,
+    line,
+)
 from fedskew.diagnosis.skews import counted
 from fedskew.diagnosis.table import TableError, read_counts, read_moments
 
@@ -40,19 +49,14 @@ def diagnose_source(
             str(moments),
             "is for one table of counts",
         )
-        diagnoses = {
-            title: diagnose(
-                table, None if moments is None else read_moments(moments, table.sites), context
-            )
-            for title, table, context in sources
-        }
+        diagnoses = {source.title: diagnosed(source, moments) for source in sources}
     except TableError as error:
         raise DataError(str(error)) from error
     with to_stdout():
         if in_json:
             print(
                 json.dumps(
-                    [{"of": title, **as_json(diagnosis)} for title, diagnosis in diagnoses.items()],
+                    [{"of": title, **as_json(found)} for title, found in diagnoses.items()],
                     indent=2,
                 )
             )
@@ -61,10 +65,18 @@ def diagnose_source(
             show(title, diagnosis, console())
 
 
+def diagnosed(source: Source, moments_file: Path | None) -> Diagnosis:
+    """Return the diagnosis of a source, by a file's moments where one is stated. Raises TableError for that file."""
+    moments = source.moments
+    if moments_file is not None:
+        moments = read_moments(moments_file, source.table.sites, source.own_names)
+    return diagnose(source.table, moments, source.plan)
+
+
 def sources_of(source: str, overrides: Sequence[str]) -> Sources:
     """Yield what is to be diagnosed, by title: one table, or one for each column of an experiment's first seed."""
     if not overrides and Path(source).is_file():
-        yield source, read_counts(Path(source)), Plan()
+        yield Source(source, read_counts(Path(source)), Plan())
         return
     from fedskew.diagnosis.planned import planned_sources  # with torch, which takes seconds
 
@@ -79,10 +91,15 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
     out.print(
         f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites, {sizes}"
     )
+    if numbers.subjects != numbers.samples:
+        out.print(
+            f"of {numbers.subjects} subjects, whom chance is reckoned by: {numbers.design_effect:.2g} samples "
+            "of one say as much of the classes as one sample of another"
+        )
     for skew in diagnosis.skews:
         out.print(f"{skew.name} skew, {skew.sure}: {skew.because}", style="yellow")
     if not diagnosis.skews:
-        out.print("no skew", style="green")
+        out.print("no skew" if diagnosis.shift else "no skew in the counts", style="green")
     if small:
         out.print(
             f"{counted(len(small), 'site')} of a batch ({diagnosis.plan.batch_size}) or less: {', '.join(small[:5])}"

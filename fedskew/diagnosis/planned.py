@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from data import DataError, Federation, federate
-from fedskew.diagnosis.rules import Diagnosis, Plan, Sources, diagnose, line, plan_of
+from data import DataError, DataSettings, Federation, federate, resolve
+from data.partitions import Indices
+from fedskew.diagnosis.rules import Diagnosis, Plan, Source, Sources, diagnose, line, plan_of
 from fedskew.diagnosis.table import (
+    Floats,
     Moments,
     SiteTable,
+    Subjects,
     TableError,
     read_counts,
     site_table,
@@ -17,9 +21,16 @@ from fedskew.diagnosis.table import (
 )
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
+from fedskew.sites import site_names
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import defaults, parse, parse_texts
+
+CHUNK = 2**22
+"""Numbers that are converted to float64 at a time: 32 MiB, however many samples there are."""
+SMALLEST = 1e-6
+"""Least standard deviation of a feature at a site, over that of all samples: a site that did not measure a feature, and
+wrote the same number for everybody, has none."""
 
 
 def planned_sources(source: str, texts: Sequence[str]) -> Sources:
@@ -28,23 +39,23 @@ def planned_sources(source: str, texts: Sequence[str]) -> Sources:
     if source and path.is_dir():
         yield of_run(path)
     elif source and path.is_file():
-        yield source, read_counts(path), plan_of(parse(overrides))
+        yield Source(source, read_counts(path), plan_of(parse(overrides)))
     elif source and (path.suffix or len(path.parts) > 1):
         raise DataError(f"{source}: there is no such file or folder")
     elif source:
         for experiment in find_all([source]):
             columns = {cell.column: cell.run for cell in reversed(plan(experiment, overrides))}
             for column, run in reversed(columns.items()):
-                yield ", ".join(filter(None, (experiment.name, column))), planned(run), plan_of(run)
+                yield planned(", ".join(filter(None, (experiment.name, column))), run)
     else:
         run = parse(overrides)
         title = (
             f"{run.data.dataset}, partition {run.data.partition_in_force}, seed {run.general.seed}"
         )
-        yield title, planned(run), plan_of(run)
+        yield planned(title, run)
 
 
-def of_run(folder: Path) -> tuple[str, SiteTable, Plan]:
+def of_run(folder: Path) -> Source:
     """Return what a run's settings.json says of its data."""
     origin = RunFolder(folder, moved=True).origin()
     if not origin:
@@ -54,46 +65,144 @@ def of_run(folder: Path) -> tuple[str, SiteTable, Plan]:
             f"{folder}: its settings.json has no counts, as of more than 100 clients or classes"
         )
     stated = {**defaults(), **origin["settings"]}
-    return str(folder), table, Plan(stated["batch-size"], stated["participation"])
+    training = Plan(stated["batch-size"], stated["participation"])
+    return Source(str(folder), table, training, own_names=site_names(table.sites))
 
 
-def planned(run: RunSettings) -> SiteTable:
-    """Return the counts that settings would deal out; the data's labels are read."""
-    return table_of_federation(federate(run.data, run.general.seed))
+def planned(title: str, run: RunSettings) -> Source:
+    """Return what settings would deal out, with the moments of its features; the data are read."""
+    federation = federate(run.data, run.general.seed)
+    table = table_of_federation(federation)
+    moments = moments_of(federation, table)
+    return Source(title, table, plan_of(run), moments, site_names(table.sites))
 
 
 def table_of_federation(federation: Federation) -> SiteTable:
-    """Return the counts of a federation. Raises TableError for one client."""
+    """Return the counts of a federation, and whose its samples are. Raises TableError for one client."""
     return site_table(
         "these settings",
         federation.client_names,
         federation.dataset.class_names,
         federation.counts_KC,
+        subjects_of(federation),
     )
+
+
+def subjects_of(federation: Federation) -> Subjects | None:
+    """Return whose the clients' training samples are; None where the data do not say it."""
+    classes = federation.dataset.num_classes
+    site_parts, count_parts = [], []
+    for client, part in enumerate(federation.train_indices):
+        subjects_N = federation.subjects(client)
+        if subjects_N is None:
+            return None
+        names, place_N = np.unique(subjects_N, return_inverse=True)
+        cells_N = place_N * classes + federation.dataset.train_labels[part]
+        counts = np.bincount(cells_N, minlength=len(names) * classes)
+        count_parts.append(counts.reshape(len(names), classes))
+        site_parts.append(np.full(len(names), client, np.int64))
+    return Subjects(np.concatenate(site_parts), np.concatenate(count_parts).astype(np.int64))
+
+
+def line_with_partition(settings: DataSettings, federation: Federation) -> str:
+    """Return the diagnosis of a federation in a line that says whose partition it judges.
+
+    Without sites in the data FedSkew deals the samples out itself, and the skew is then of its own making. Of a single
+    client there is no diagnosis, and the line is empty.
+    """
+    diagnosis = line_of(federation)
+    if not diagnosis:
+        return ""
+    partition = resolve(settings).partition
+    if partition in ("domains", "file"):
+        whose = "With this partition"
+    else:
+        whose = (
+            f"With FedSkew's simulated partition ({partition}, {federation.clients} clients), "
+            "which says nothing of your own sites"
+        )
+    return f"{whose}: {diagnosis}"
 
 
 def line_of(federation: Federation) -> str:
     """Return the diagnosis of a federation in a line; of a single client there is none."""
-    try:
-        return line(diagnose(table_of_federation(federation)))
-    except TableError:
-        return ""
+    diagnosis = diagnosis_of_federation(federation)
+    return "" if diagnosis is None else line(diagnosis)
 
 
 def diagnosis_of(run: RunSettings) -> Diagnosis | None:
-    """Return the diagnosis of what settings deal out, by counts and by pixels; of a single client there is none."""
-    federation = federate(run.data, run.general.seed)
+    """Return the diagnosis of what settings deal out; of a single client there is none."""
+    return diagnosis_of_federation(federate(run.data, run.general.seed), plan_of(run))
+
+
+def diagnosis_of_federation(
+    federation: Federation, training: Plan | None = None
+) -> Diagnosis | None:
+    """Return the diagnosis of a federation, by its counts, its subjects and its features; of a single client None."""
     try:
-        return diagnose(table_of_federation(federation), moments_of(federation), plan_of(run))
+        table = table_of_federation(federation)
     except TableError:
         return None
+    return diagnose(table, moments_of(federation, table), training)
 
 
-def moments_of(federation: Federation) -> Moments | None:
-    """Return mean and standard deviation of each client's pixels; None where the images are not in memory."""
+def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
+    """Return mean and standard deviation of each client's training samples, in the order of the table's sites.
+
+    Of images they are those of all pixels, of a table of numbers of each column. None where the images are not in
+    memory, as files are too slow to read for a line of text.
+    """
     inputs = federation.dataset.train_inputs
-    if not isinstance(inputs, np.ndarray) or len(federation.dataset.shape) < 3:
+    if not isinstance(inputs, np.ndarray):
         return None
-    moments = [[(inputs[part].mean(), inputs[part].std())] for part in federation.train_indices]
-    means_K1, deviations_K1 = np.moveaxis(np.array(moments, np.float64), 2, 0)
-    return Moments(("pixels",), means_K1, np.maximum(deviations_K1, 1e-9))
+    is_image = len(federation.dataset.shape) == 3
+    parts = [part for part in federation.train_indices if len(part)]
+    assert len(parts) == len(table.sites), "a site of the table is a client with samples"
+
+    means, squares, fourth_powers = [], [], []
+    for client, part in enumerate(parts):
+        mean_F = chunked_mean(inputs, part, is_image, 0.0, 1)
+        means.append(mean_F)
+        squares.append(chunked_mean(inputs, part, is_image, mean_F, 2))
+        fourth_powers.append(chunked_mean(inputs, part, is_image, mean_F, 4))
+        if federation.noise[0]:  # which is added when a client's samples are read
+            scale = 255.0 if inputs.dtype == np.uint8 else 1.0
+            squares[-1] += federation.noise[0] * (client + 1) / federation.clients * scale**2
+    means_KF, squares_KF, fourth_KF = (np.array(rows) for rows in (means, squares, fourth_powers))
+
+    weights_K1 = np.array([len(part) for part in parts], np.float64)[:, None]
+    weights_K1 /= weights_K1.sum()
+    center_F = (weights_K1 * means_KF).sum(0)
+    overall_F = np.sqrt((weights_K1 * (squares_KF + (means_KF - center_F) ** 2)).sum(0))
+    least_F = np.where(
+        overall_F > 0, SMALLEST * overall_F, 1.0
+    )  # the same number everywhere: no skew
+    deviations_KF = np.maximum(np.sqrt(squares_KF), least_F)
+    if is_image:
+        return Moments(("pixels",), means_KF, deviations_KF)
+
+    variance_F = np.maximum((weights_K1 * squares_KF).sum(0), least_F**2)
+    kurtosis_F = (weights_K1 * fourth_KF).sum(0) / variance_F**2
+    names = tuple(
+        f"number {place} of {means_KF.shape[1]}" for place in range(1, means_KF.shape[1] + 1)
+    )
+    # A normal feature has 3; with less, as of yes and no, standard deviations vary less by chance than is counted here.
+    return Moments(names, means_KF, deviations_KF, np.maximum(3.0, kurtosis_F))
+
+
+def chunked_mean(
+    inputs: NDArray[np.generic],
+    part: Indices,
+    is_image: bool,
+    center: Floats | float,
+    power: int,
+) -> Floats:
+    """Return (F,): the mean of (x - center)^power over the samples of a part; of images over all pixels, F being 1."""
+    size = max(1, int(np.prod(inputs.shape[1:])))
+    step = max(1, CHUNK // size)
+    total: Floats | float = 0.0
+    for start in range(0, len(part), step):
+        numbers = inputs[part[start : start + step]].astype(np.float64)
+        numbers = numbers.reshape(-1, 1) if is_image else numbers.reshape(len(numbers), -1)
+        total = total + ((numbers - center) ** power).sum(0)
+    return np.asarray(total) / (len(part) * (size if is_image else 1))

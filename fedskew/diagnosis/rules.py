@@ -14,7 +14,13 @@ from fedskew.diagnosis.skews import (
     Skew,
     skews,
 )
-from fedskew.diagnosis.statistics import Shift, Statistics, shift_of, statistics
+from fedskew.diagnosis.statistics import (
+    Shift,
+    Statistics,
+    independent_samples,
+    shift_of,
+    statistics,
+)
 from fedskew.diagnosis.table import Moments, SiteTable
 
 if TYPE_CHECKING:  # it imports torch, which a table needs not
@@ -56,13 +62,18 @@ class Diagnosis:
 
     @property
     def remark(self) -> str:
-        """What the table cannot show."""
+        """What the table cannot show, and what to look at besides."""
         remarks = []
         if self.numbers.information_p > 0.01 and self.numbers.resolution > RESOLVED:
             seen = f"below {self.numbers.resolution:.0%} of the classes' entropy"
             remarks.append(f"{self.numbers.samples} samples are too few to see a label skew {seen}")
         if self.shift is None:
             remarks.append("counts cannot show scanners: state --moments")
+        if SCANNER in self.names:
+            remarks.append(
+                "where scanners differ far, a site alone may be better than any shared model: "
+                "look at singleset beside fedbn (demo-scanners)"
+            )
         return "; ".join(remarks)
 
 
@@ -78,16 +89,31 @@ class Rule:
     applies: Callable[[Diagnosis], bool]
 
 
-Sources = Iterator[tuple[str, SiteTable, Plan]]
-"""By title."""
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What is to be diagnosed."""
+
+    title: str
+    table: SiteTable
+    plan: Plan
+    moments: Moments | None = None
+    """The sites' features, where they can be looked at."""
+    own_names: Sequence[str] = ()
+    """What reports call the table's sites, in its order: `north` where the table has `0 north`. Empty where they are
+    called as in the table."""
+
+
+Sources = Iterator[Source]
 
 
 def diagnose(
     table: SiteTable, moments: Moments | None = None, plan: Plan | None = None
 ) -> Diagnosis:
     """Return which skews a table of counts shows, and of the sites' moments where these are given."""
-    numbers = statistics(table.counts_KC)
-    shift = None if moments is None else shift_of(moments, table.counts_KC.sum(1))
+    numbers = statistics(table.counts_KC, table.subjects)
+    shift = None
+    if moments is not None:
+        shift = shift_of(moments, independent_samples(table.counts_KC, table.subjects))
     return Diagnosis(table, numbers, shift, skews(numbers, shift), plan or Plan())
 
 
@@ -107,12 +133,24 @@ def mostly_one_class(diagnosis: Diagnosis) -> bool:
     return 2 * number > diagnosis.numbers.sites and diagnosis.plan.participation == 1
 
 
+def mostly_a_single_class(diagnosis: Diagnosis) -> bool:
+    """Return whether most sites hold samples of one class and not a single one of another."""
+    number = len(diagnosis.numbers.one_class_sites)
+    return 2 * number > diagnosis.numbers.sites
+
+
 RULES: Sequence[Rule] = (
     Rule(
         "fedshift", "fails-fedshift-one-class",
         "where most sites have one class its shifted loss is nearly zero: with all of them in every round its gain is "
         "not sure, with half of them it is",
         mostly_one_class,
+    ),
+    Rule(
+        "fedlc", "fails-fedlc-one-class",
+        "it leaves classes that a site lacks out of its softmax: a site with one class has no loss and trains nothing, "
+        "and where most have one the model stays at chance",
+        mostly_a_single_class,
     ),
     Rule(
         "fedshift", "fails-long-tail", "under a long tail it aims at the sites' pooled prior, which has the tail",
@@ -128,10 +166,6 @@ RULES: Sequence[Rule] = (
         lambda diagnosis: GLOBAL_TAIL not in diagnosis.names and diagnosis.numbers.classes > 2,
     ),
     Rule(
-        "fedbn", "demo-scanners", "where scanners differ far, a site alone may be better: look at singleset beside it",
-        has(SCANNER),
-    ),
-    Rule(
         "feddf", "fails-long-tail", "the mean of the clients' logits, which it distills, has the tail",
         has(GLOBAL_TAIL),
     ),
@@ -143,7 +177,7 @@ RULES: Sequence[Rule] = (
 
 
 def failing(diagnosis: Diagnosis) -> list[Rule]:
-    """Return what is known to fail where the table is as it is."""
+    """Return the rules that apply: which methods are known to fail on such a table, and why."""
     return [rule for rule in RULES if rule.applies(diagnosis)]
 
 
@@ -153,26 +187,44 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     LOCAL_TAILS: ("iwds",),
     LABEL: ("fedshift", "ccvr"),
 }
-"""What a skew is to be answered with, by its paper and docs/choosing.md, the most particular skew first."""
+"""The methods that answer a skew, by its paper and docs/choosing.md, the most particular skew first."""
 
 
 def worth_trying(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
-    """Return the methods in the order in which they are worth trying: first what answers the table's skews, last what
-    is known to fail there and answers none of them."""
-    named = {skew.name for skew in diagnosis.skews if skew.sure != "perhaps"}
-    answers = [method for skew, answer in ANSWERS.items() if skew in named for method in answer]
-    failing_there = {rule.method for rule in failing(diagnosis)} - {*answers}
-    places = {method: place for place, method in enumerate([*answers, *methods][::-1])}
-    return sorted(methods, key=lambda method: (method in failing_there, -places[method]))
+    """Return `methods` ordered from most to least promising.
+
+    Methods that answer a diagnosed skew come first, in the order of ANSWERS. Methods known to fail under this
+    diagnosis come last, unless they also answer one of its skews.
+
+    Args:
+        diagnosis: What the table shows; a skew that is there perhaps counts for nothing.
+        methods: The names to order, which are those returned.
+    """
+    skews_seen = {skew.name for skew in diagnosis.skews if skew.sure != "perhaps"}
+    failures = {rule.method for rule in failing(diagnosis)}
+
+    answers: list[str] = []
+    for skew, answering_methods in ANSWERS.items():
+        if skew in skews_seen:
+            answers.extend(method for method in answering_methods if method in methods)
+
+    first = list(dict.fromkeys(answers))  # two skews can share an answer
+    last = [method for method in methods if method in failures and method not in first]
+    middle = [method for method in methods if method not in first and method not in last]
+    return first + middle + last
 
 
 def line(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis in a line."""
-    named = ", ".join(f"{skew.name} ({skew.sure})" for skew in diagnosis.skews) or none_words(
-        diagnosis.numbers
-    )
-    methods = ", ".join(dict.fromkeys(rule.method for rule in failing(diagnosis)))
-    return f"Skew: {named}." + (f" Known to fail there: {methods}." if methods else "")
+    """Return the diagnosis in a line: the skews, whether features were looked at, and what is known to fail."""
+    skews_seen = [f"{skew.name} ({skew.sure})" for skew in diagnosis.skews]
+    words = f"Skew: {', '.join(skews_seen) or none_words(diagnosis.numbers)}"
+    if diagnosis.shift is None:
+        words += "; scanners: not looked at"  # counts alone must not be read as "no scanner skew"
+    words += "."
+    methods = dict.fromkeys(rule.method for rule in failing(diagnosis))
+    if methods:
+        words += f" Known to fail there: {', '.join(methods)}."
+    return words
 
 
 def none_words(numbers: Statistics) -> str:

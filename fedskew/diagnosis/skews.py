@@ -3,20 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedskew.diagnosis.statistics import Shift, Statistics
+from fedskew.diagnosis.statistics import DEVIATION_RATIO, LIKELY, MEAN_SHIFT, Shift, Statistics
 
-SURE, LIKELY = 0.001, 0.01
-"""p below which a skew is certain, and below which it is named at all."""
+SURE = 0.001
+"""p below which a skew is certain; below LIKELY it is named at all."""
 TELLS = 0.02
 """Share of the classes' entropy from which a site that tells the class is a skew, however certain."""
 MISSING = 0.25
 """Share of classes missing where they should be from which the skew is of classes that sites lack."""
 IMBALANCE = 5
 """Largest class over smallest."""
-SIZE_RATIO, EFFECTIVE_SITES = 4, 0.6
-"""Largest site over the others' median; effective sites over sites."""
-MEAN_SHIFT, DEVIATION_RATIO = 0.5, 1.5
-"""Standard deviations between a site's mean and all (Cohen's medium effect); standard deviations over each other."""
+SIZE_RATIO = 4
+"""Largest site over the others' median."""
+SIZE_RANGE = 5
+"""Largest site over the smallest, as IMBALANCE of classes: the smallest then has a fifth of the largest one's weight in
+FedAvg's mean, and takes a fifth of its steps in a round, though no site need stand out from the others' median."""
+CONSTANT = 1e3
+"""A ratio of standard deviations from which the smaller one is none to speak of, as where one site did not measure."""
 RESOLVED = 0.05
 """A smallest visible share of the entropy above which seeing nothing says little."""
 
@@ -69,13 +72,16 @@ def of_classes(table: Statistics) -> Iterator[Skew]:
 
 def of_sizes(table: Statistics) -> Iterator[Skew]:
     """Yield the skew of sizes."""
-    few = table.effective_sites <= EFFECTIVE_SITES * table.sites
-    if (few or table.size_ratio >= SIZE_RATIO) and table.size_p <= LIKELY:
-        effective = f"{table.effective_sites:.1f} effective of {table.sites} sites"
-        because = (
-            f"the largest site has {table.size_ratio:.3g} times the others' median, {effective}"
-        )
-        yield Skew(QUANTITY, certainty(table.size_p), because)
+    one_is_large = table.size_ratio >= SIZE_RATIO
+    one_is_small = table.size_range >= SIZE_RANGE
+    if table.size_p > LIKELY or not (one_is_large or one_is_small):
+        return
+    because = (
+        f"the largest site has {table.size_ratio:.3g} times the others' median and "
+        f"{table.size_range:.3g} times the smallest, "
+        f"{table.effective_sites:.1f} effective of {table.sites} sites"
+    )
+    yield Skew(QUANTITY, certainty(table.size_p), because)
 
 
 def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
@@ -90,7 +96,9 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
         ),
         (
             shift.deviation_p,
-            f"standard deviations differ by {shift.deviation:.2g}",
+            "at a site nearly all values are equal"
+            if shift.deviation >= CONSTANT
+            else f"standard deviations differ by {shift.deviation:.2g}",
             shift.deviation >= DEVIATION_RATIO,
         ),
     ]

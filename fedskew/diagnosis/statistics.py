@@ -2,6 +2,10 @@
 
 All are functions of counts and margins alone, summed exactly (math.fsum), so that no order of sites or classes changes
 a bit of them. Letters: K sites, C classes, n_kc samples of class c at site k, n_k and n_c its margins, N all of them.
+
+Where it is known whose the samples are, a test of chance counts subjects: eight rows of one patient say less than
+eight patients. S are the subjects, n_sc the samples of class c of subject s. Every formula is that of single samples
+where each subject has one.
 """
 
 import math
@@ -11,14 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc, gammaincc
 
-from fedskew.diagnosis.table import Counts, Floats, Moments
+from fedskew.diagnosis.table import Counts, Floats, Moments, Subjects
 
+LIKELY = 0.01
+"""p above which chance explains what is seen."""
 EXPECTED = 5
 """Samples of a class expected at a site, n_k n_c / N, from which their absence says something (Cochran, 1954)."""
 DOMINATED = 0.95
 """Share of a site's samples from which one class is all that it has to learn from."""
 LOCAL_TAIL = 5
 """Largest over smallest n_kc / expected of a site's classes from which it has a tail of its own."""
+
+MEAN_SHIFT, DEVIATION_RATIO = 0.5, 1.5
+"""Standard deviations between a site's mean and all (Cohen's medium effect); standard deviations over each other."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,11 @@ class Statistics:
     sites: int
     classes: int
     samples: int
+    subjects: int
+    """Whose the samples are; as many as samples where that is not known."""
+    design_effect: float
+    """How many samples say as much of the classes as one independent sample does (Kish, 1965): 1 where every sample is
+    a subject, the samples of a subject where these are all of one class."""
     imbalance: float
     """Largest class over smallest, all sites pooled."""
     effective_classes: float
@@ -60,6 +74,8 @@ class Statistics:
     """Samples of a site."""
     size_ratio: float
     """The largest site over the median of the others."""
+    size_range: float
+    """The largest site over the smallest."""
     effective_sites: float
     """exp of the entropy of the sites' sizes."""
     size_p: float
@@ -81,44 +97,90 @@ class Shift:
     """Of equal standard deviations of normal features, likewise."""
 
 
-def statistics(counts_KC: Counts) -> Statistics:
-    """Return the statistics of (sites, classes) counts without empty rows and columns."""
+def statistics(counts_KC: Counts, subjects: Subjects | None = None) -> Statistics:
+    """Return the statistics of a table without empty rows and columns.
+
+    Args:
+        counts_KC: (sites, classes) samples.
+        subjects: Whose the samples are; None where every sample counts as a subject.
+    """
     counts_KC = counts_KC.astype(np.int64)
     sizes_K, pooled_C = counts_KC.sum(1), counts_KC.sum(0)
     sites, classes = counts_KC.shape
     samples = int(sizes_K.sum())
     expected_KC = sizes_K[:, None] * (pooled_C / samples)
     entropy = entropy_of(pooled_C)
-    by_chance = (sites - 1) * (classes - 1) / (2 * samples)
+
+    class_effect, size_effect, information_p = 1.0, 1.0, 1.0
+    if subjects is None:
+        information_p = permutation_p(counts_KC)
+    else:
+        class_effect, size_effect = design_effects(subjects)
+        information_p = subject_permutation_p(counts_KC, subjects)
+    independent = samples / class_effect
+
+    by_chance = (sites - 1) * (classes - 1) / (2 * independent)
     information = max(0.0, entropy_of(sizes_K) + entropy - entropy_of(counts_KC) - by_chance)
     # 2 N times the plug-in information is about chi-square with (K - 1)(C - 1) degrees of freedom: Wilks, 1938
-    resolution = 3.1 * math.sqrt(2 * (sites - 1) * (classes - 1)) / (2 * samples * entropy)
-    counted_KC = expected_KC >= EXPECTED
+    resolution = 3.1 * math.sqrt(2 * (sites - 1) * (classes - 1)) / (2 * independent * entropy)
+    counted_KC = expected_KC / class_effect >= EXPECTED
     missing = int((counted_KC & (counts_KC == 0)).sum())
     others = np.delete(np.sort(sizes_K), -1)
     return Statistics(
         sites=sites,
         classes=classes,
         samples=samples,
+        subjects=samples if subjects is None else len(subjects.site_S),
+        design_effect=class_effect,
         imbalance=float(pooled_C.max() / pooled_C.min()),
         effective_classes=math.exp(entropy),
-        tail_p=equal_p(pooled_C),
+        tail_p=equal_p(pooled_C, class_effect),
         information=information,
         information_share=min(1.0, information / entropy),
-        information_p=permutation_p(counts_KC),
+        information_p=information_p,
         resolution=resolution,
         missing_share=missing / max(1, int(counted_KC.sum())),
-        local_tail_share=local_tail_share(counts_KC, expected_KC),
+        local_tail_share=local_tail_share(counts_KC, expected_KC, class_effect),
         one_class_sites=indices((counts_KC > 0).sum(1) == 1),
         dominated_sites=indices(counts_KC.max(1) >= DOMINATED * sizes_K),
-        single_site_classes=single_site_classes(counts_KC),
+        single_site_classes=single_site_classes(counts_KC, subjects),
         smallest=int(sizes_K.min()),
         median=float(np.median(sizes_K)),
         largest=int(sizes_K.max()),
         size_ratio=float(sizes_K.max() / np.median(others)),
+        size_range=float(sizes_K.max() / sizes_K.min()),
         effective_sites=math.exp(entropy_of(sizes_K)),
-        size_p=equal_p(sizes_K),
+        size_p=equal_p(sizes_K, size_effect),
     )
+
+
+def design_effects(subjects: Subjects) -> tuple[float, float]:
+    """Return by how much the subjects inflate the variance of the classes' counts, and of the sites' sizes.
+
+    Of the classes it is sum_s sum_c (n_sc - n_s n_c / N)^2 / (n_c / N) over N (C - 1), the first-order correction of
+    Rao and Scott (Annals of Statistics, 1984); of the sizes sum_s n_s^2 / N (Kish, 1965). Both are 1 where every
+    subject has one sample. Below 1, as where every subject has each class once, 1 is returned: the careful choice.
+    """
+    counts_SC = subjects.counts_SC
+    sizes_S, pooled_C = counts_SC.sum(1), counts_SC.sum(0)
+    total, classes = int(sizes_S.sum()), len(pooled_C)
+    class_effect = math.fsum(squares_of(counts_SC).tolist()) / (total * (classes - 1))
+    size_effect = int((sizes_S**2).sum()) / total
+    return max(1.0, class_effect), max(1.0, size_effect)
+
+
+def squares_of(counts_SC: Counts) -> Floats:
+    """Return (S,): sum_c (n_sc - n_s n_c / N)^2 / (n_c / N), how far each subject is from the pooled classes."""
+    scaled_SC = scaled_deviations(counts_SC)
+    return np.array([math.fsum(row) for row in (scaled_SC**2).tolist()])
+
+
+def scaled_deviations(counts_SC: Counts) -> Floats:
+    """Return (S, C): (n_sc - n_s n_c / N) / sqrt(n_c / N)."""
+    pooled_C = counts_SC.sum(0)
+    shares_C = pooled_C / int(pooled_C.sum())
+    deviations_SC: Floats = (counts_SC - counts_SC.sum(1)[:, None] * shares_C) / np.sqrt(shares_C)
+    return deviations_SC
 
 
 def indices(mask: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -133,10 +195,15 @@ def entropy_of(counts: Counts) -> float:
     return math.log(total) - math.fsum((positive * np.log(positive)).tolist()) / total
 
 
-def equal_p(counts: Counts) -> float:
-    """Return p of equal expected counts, by Pearson's chi-square with one degree of freedom less than counts."""
+def equal_p(counts: Counts, design_effect: float = 1.0) -> float:
+    """Return p of equal expected counts, by Pearson's chi-square with one degree of freedom less than counts.
+
+    Args:
+        counts: Samples.
+        design_effect: How many samples say as much as one independent sample does.
+    """
     mean = int(counts.sum()) / len(counts)
-    statistic = math.fsum(((counts - mean) ** 2 / mean).tolist())
+    statistic = math.fsum(((counts - mean) ** 2 / mean).tolist()) / design_effect
     return float(gammaincc((len(counts) - 1) / 2, statistic / 2))
 
 
@@ -169,9 +236,84 @@ def spread(margin: Counts, n: float) -> tuple[float, float]:
     return v, (n * math.fsum((1 / margin).tolist()) - parts**2) / (n - 2)
 
 
-def local_tail_share(counts_KC: Counts, expected_KC: Floats) -> float:
-    """Return the share of the samples that are at sites with a tail of their own: see `LOCAL_TAIL`."""
-    ratio_KC = np.where(expected_KC >= EXPECTED, (counts_KC + 0.5) / (expected_KC + 0.5), np.nan)
+def subject_permutation_p(counts_KC: Counts, subjects: Subjects) -> float:
+    """Return p of Pearson's chi-square when whole subjects are permuted over the sites' places for them.
+
+    The statistic is sum_st a_st b_st over pairs of subjects: a_st is 1 / n_k where both are at site k, else 0, and b_st
+    the product of their deviations from the pooled classes. Its mean and variance over all permutations of the subjects
+    are known (Kazi-Aoual, Hitier, Sabatier and Lebreton, Computational Statistics & Data Analysis 1995), and a gamma
+    distribution with the same two stands for the whole, as in `permutation_p`, which this is where every subject has
+    one sample.
+    """
+    sizes_K = counts_KC.sum(1)
+    scaled_SC, squares_S = scaled_deviations(subjects.counts_SC), squares_of(subjects.counts_SC)
+    number = len(squares_S)
+    if number < 4:  # the variance has number - 3 in its denominator
+        return 1.0
+    expected_KC = sizes_K[:, None] * (counts_KC.sum(0) / int(sizes_K.sum()))
+    statistic = math.fsum(((counts_KC - expected_KC) ** 2 / expected_KC).ravel().tolist())
+
+    # a, its rows and columns centered; it is constant for all pairs of subjects of the same two sites
+    places_K = np.bincount(subjects.site_S, minlength=len(sizes_K)).astype(np.float64)
+    means_K = places_K / sizes_K / number
+    mean = math.fsum((places_K * means_K).tolist()) / number
+    diagonal_K = 1 / sizes_K - 2 * means_K + mean
+    pairs_KK = np.diag(1 / sizes_K) - means_K[:, None] - means_K + mean
+    of_sites = QuadraticForm(
+        trace=math.fsum((places_K * diagonal_K).tolist()),
+        squares=math.fsum((places_K[:, None] * places_K * pairs_KK**2).ravel().tolist()),
+        diagonal_squares=math.fsum((places_K * diagonal_K**2).tolist()),
+    )
+    products_CC = scaled_SC.T @ scaled_SC
+    of_subjects = QuadraticForm(
+        trace=math.fsum(squares_S.tolist()),
+        squares=math.fsum((products_CC**2).ravel().tolist()),
+        diagonal_squares=math.fsum((squares_S**2).tolist()),
+    )
+
+    expectation = of_sites.trace * of_subjects.trace / (number - 1)
+    variance = permutation_variance(of_sites, of_subjects, number)
+    if variance <= 1e-12 * expectation**2:  # no permutation differs but by rounding
+        return 1.0
+    return float(gammaincc(expectation**2 / variance, statistic * expectation / variance))
+
+
+@dataclass(frozen=True)
+class QuadraticForm:
+    """What the variance over permutations needs of a symmetric matrix whose rows sum to zero."""
+
+    trace: float
+    squares: float
+    """The sum of its squared entries."""
+    diagonal_squares: float
+    """The sum of its squared diagonal entries."""
+
+
+def permutation_variance(a: QuadraticForm, b: QuadraticForm, n: int) -> float:
+    """Return the variance of sum_ij a_ij b_p(i)p(j) over all permutations p of n (Kazi-Aoual et al., 1995)."""
+    off_diagonal = 2.0
+    for form in (a, b):
+        off_diagonal *= (n - 1) * form.squares - form.trace**2
+    off_diagonal /= (n - 1) ** 2 * (n + 1) * (n - 2)
+    on_diagonal = 1.0
+    for form in (a, b):
+        on_diagonal *= n * (n + 1) * form.diagonal_squares - (n - 1) * (
+            form.trace**2 + 2 * form.squares
+        )
+    on_diagonal /= (n + 1) * n * (n - 1) * (n - 2) * (n - 3)
+    return off_diagonal + on_diagonal
+
+
+def local_tail_share(counts_KC: Counts, expected_KC: Floats, design_effect: float = 1.0) -> float:
+    """Return the share of the samples that are at sites with a tail of their own: see `LOCAL_TAIL`.
+
+    Args:
+        counts_KC: Samples of each class at each site.
+        expected_KC: The same if the site said nothing of the class.
+        design_effect: How many samples say as much as one independent sample does.
+    """
+    enough_KC = expected_KC / design_effect >= EXPECTED
+    ratio_KC = np.where(enough_KC, (counts_KC + 0.5) / (expected_KC + 0.5), np.nan)
     measured = np.isfinite(ratio_KC).sum(1) >= 2
     ratio_KC = ratio_KC[measured]
     tailed = (
@@ -182,29 +324,52 @@ def local_tail_share(counts_KC: Counts, expected_KC: Floats) -> float:
     return int(counts_KC[measured][tailed].sum()) / int(counts_KC.sum())
 
 
-def single_site_classes(counts_KC: Counts) -> tuple[int, ...]:
+def single_site_classes(counts_KC: Counts, subjects: Subjects | None = None) -> tuple[int, ...]:
     """Return the classes at one site that chance would put at a single one with p <= 0.01 over all classes.
 
-    A class of n samples is by chance at one site alone with probability sum_k (n_k / N)^n.
+    A class of n samples is by chance at one site alone with probability sum_k (n_k / N)^n. Where it is known whose the
+    samples are, n counts the subjects who have the class, and n_k and N all subjects.
     """
-    shares_K = counts_KC.sum(1) / int(counts_KC.sum())
+    sizes_K, pooled_C = counts_KC.sum(1), counts_KC.sum(0)
+    if subjects is not None:
+        sizes_K = np.bincount(subjects.site_S, minlength=len(counts_KC))
+        pooled_C = (subjects.counts_SC > 0).sum(0)
+    shares_K = sizes_K / int(sizes_K.sum())
     alone = indices((counts_KC > 0).sum(0) == 1)
-    chance = {c: math.fsum((shares_K ** float(counts_KC[:, c].sum())).tolist()) for c in alone}
+    chance = {c: math.fsum((shares_K ** float(pooled_C[c])).tolist()) for c in alone}
     return tuple(c for c in alone if chance[c] * counts_KC.shape[1] <= 0.01)
 
 
-def shift_of(moments: Moments, sizes_K: Counts) -> Shift:
+def independent_samples(counts_KC: Counts, subjects: Subjects | None) -> Floats:
+    """Return (K,): how many independent samples each site's are worth, for a mean over them.
+
+    Of subjects it is (sum_s n_s)^2 / sum_s n_s^2 (Kish, 1965), as if the samples of one were all alike, which is the
+    careful choice; without them the site's samples.
+    """
+    sizes_K: Floats = counts_KC.sum(1).astype(np.float64)
+    if subjects is None:
+        return sizes_K
+    sizes_S = subjects.counts_SC.sum(1).astype(np.float64)
+    squares_K = np.bincount(subjects.site_S, weights=sizes_S**2, minlength=len(sizes_K))
+    return sizes_K**2 / squares_K
+
+
+def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     """Return how far the sites' features are apart, of the feature where they are furthest.
 
-    The samples are the sites' sizes: where a feature is all pixels of an image, which are correlated, that is the
-    careful choice.
+    The feature is the furthest of those whose distance chance does not explain, where there are such.
+
+    Args:
+        moments: Mean and standard deviation of each feature at each site.
+        sizes_K: Independent samples of each site: see `independent_samples`. Where a feature is all pixels of an image,
+            which are correlated, a sample is an image, which is the careful choice.
     """
     sites, features = moments.means_KF.shape
-    samples = int(sizes_K.sum())
+    samples = float(sizes_K.sum())
     weights_K1 = sizes_K[:, None]
     overall_F = columns_total(weights_K1 * moments.means_KF) / samples
     freedom_K1 = np.maximum(weights_K1 - 1, 0)
-    within = max(1, samples - sites)
+    within = max(1.0, samples - sites)
     pooled_F = np.sqrt(
         np.maximum(columns_total(freedom_K1 * moments.deviations_KF**2) / within, 1e-300)
     )
@@ -213,12 +378,19 @@ def shift_of(moments: Moments, sizes_K: Counts) -> Shift:
     mean_p_F = np.minimum(1, features * fdtrc(sites - 1, within, between_F / pooled_F**2))
     logs_KF = np.log(moments.deviations_KF)
     center_F = columns_total(freedom_K1 * logs_KF) / within
-    apart_F = columns_total(
-        2 * freedom_K1 * (logs_KF - center_F) ** 2
-    )  # the variance of ln s is about 1 / 2(n - 1)
+    # The variance of ln s is about (kurtosis - 1) / 4(n - 1), which is 1 / 2(n - 1) of a normal feature (Layard, 1973).
+    kurtosis_F = np.full(features, 3.0) if moments.kurtosis_F is None else moments.kurtosis_F
+    apart_F = columns_total(4 * freedom_K1 * (logs_KF - center_F) ** 2) / (kurtosis_F - 1)
     deviation_p_F = np.minimum(1, features * gammaincc((sites - 1) / 2, apart_F / 2))
     ratios_F = np.exp(logs_KF.max(0) - logs_KF.min(0))
-    furthest = int(np.argmax(np.maximum(distances_F / 0.5, np.log(ratios_F) / math.log(1.5))))
+
+    # A distance that chance explains must not hide another feature's smaller one that it does not.
+    far_mean_F = distances_F / MEAN_SHIFT
+    far_deviation_F = np.log(ratios_F) / math.log(DEVIATION_RATIO)
+    told_F = np.maximum(
+        far_mean_F * (mean_p_F <= LIKELY), far_deviation_F * (deviation_p_F <= LIKELY)
+    )
+    furthest = int(np.argmax(told_F if told_F.any() else np.maximum(far_mean_F, far_deviation_F)))
     return Shift(
         moments.features[furthest],
         float(distances_F[furthest]),

@@ -32,6 +32,20 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
+class Subjects:
+    """Whose the samples of a table are.
+
+    The samples of one patient are not independent of each other, so the patient is the unit that a test of chance
+    counts. A subject whose samples are at two sites is a subject of each.
+    """
+
+    site_S: Counts
+    """(subjects,): the row of the table that each subject's samples are in."""
+    counts_SC: Counts
+    """(subjects, classes): each subject's samples of each class; their sum over a site is the table's row."""
+
+
+@dataclass(frozen=True, eq=False)
 class SiteTable:
     """Who holds how many samples of which class."""
 
@@ -41,6 +55,8 @@ class SiteTable:
     """(sites, classes); every site has a sample, and every class."""
     without: tuple[str, ...] = ()
     """Classes and sites without a sample, which are left out."""
+    subjects: Subjects | None = None
+    """Whose the samples are; None where that is not known, and every sample then counts as a subject."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +66,26 @@ class Moments:
     features: tuple[str, ...]
     means_KF: Floats
     deviations_KF: Floats
+    kurtosis_F: Floats | None = None
+    """Fourth central moment over the squared variance, within sites; None where it is not known: then 3, as of a normal
+    feature. Standard deviations of heavy-tailed features differ more by chance."""
 
 
 def site_table(
-    where: str, sites: Sequence[str], classes: Sequence[str], counts_KC: Counts
+    where: str,
+    sites: Sequence[str],
+    classes: Sequence[str],
+    counts_KC: Counts,
+    subjects: Subjects | None = None,
 ) -> SiteTable:
     """Return the table without empty rows and columns.
+
+    Args:
+        where: What an error calls the table: a file, or the settings.
+        sites: The names of the rows.
+        classes: The names of the columns.
+        counts_KC: Samples of each class at each site.
+        subjects: Whose the samples are, where that is known.
 
     Raises:
         TableError: fewer than two sites, or than two classes, hold samples.
@@ -71,8 +101,17 @@ def site_table(
     empty = [
         name for name, holds in zip((*sites, *classes), (*rows, *columns), strict=True) if not holds
     ]
+    if subjects is not None:
+        new_row_K = (
+            np.cumsum(rows) - 1
+        )  # every subject has a sample, so that none is in an empty row
+        subjects = Subjects(new_row_K[subjects.site_S], subjects.counts_SC[:, columns])
     return SiteTable(
-        chosen(sites, rows), chosen(classes, columns), counts_KC[rows][:, columns], tuple(empty)
+        chosen(sites, rows),
+        chosen(classes, columns),
+        counts_KC[rows][:, columns],
+        tuple(empty),
+        subjects,
     )
 
 
@@ -105,8 +144,13 @@ def read_counts(path: Path) -> SiteTable:
     return site_table(str(path), [row[0] for row in rows], header[1:], np.array(counts, np.int64))
 
 
-def read_moments(path: Path, sites: Sequence[str]) -> Moments:
+def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()) -> Moments:
     """Return the moments of the `sites`, in their order: columns `mean` and `std`, or `mean NAME` and `std NAME`.
+
+    Args:
+        path: The CSV file.
+        sites: The names of the table's sites.
+        own_names: What the sites are called elsewhere, in the same order; the file may call all of them so.
 
     Raises:
         TableError: the file is no such table, or not of these sites.
@@ -121,6 +165,8 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
             f"{path}: columns {', '.join(header[1:])}: must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
         )
     by_site = {row[0]: row for row in rows}
+    if own_names and set(by_site) != set(sites):
+        sites = own_names
     if set(by_site) != set(sites):
         odd = sorted(set(by_site) ^ set(sites))[0]
         missing = (

@@ -26,7 +26,10 @@ def test_a_file_of_counts_is_named_with_what_fails_there(counts: Path, fedskew: 
     assert "label skew, certain: the site tells" in output and "3 sites with one class" in output
     assert "1 site of a batch (32) or less: west" in output and "state --moments" in output
     assert "known to fail here: creff:" in output and "(fails-creff-two-classes)" in output
-    assert output.splitlines()[-1] == "Skew: label (certain). Known to fail there: fedshift, creff."
+    assert output.splitlines()[-1] == (
+        "Skew: label (certain); scanners: not looked at. "
+        "Known to fail there: fedshift, fedlc, creff."
+    )
     output = fedskew("diagnose", counts, "--set", "batch-size=8", "--set", "participation=0.5")[1]
     assert "of a batch" not in output and "fails-fedshift-one-class" not in output
 
@@ -97,7 +100,7 @@ def test_a_bad_cell_is_named(counts: Path, fedskew: FedSkew) -> None:
 
 def test_data_show_and_check_end_with_the_line(tmp_path: Path, fedskew: FedSkew) -> None:
     output = fedskew("data", "show", "--set", "alpha=0.05")[1]
-    assert output.splitlines()[-1].startswith("Skew: label (certain). Known to fail there: ")
+    assert output.splitlines()[-1].startswith("Skew: label (certain), quantity (certain). Known ")
     assert (
         fedskew("data", "show", "--set", "partition=pooled")[1]
         .splitlines()[-1]
@@ -107,4 +110,107 @@ def test_data_show_and_check_end_with_the_line(tmp_path: Path, fedskew: FedSkew)
     images = np.zeros((1000, 8, 8), np.uint8)
     np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     output = fedskew("data", "check", file)[1]
-    assert "With this partition: Skew: label (certain)." in output
+    whose = (
+        "With FedSkew's simulated partition (lda, 10 clients), which says nothing of your own sites"
+    )
+    assert f"{whose}: Skew: label (certain), quantity (certain)" in output
+
+
+def two_hospitals(file: Path, north_cholesterol: float = 200, patients: int = 20) -> Path:
+    """Write a table of two hospitals, two rows a patient, alike but for the cholesterol at one of them."""
+    draws = np.random.default_rng(3)
+    rows = ["age,cholesterol,label,site,patient"]
+    for site, cholesterol in (("north", north_cholesterol), ("south", 200)):
+        for patient in range(patients):
+            age, level = draws.normal(60, 10), draws.normal(cholesterol, 20)
+            label = ("healthy", "ill")[patient % 2]
+            for _ in range(2):
+                rows.append(
+                    f"{age + draws.normal():.2f},{level + draws.normal():.2f},{label},{site},"
+                    f"{site}-{patient}"
+                )
+    file.write_text("\n".join(rows) + "\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("north", "said"),
+    [(200, "Skew: none that so few samples show."), (300, "Skew: scanner (certain).")],
+)
+def test_every_command_looks_at_the_features_of_a_table(
+    north: float, said: str, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """Cholesterol 2.5 standard deviations from all at one hospital is lost among the numbers of all columns pooled."""
+    file = two_hospitals(tmp_path / "own.csv", north)
+    words = [
+        "--set",
+        f"dataset=csv:{file}",
+        "--set",
+        "classes=healthy,ill",
+        "--set",
+        "input-shape=2",
+    ]
+    outputs = [
+        fedskew("data", "check", file)[1],
+        fedskew("data", "show", *words)[1],
+        fedskew("diagnose", *words)[1],
+    ]
+    assert [said in output for output in outputs] == [True] * 3, outputs
+    assert f"With this partition: {said}" in outputs[0]
+    (content,) = json.loads(fedskew("diagnose", *words, "--json")[1])
+    if north != 200:
+        assert content["moments"]["feature"] == "number 2 of 2"
+        assert "fedbn" not in {rule["method"] for rule in content["failing"]}
+        assert "look at singleset beside fedbn" in content["remark"]
+
+
+def test_images_are_looked_at_and_what_is_not_is_said(tmp_path: Path, fedskew: FedSkew) -> None:
+    output = fedskew("diagnose", "--set", "dataset=digits-scanners", "--set", "model=mlp-bn")[1]
+    assert "Skew: scanner (certain)" in output and "not looked at" not in output
+    counts = tmp_path / "counts.csv"
+    counts.write_text("site,a,b\nnorth,90,90\nsouth,90,90\n")
+    output = fedskew("diagnose", counts)[1]
+    assert "Skew: none; scanners: not looked at." in output
+
+
+def test_moments_may_call_sites_by_their_own_names(tmp_path: Path, fedskew: FedSkew) -> None:
+    """The federation calls its clients `0 north`, and whoever writes a file of moments `north`."""
+    file, moments = two_hospitals(tmp_path / "own.csv"), tmp_path / "moments.csv"
+    words = [
+        "--set",
+        f"dataset=csv:{file}",
+        "--set",
+        "classes=healthy,ill",
+        "--set",
+        "input-shape=2",
+    ]
+    for names in (("north", "south"), ("0 north", "1 south")):
+        moments.write_text(f"site,mean,std\n{names[1]},0,1\n{names[0]},9,1\n")
+        status, output, complaint = fedskew("diagnose", *words, "--moments", moments)
+        assert (status, complaint) == (0, "") and "Skew: scanner (certain)" in output
+    moments.write_text("site,mean,std\nnorth,0,1\neast,9,1\n")
+    status, _, complaint = fedskew("diagnose", *words, "--moments", moments)
+    assert status == 2 and "east" in complaint and "the sites are those of the counts" in complaint
+
+
+def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: FedSkew) -> None:
+    """Three hospitals of 20 patients with eight rows each, labels drawn alike: 62 to 45 % by rows is no skew."""
+    file = tmp_path / "own.csv"
+    rows = ["value,label,site,patient"]
+    for site, ill in (("a", 13), ("b", 9), ("c", 7)):
+        for patient in range(20):
+            label = "ill" if patient < ill else "healthy"
+            rows.extend([f"{patient % 5},{label},{site},{site}{patient}"] * 8)
+    file.write_text("\n".join(rows) + "\n")
+    output = fedskew("data", "check", file)[1]
+    assert "With this partition: Skew: none that so few samples show." in output
+    words = [
+        "--set",
+        f"dataset=csv:{file}",
+        "--set",
+        "classes=healthy,ill",
+        "--set",
+        "input-shape=1",
+    ]
+    output = fedskew("diagnose", *words)[1]
+    assert "of 48 subjects, whom chance is reckoned by" in output

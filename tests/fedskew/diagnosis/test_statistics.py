@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from fedskew.diagnosis.rules import Diagnosis, as_json, diagnose, line
-from fedskew.diagnosis.statistics import permutation_p, shift_of, spread, statistics
-from fedskew.diagnosis.table import Counts, Moments, site_table
+from fedskew.diagnosis.statistics import (
+    independent_samples,
+    permutation_p,
+    shift_of,
+    spread,
+    statistics,
+    subject_permutation_p,
+)
+from fedskew.diagnosis.table import Counts, Moments, Subjects, site_table
 
 
 def table_of(counts_KC: Counts) -> Diagnosis:
@@ -106,5 +113,134 @@ def test_a_shift_of_moments_by_hand() -> None:
 def test_what_so_few_samples_cannot_show_is_said() -> None:
     diagnosis = table_of(np.array([[2, 1, 1], [1, 1, 2], [2, 2, 1]]))
     assert not diagnosis.skews and "too few" in diagnosis.remark
-    assert line(diagnosis).startswith("Skew: none that so few samples show.")
+    assert line(diagnosis).startswith("Skew: none that so few samples show; scanners: ")
     assert "too few" not in table_of(np.full((3, 3), 500)).remark
+
+
+def hospitals(
+    draws: np.random.Generator, patients_K: list[int], rows: int, shares_KC: list[list[float]]
+) -> tuple[Counts, Subjects]:
+    """Return drawn hospitals: each patient has one class, drawn by the hospital's shares, and about so many rows."""
+    site_S = np.repeat(np.arange(len(patients_K)), patients_K)
+    counts_SC = np.zeros((len(site_S), len(shares_KC[0])), np.int64)
+    for subject, site in enumerate(site_S):
+        label = draws.choice(len(shares_KC[0]), p=shares_KC[site])
+        counts_SC[subject, label] = 1 + draws.poisson(rows - 1)
+    return table_of_subjects(site_S, counts_SC), Subjects(site_S, counts_SC)
+
+
+def table_of_subjects(site_S: Counts, counts_SC: Counts) -> Counts:
+    """Return (sites, classes): the subjects' samples."""
+    counts_KC = np.zeros((int(site_S.max()) + 1, counts_SC.shape[1]), np.int64)
+    np.add.at(counts_KC, site_S, counts_SC)
+    return counts_KC
+
+
+def test_subjects_of_one_sample_each_are_samples() -> None:
+    counts_KC = np.array([[30, 10, 4], [10, 30, 2], [5, 5, 5]])
+    cells = [(site, label) for (site, label), n in np.ndenumerate(counts_KC) for _ in range(n)]
+    site_S = np.array([site for site, _ in cells])
+    subjects = Subjects(site_S, np.eye(3, dtype=np.int64)[[label for _, label in cells]])
+    by_samples, by_subjects = statistics(counts_KC), statistics(counts_KC, subjects)
+    assert by_subjects.design_effect == pytest.approx(1)
+    for name, value in vars(by_samples).items():
+        assert vars(by_subjects)[name] == pytest.approx(value, rel=1e-9), name
+    assert independent_samples(counts_KC, subjects) == pytest.approx(counts_KC.sum(1))
+
+
+def test_p_of_subjects_is_that_of_drawn_permutations() -> None:
+    """Patients of one to nine rows, of one class or of several."""
+    draws = np.random.default_rng(5)
+    site_S = np.repeat([0, 1, 2], [6, 10, 24])
+    counts_SC = draws.multinomial(3, [0.5, 0.3, 0.2], 40) * draws.integers(1, 4, (40, 1))
+    counts_KC = table_of_subjects(site_S, counts_SC)
+    shares_C = counts_SC.sum(0) / counts_SC.sum()
+    scaled_SC = (counts_SC - counts_SC.sum(1)[:, None] * shares_C) / np.sqrt(shares_C)
+    places_SK = (site_S[:, None] == np.arange(3)) / np.sqrt(counts_KC.sum(1))
+    drawn = np.array(
+        [((places_SK.T @ scaled_SC[draws.permutation(40)]) ** 2).sum() for _ in range(20_000)]
+    )
+    observed = ((places_SK.T @ scaled_SC) ** 2).sum()
+    p = subject_permutation_p(counts_KC, Subjects(site_S, counts_SC))
+    assert p == pytest.approx((drawn >= observed).mean(), abs=0.03)
+
+
+def test_rows_of_alike_patients_are_called_skewed_as_seldom_as_stated() -> None:
+    """200 draws of equal hospitals, 3 x 20 patients x 8 rows: the level is 1 %; 6 or more of 200 have odds of 1 in 60.
+
+    The same rows counted one by one, which the control does, are called skewed in most draws.
+    """
+    draws = np.random.default_rng(1)
+    by_subjects, by_rows, p_below_005 = 0, 0, 0
+    for _ in range(200):
+        counts_KC, subjects = hospitals(draws, [20, 20, 20], 8, [[0.4, 0.3, 0.3]] * 3)
+        names = ["abc", "xyz"]
+        diagnosis = diagnose(site_table("drawn", *names, counts_KC, subjects))
+        by_subjects += bool(diagnosis.skews)
+        p_below_005 += diagnosis.numbers.information_p <= 0.05
+        by_rows += bool(diagnose(site_table("drawn", *names, counts_KC)).skews)
+    assert by_subjects < 6 and by_rows > 100
+    assert 2 <= p_below_005 <= 20, "p is neither too small nor too large: 10 of 200 are expected"
+
+
+def test_hospitals_of_other_classes_are_told_by_their_patients() -> None:
+    """The control: a difference that is there is seen, in nearly every draw."""
+    draws = np.random.default_rng(2)
+    named = 0
+    for _ in range(50):
+        counts_KC, subjects = hospitals(
+            draws, [30, 30, 30], 8, [[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]
+        )
+        named += bool(diagnose(site_table("drawn", "abc", "xy", counts_KC, subjects)).skews)
+    assert named > 45
+
+
+def test_subjects_of_what_is_left_out_are_left_out() -> None:
+    counts_KC = np.array([[4, 0, 2], [0, 0, 0], [2, 0, 8]])
+    subjects = Subjects(np.array([0, 0, 2]), np.array([[4, 0, 0], [0, 0, 2], [2, 0, 8]]))
+    kept = site_table("", "xyz", "abc", counts_KC, subjects).subjects
+    assert kept is not None and kept.site_S.tolist() == [0, 0, 1]
+    assert kept.counts_SC.tolist() == [[4, 0], [0, 2], [2, 8]]
+
+
+def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
+    """Nine samples at one of two sites are no chance, unless they are one patient's."""
+    counts_KC = np.array([[50, 9], [50, 0]])
+    patients = Subjects(
+        np.array([0] * 10 + [1] * 10), np.array([[5, 9]] + [[5, 0]] * 9 + [[5, 0]] * 10)
+    )
+    assert statistics(counts_KC).single_site_classes == (1,)
+    assert statistics(counts_KC, patients).single_site_classes == ()
+
+
+def test_sizes_of_sites_differ_by_patients() -> None:
+    """Twenty patients of 10 rows against four: 5 to 1 in rows, which 24 patients do give at random in 1 of 900."""
+    counts_KC = np.array([[100, 100], [20, 20]])
+    ten_rows = Subjects(np.repeat([0, 1], [20, 4]), np.full((24, 2), 5))
+    assert statistics(counts_KC).size_p < 1e-20
+    assert 1e-4 < statistics(counts_KC, ten_rows).size_p < 1e-2
+
+
+def test_heavy_tails_do_not_pass_for_another_scanner() -> None:
+    """Standard deviations of log-normal laboratory values differ by 1.5 times and more among equal hospitals."""
+    draws = np.random.default_rng(4)
+    called = {"normal": 0, "own": 0}
+    for _ in range(100):
+        values_KN = draws.lognormal(0, 1, (4, 60))
+        means, deviations = values_KN.mean(1)[:, None], values_KN.std(1)[:, None]
+        centered_KN = values_KN - means
+        kurtosis = np.array([(centered_KN**4).mean() / (centered_KN**2).mean() ** 2])
+        for what, of_feature in (("normal", None), ("own", kurtosis)):
+            moments = Moments(("",), means, deviations, of_feature)
+            called[what] += shift_of(moments, np.full(4, 60)).deviation_p <= 0.01
+    assert called["own"] <= 5 and called["normal"] > 30
+
+
+def test_a_feature_that_chance_explains_hides_no_other() -> None:
+    sizes_K = np.array([6, 400, 400])
+    moments = Moments(
+        ("rare", "real"),
+        np.array([[0.9, 0.0], [0.0, 0.0], [0.0, 0.8]]),
+        np.ones((3, 2)),
+    )
+    assert shift_of(moments, sizes_K).feature == "real"
