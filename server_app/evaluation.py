@@ -54,17 +54,20 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     Training samples by client and class; test samples by class, and by client where clients have their own test sets.
     Where the data name the subjects of test samples, also what is `tested` by class (subjects, where these are tested
     as one, else samples), and how many `independent` ones these are worth, by class and by client.
+    Where the data say whose the samples are, also the subjects who have training samples, by client and class.
     """
     clients, classes = federation.counts_KC.shape
     if max(clients, classes) > MOST_SIZES:
         return None
     test_labels = federation.dataset.test_labels[federation.global_test]
     tests = federation.test_indices
+    subjects = subjects_by_class(federation)
     known = {
         "clients": federation.client_names,
         "train": federation.counts_KC.tolist(),
         "test": np.bincount(test_labels, minlength=classes).tolist(),
         "client-test": None if tests is None else [len(indices) for indices in tests],
+        **({} if subjects is None else {"subjects": subjects}),
     }
     if (subjects_N := federation.tested_subjects()) is None:
         return known
@@ -90,6 +93,18 @@ def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
     if as_one or not len(sizes_S):
         return len(sizes_S)
     return max(1, round(float(sizes_S.sum() ** 2 / (sizes_S**2).sum())))
+
+
+def subjects_by_class(federation: Federation) -> list[list[int]] | None:
+    """Return (clients, classes): the subjects who have training samples there; None where the data do not say it."""
+    classes, rows = federation.dataset.num_classes, []
+    for client, part in enumerate(federation.train_indices):
+        subjects_N = federation.subjects(client)
+        if subjects_N is None:
+            return None
+        pairs = np.unique(np.stack([subjects_N, federation.dataset.train_labels[part]]), axis=1)
+        rows.append(np.bincount(pairs[1], minlength=classes).tolist())
+    return rows
 
 
 def by_group(

@@ -116,13 +116,46 @@ def site_table(
 
 
 def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable | None:
-    """Return the table in `samples` of a run's settings.json, where classes have numbers; None where it has none."""
+    """Return the table in `samples` of a run's settings.json, where classes have numbers; None where it has none.
+
+    Raises:
+        TableError: there is one site or one class alone, or the subjects are of other ones.
+    """
     if not samples:
         return None
     counts_KC = np.array(samples["train"], np.int64)
-    return site_table(
-        where, samples["clients"], [str(label) for label in range(counts_KC.shape[1])], counts_KC
-    )
+    subjects = None
+    if samples.get("subjects"):
+        subjects_KC = np.array(samples["subjects"], np.int64)
+        if subjects_KC.shape != counts_KC.shape:
+            raise TableError(f"{where}: subjects are of other clients or classes than samples")
+        subjects = average_subjects(counts_KC, subjects_KC)
+    classes = [str(label) for label in range(counts_KC.shape[1])]
+    return site_table(where, samples["clients"], classes, counts_KC, subjects)
+
+
+def average_subjects(counts_KC: Counts, subjects_KC: Counts) -> Subjects:
+    """Return subjects who share the samples of each class at each site evenly.
+
+    A run's settings.json says how many there are, not who has which samples. A subject with samples of several classes
+    becomes several subjects of one class, whose samples are all alike, which is the careful choice.
+
+    Args:
+        counts_KC: Samples of each class at each site.
+        subjects_KC: The subjects who have them: 1 to as many as the samples where there are samples.
+    """
+    site_parts: list[Counts] = []
+    count_parts: list[Counts] = []
+    for (site, label), samples in np.ndenumerate(counts_KC):
+        if samples == 0:
+            continue
+        number = min(int(samples), max(1, int(subjects_KC[site, label])))
+        counts_SC = np.zeros((number, counts_KC.shape[1]), np.int64)
+        counts_SC[:, label] = samples // number
+        counts_SC[: samples % number, label] += 1
+        site_parts.append(np.full(number, site, np.int64))
+        count_parts.append(counts_SC)
+    return Subjects(np.concatenate(site_parts), np.concatenate(count_parts))
 
 
 def chosen(names: Sequence[str], mask: NDArray[np.bool_]) -> tuple[str, ...]:

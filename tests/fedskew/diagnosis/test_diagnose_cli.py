@@ -214,3 +214,11 @@ def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: Fed
     ]
     output = fedskew("diagnose", *words)[1]
     assert "of 48 subjects, whom chance is reckoned by" in output
+
+    run = [*words, "--set", "model=mlp-bn", "--set", "rounds=1", "--results", tmp_path / "results"]
+    assert fedskew("run", *run)[0] == 0
+    (folder,) = (tmp_path / "results").iterdir()
+    output = fedskew("diagnose", folder)[1]
+    said = "Skew: none that so few samples show; scanners: not looked at."
+    assert "of 48 subjects" in output and said in output
+    assert said in fedskew("report", "--markdown", "--results", tmp_path / "results")[1]
