@@ -2,11 +2,12 @@
 
 import sys
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedskew.diagnosis.rules import diagnose
-from fedskew.diagnosis.table import site_table
+from fedskew.diagnosis.table import Counts, Subjects, site_table
 
 TABLES = 1000
 SHAPES = (
@@ -18,24 +19,53 @@ SHAPES = (
     (100, 10, 5000),
 )
 """Sites, classes, samples."""
+HOSPITALS = (
+    (3, 20, 8, 2),
+    (3, 20, 8, 5),
+    (10, 30, 5, 4),
+    (2, 8, 20, 2),
+)
+"""Sites, patients of each, about how many samples of each patient, classes."""
 
 
 def main() -> None:
     """Print the share that is called skewed, by name, and the seconds."""
     generator = np.random.default_rng(0)
     for sites, classes, samples in SHAPES:
-        names = [list(map(str, range(number))) for number in (sites, classes)]
-        start, called = time.perf_counter(), dict[str, int]()
-        for _ in range(TABLES):
-            counts_KC = generator.multinomial(
-                samples, np.full(sites * classes, 1 / (sites * classes))
-            )
-            skewed = diagnose(site_table("drawn", *names, counts_KC.reshape(sites, classes))).names
-            for name in ("any",) * bool(skewed) + skewed:
-                called[name] = called.get(name, 0) + 1
-        sys.stdout.write(
-            f"{sites} x {classes}, {samples} samples: {called} in {time.perf_counter() - start:.1f} s\n"
-        )
+        shape = (sites, classes)
+        even = np.full(sites * classes, 1 / (sites * classes))
+        tables = [
+            (generator.multinomial(samples, even).reshape(shape), None) for _ in range(TABLES)
+        ]
+        report(f"{sites} x {classes}, {samples} samples", tables)
+    for sites, patients, rows, classes in HOSPITALS:
+        drawn = [hospitals(generator, sites, patients, rows, classes) for _ in range(TABLES)]
+        name = f"{sites} x {patients} patients x {rows} samples, {classes} classes"
+        report(f"{name}, by patients", drawn)
+        report(f"{name}, by samples", [(counts_KC, None) for counts_KC, _ in drawn])
+
+
+def hospitals(
+    generator: np.random.Generator, sites: int, patients: int, rows: int, classes: int
+) -> tuple[Counts, Subjects]:
+    """Return equal sites whose patients have one class each, and one sample or more: 1 + Poisson(rows - 1)."""
+    site_S = np.repeat(np.arange(sites), patients)
+    label_S = generator.integers(classes, size=len(site_S))
+    rows_S = 1 + generator.poisson(rows - 1, len(site_S))
+    counts_SC = rows_S[:, None] * (label_S[:, None] == np.arange(classes))
+    counts_KC = np.stack([counts_SC[site_S == site].sum(0) for site in range(sites)])
+    return counts_KC, Subjects(site_S, counts_SC)
+
+
+def report(name: str, tables: Sequence[tuple[Counts, Subjects | None]]) -> None:
+    """Print how many of the tables are called skewed."""
+    start, called = time.perf_counter(), dict[str, int]()
+    for counts_KC, subjects in tables:
+        names = [list(map(str, range(number))) for number in counts_KC.shape]
+        skewed = diagnose(site_table("drawn", *names, counts_KC, subjects)).names
+        for skew in ("any",) * bool(skewed) + skewed:
+            called[skew] = called.get(skew, 0) + 1
+    sys.stdout.write(f"{name}: {called} in {time.perf_counter() - start:.1f} s\n")
 
 
 if __name__ == "__main__":

@@ -161,13 +161,13 @@ def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
 
     means, squares, fourth_powers = [], [], []
     for client, part in enumerate(parts):
-        mean_F = chunked_mean(inputs, part, is_image, 0.0, 1)
-        means.append(mean_F)
-        squares.append(chunked_mean(inputs, part, is_image, mean_F, 2))
-        fourth_powers.append(chunked_mean(inputs, part, is_image, mean_F, 4))
+        mean_F, square_F, fourth_power_F = central_moments(inputs, part, is_image)
         if federation.noise[0]:  # which is added when a client's samples are read
             scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-            squares[-1] += federation.noise[0] * (client + 1) / federation.clients * scale**2
+            square_F += federation.noise[0] * (client + 1) / federation.clients * scale**2
+        means.append(mean_F)
+        squares.append(square_F)
+        fourth_powers.append(fourth_power_F)
     means_KF, squares_KF, fourth_KF = (np.array(rows) for rows in (means, squares, fourth_powers))
 
     weights_K1 = np.array([len(part) for part in parts], np.float64)[:, None]
@@ -190,19 +190,31 @@ def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
     return Moments(names, means_KF, deviations_KF, np.maximum(3.0, kurtosis_F))
 
 
-def chunked_mean(
-    inputs: NDArray[np.generic],
-    part: Indices,
-    is_image: bool,
-    center: Floats | float,
-    power: int,
-) -> Floats:
-    """Return (F,): the mean of (x - center)^power over the samples of a part; of images over all pixels, F being 1."""
-    size = max(1, int(np.prod(inputs.shape[1:])))
-    step = max(1, CHUNK // size)
-    total: Floats | float = 0.0
-    for start in range(0, len(part), step):
+def central_moments(
+    inputs: NDArray[np.generic], part: Indices, is_image: bool
+) -> tuple[Floats, Floats, Floats]:
+    """Return (F,) each: the mean, and the means of (x - mean)^2 and (x - mean)^4, over the samples of a part.
+
+    Of images they are those of all pixels, F being 1, and the last is 0: nobody asks for it.
+    """
+    size = int(np.prod(inputs.shape[1:]))
+    number = len(part) * (size if is_image else 1)
+    step = max(1, CHUNK // max(1, size))
+    starts = range(0, len(part), step)
+
+    def chunk(start: int) -> Floats:
         numbers = inputs[part[start : start + step]].astype(np.float64)
-        numbers = numbers.reshape(-1, 1) if is_image else numbers.reshape(len(numbers), -1)
-        total = total + ((numbers - center) ** power).sum(0)
-    return np.asarray(total) / (len(part) * (size if is_image else 1))
+        return numbers.reshape(-1, 1) if is_image else numbers.reshape(len(numbers), -1)
+
+    features = 1 if is_image else size
+    mean_F, square_F, fourth_power_F = (np.zeros(features) for _ in range(3))
+    for start in starts:
+        mean_F += chunk(start).sum(0) / number
+    for (
+        start
+    ) in starts:  # a second pass, as the mean of squares less the squared mean would lose digits
+        squares = np.square(chunk(start) - mean_F)
+        square_F += squares.sum(0) / number
+        if not is_image:
+            fourth_power_F += np.square(squares).sum(0) / number
+    return mean_F, square_F, fourth_power_F
