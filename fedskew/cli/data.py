@@ -28,7 +28,7 @@ from fedskew.cli.terminal import (
     console,
     fits,
 )
-from fedskew.diagnosis.planned import line_of, line_with_partition
+from fedskew.diagnosis.planned import line_of, whose_partition
 from fedskew.terminal_table import named, numbered, numeric, terminal_table
 from server_app.settings import parse, parse_texts
 
@@ -244,9 +244,10 @@ def check(
                 markup=False,
             )
         if checked.federation is not None:
-            diagnosis = line_with_partition(checked.partitioned, checked.federation)
-            if diagnosis:
-                out.print(diagnosis, markup=False)
+            diagnosis = line_of(checked.federation)
+            if diagnosis:  # of a single client there is none
+                whose = whose_partition(checked.partitioned)
+                out.print(f"{whose}: {diagnosis}", markup=False)
         print(f"fedskew run {as_words(checked.stated)}")
 
 

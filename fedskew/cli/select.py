@@ -13,7 +13,7 @@ from data import DataError, federate, load, require
 from fedskew.cli.choice import words
 from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
-from fedskew.diagnosis.planned import diagnosis_of
+from fedskew.diagnosis.planned import diagnosis_of, whose_partition
 from fedskew.diagnosis.rules import line, worth_trying
 from fedskew.diagnosis.table import TableError, read_counts
 from fedskew.numbers import duration
@@ -69,7 +69,8 @@ def select(
     else:
         runs = possible(methods, stated)
         if (diagnosis := diagnosis_of(runs[BASELINE])) is not None:
-            out.print(line(diagnosis), markup=False)
+            whose = whose_partition(runs[BASELINE].data)
+            out.print(f"{whose}: {line(diagnosis)}", markup=False)
             runs = {name: runs[name] for name in (BASELINE, *worth_trying(diagnosis, [*runs][1:]))}
         sizes = sizes_of(runs[BASELINE].data, 0)
         assert sizes is not None, "the data are there"

@@ -104,24 +104,18 @@ def subjects_of(federation: Federation) -> Subjects | None:
     return Subjects(np.concatenate(site_parts), np.concatenate(count_parts).astype(np.int64))
 
 
-def line_with_partition(settings: DataSettings, federation: Federation) -> str:
-    """Return the diagnosis of a federation in a line that says whose partition it judges.
+def whose_partition(settings: DataSettings) -> str:
+    """Return the words before a diagnosis that say whose partition it judges.
 
-    Without sites in the data FedSkew deals the samples out itself, and the skew is then of its own making. Of a single
-    client there is no diagnosis, and the line is empty.
+    Without sites in the data FedSkew deals the samples out itself, and the skew is then of its own making.
     """
-    diagnosis = line_of(federation)
-    if not diagnosis:
-        return ""
-    partition = resolve(settings).partition
-    if partition in ("domains", "file"):
-        whose = "With this partition"
-    else:
-        whose = (
-            f"With FedSkew's simulated partition ({partition}, {federation.clients} clients), "
-            "which says nothing of your own sites"
-        )
-    return f"{whose}: {diagnosis}"
+    resolved = resolve(settings)
+    if resolved.partition in ("domains", "file"):
+        return "With this partition"
+    return (
+        f"With FedSkew's simulated partition ({resolved.partition}, {resolved.clients} clients), "
+        "which says nothing of your own sites"
+    )
 
 
 def line_of(federation: Federation) -> str:
