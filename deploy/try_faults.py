@@ -1,6 +1,6 @@
 """What goes wrong between hospitals, done on this machine: the table of docs/reliability.md. Wants root and minutes.
 
-    python deploy/try_faults.py [--row 1 2 ...] [--times 3] [--jobs 2] [--write docs/reliability.md] [--keep FOLDER]
+    python deploy/try_faults.py [--row 1 2 ...] [--only WORDS] [--times 3] [--jobs 2] [--write docs/reliability.md] [--keep FOLDER]
 
 Every row is done to a run of four sites on digits, one of them behind a line of its own (a network namespace). Right is
 what the row says, the hash of everything of the run in one process in which the same sites miss the same rounds, no
@@ -89,10 +89,23 @@ def attempt(row: int, place: int, trial: int) -> Outcome:
     return outcome
 
 
+def chosen(rows: Sequence[int], words: str) -> list[tuple[int, int]]:
+    """Return row and place of every case of these rows in whose name the words stand, in whatever case."""
+    return [
+        (row, place)
+        for row in rows
+        for place, (what, _) in enumerate(ROWS[row])
+        if words.lower() in what.lower()
+    ]
+
+
 def main() -> int:
     """Do the rows, and say what became of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--row", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="Only what is done in these words, in part."
+    )
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument(
         "--jobs", type=int, default=2, help="Federations at a time, each with rows of its own."
@@ -104,7 +117,9 @@ def main() -> int:
     stated = parser.parse_args()
     if os.geteuid():
         sys.exit("a network namespace, and a disk of a few MB, want root")
-    missed, cases = 0, [(row, place) for row in stated.row for place in range(len(ROWS[row]))]
+    missed, cases = 0, chosen(stated.row, stated.only)
+    if not cases:
+        sys.exit(f"--only {stated.only!r}: is in the name of no row; docs/reliability.md has them")
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         work = (stated.keep or Path(temporary)).resolve()
         with ProcessPoolExecutor(stated.jobs, get_context("spawn"), begin, (work,)) as pool:

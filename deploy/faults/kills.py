@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 from faults.outcome import SLOW, Outcome, same
 from faults.stage import LINK, TRAIN, VICTIM, Stage, until
-from fedskew.federation.services import SERVER_APP
+from fedskew.federation.services import GATE, SERVER_APP, SUPEREXEC
 
+HALTED = 120.0
+"""Seconds for which the gate is halted."""
 BACK = 75.0
 """Seconds in which a SuperNode has to be back."""
 
@@ -71,6 +73,36 @@ def service_killed(program: str) -> Callable[[Stage, str], Outcome]:
         return same(stage, outcome, job, name, *words)
 
     return row
+
+
+def superexec_killed(stage: Stage, name: str) -> Outcome:
+    """The SuperLink's SuperExec -9 before a run, which then has nobody to begin it."""
+    words = ("rounds=3",)
+    stage.service(SUPEREXEC).kill()
+    began = time.monotonic()
+    job = stage.begin(name, *words)
+    job.wait_for_round(1)
+    outcome = Outcome(time.monotonic() - began, "started again, the run begins by itself")
+    outcome.expect(f"{SUPEREXEC} had ended" in job.words, "nothing is said of it")
+    return same(stage, outcome, job, name, *words)
+
+
+def gate_halted(stage: Stage, name: str) -> Outcome:
+    """The gate halted in round 3 for two minutes, in which flwr takes every site for lost."""
+    words = "rounds=4", "node-wait=90", SLOW
+    job = stage.begin(name, *words)
+    job.wait_for_round(2)
+    gate = stage.service(GATE)
+    gate.suspend()
+    try:
+        time.sleep(HALTED)
+    finally:
+        gate.resume()
+    began = time.monotonic()
+    job.wait_for_round(3)
+    outcome = Outcome(time.monotonic() - began, "said, the run goes on by itself")
+    outcome.expect("the gate does not answer" in job.words, "nothing is said of it")
+    return same(stage, outcome, job, name, *words)
 
 
 def everything_killed(stage: Stage, name: str) -> Outcome:

@@ -7,7 +7,9 @@ from faults.absences import away, below_minimum, line_cut
 from faults.kills import (
     everything_killed,
     executor_training,
+    gate_halted,
     service_killed,
+    superexec_killed,
     supernode_idle,
     supernode_training,
 )
@@ -34,5 +36,7 @@ ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], Outcome]]]] = {
     13: [("a site sends NaN", sends("nan")), ("wrong shapes", sends("shapes")), ("nothing", sends("nothing")),
          ("ten times its update", tenfold)],
     14: [("below min-sites", below_minimum)],
+    15: [("flower-superexec -9, then a run", superexec_killed)],
+    16: [("gate halted for two minutes", gate_halted)],
 }  # fmt: skip
 """By number, what is done, and who does it."""

@@ -1,5 +1,6 @@
 """Some rows of `make faults`, once each: real SuperLink, gate and SuperNodes, what is done to them, and the hash."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -24,12 +25,22 @@ def has_network_namespaces() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_supernode_a_server_and_a_gate_are_killed_and_a_site_lies() -> None:
-    """Rows 2, 5 and 7, after which the hash is the undisturbed one, and 13, whose site is left out by name."""
+def test_a_supernode_a_server_a_gate_and_a_superexec_are_killed_and_a_site_lies() -> None:
+    """Rows 2, 5, 7 and 15, after which the hash is the undisturbed one, and 13, whose site is left out by name."""
     if not has_network_namespaces():
         pytest.skip("a network namespace wants root, iproute2 and a kernel that lets it be made")
-    command = [sys.executable, "deploy/try_faults.py", "--times", "1", "--row", "2", "5", "7", "13"]
+    rows = ["--row", "2", "5", "7", "13", "15"]
+    command = [sys.executable, "deploy/try_faults.py", "--times", "1", *rows]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "0 missed" in done.stdout, (
         done.stdout[-3000:] + done.stderr[-2000:]
     )
+
+
+def test_a_row_is_chosen_by_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "deploy"))
+    faults = importlib.import_module("try_faults")
+    assert faults.chosen([1, 13, 15], "Superexec") == [(15, 0)]
+    assert faults.chosen([1, 13, 15], "nan") == [(13, 0)]
+    assert faults.chosen([1, 13], "") == [(1, 0), *((13, place) for place in range(4))]
+    assert faults.chosen([1, 13], "no such words") == []
