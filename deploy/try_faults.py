@@ -1,6 +1,7 @@
 """What goes wrong between hospitals, done on this machine: the table of docs/reliability.md. Wants root and minutes.
 
-    python deploy/try_faults.py [--row 1 2 ...] [--only WORDS] [--times 3] [--jobs 2] [--write docs/reliability.md] [--keep FOLDER]
+    python deploy/try_faults.py [--row 1 2 ...] [--only WORDS] [--times 3] [--jobs 2]
+        [--write docs/reliability.md] [--keep FOLDER]
 
 Every row is done to a run of four sites on digits, one of them behind a line of its own (a network namespace). Right is
 what the row says, the hash of everything of the run in one process in which the same sites miss the same rounds, no

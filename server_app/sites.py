@@ -8,6 +8,7 @@ from typing import Any
 from client_app.policy import QUESTION
 from client_app.run_approval import hash_of
 from client_app.site import POLICY, RUN_KEYS
+from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import Federation, SettingError, require
 from data.sources.agreement import Agreement
 from data.sources.sites import file_of
@@ -50,6 +51,22 @@ def ask_sites(
                 f"needs what site {agreement.names[client]} does not let leave: {kept}",
             )
     exchange.check_enough(rounds.exchange_settings.min_replies, QUESTION)
+
+
+def two_sites_warning(settings: RunSettings) -> str:
+    """Return what two sites learn of each other by the class counts that a method broadcasts, or "" elsewhere.
+
+    Both get the sum of the counts of all, and each knows its own.
+    """
+    agreement = settings.agreement
+    tells = any(variant.reveals == CLASS_COUNTS for variant in settings.variants)
+    if agreement is None or len(agreement.sites) != 2 or not tells:
+        return ""
+    first, second = agreement.names
+    return (
+        f"{settings.general.method} sends the sum of both sites' class counts to both: {first} and {second} learn each "
+        "other's exact number of training samples of each class"
+    )
 
 
 def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:

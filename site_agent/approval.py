@@ -18,6 +18,8 @@ from data.sources.agreement import Member
 from site_agent.audit import Audit
 
 ROOT = Path(client_app.__file__).resolve().parents[1]
+CLASS_COUNTS = "class-counts"
+"""Of PERMISSIONS, the one for training samples by class."""
 PLAYED = ("client_app", "data", "site_agent")
 """The packages that run at a site."""
 
@@ -36,6 +38,7 @@ def summary(site: Site, app: str) -> str:
                 f"{'may leave' if name in site.allow else 'stays here':<12}{name}"
                 for name in PERMISSIONS
             ),
+            *two_sites(site),
             f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
             f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
             f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
@@ -61,6 +64,17 @@ def any_of(names: Sequence[str] | None) -> str:
 def free_settings() -> list[str]:
     """Return the settings of local training, which the coordinator chooses for each run."""
     return [TrainingSettings.key(field.name) for field in fields(TrainingSettings)]
+
+
+def two_sites(site: Site) -> list[str]:
+    """Return the line about class counts between two sites, where this one lets them leave."""
+    if len(site.agreement.sites) != 2 or CLASS_COUNTS not in site.allow:
+        return []
+    (other,) = {*site.agreement.names} - {site.name}
+    return [
+        f"two sites   fedshift and reweighting send the sum of both sites' class counts to both: {other} learns this "
+        f"site's exact counts. Without {CLASS_COUNTS} in policy.allow they stay here"
+    ]
 
 
 def agreed_samples(member: Member) -> str:

@@ -44,8 +44,13 @@ def new(
     ] = "0.5",
     std: Annotated[str, typer.Option(help="Their standard deviation.")] = "0.5",
     min_sites: Annotated[
-        int, typer.Option(min=2, help="Sites without whose updates no round is taken.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            min=2,
+            help="Sites without whose updates no round is taken.",
+            show_default="more than half of the sites",
+        ),
+    ] = None,
     listen: Annotated[str, typer.Option(help="Address that the gate listens on.")] = "0.0.0.0",
 ) -> None:
     """Make certificates and a federation.toml that has no sites yet."""

@@ -128,9 +128,11 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
-    min_sites: int, address: str, listen: str,
+    min_sites: int | None, address: str, listen: str,
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
+
+    Without `min_sites` that file leaves it out, which means more than half of the sites.
 
     Raises SettingError where something is in the folder already, and DataError for an address that is none.
     """
@@ -146,8 +148,12 @@ def begin(
     folder.state.mkdir(mode=0o700)
     agreed: dict[str, object] = {
         "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
-        "min-sites": min_sites, "app": app_hash(app_files(APP)),
+        "app": app_hash(app_files(APP)),
     }  # fmt: skip
+    if (
+        min_sites is not None
+    ):  # else `read_agreement` takes more than half of the sites there are by then
+        agreed["min-sites"] = min_sites
     coordinator: dict[str, object] = {
         "address": address,
         "listen": listen,

@@ -21,6 +21,7 @@ from fedskew.federation.supervision import GateWatch, PendingRun, gate_answers
 from server_app.lock import FolderBusy, locked
 from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
+from server_app.sites import two_sites_warning
 
 POLL, LOOK = 0.2, 5.0
 """Seconds between two looks for the result, and for the run's status."""
@@ -57,6 +58,8 @@ def run(
     with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
         if finished is not None:
             return finished
+    if warning := two_sites_warning(settings):
+        tell(warning)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     config = settings.going_on().flat()
     losses: list[int] = []

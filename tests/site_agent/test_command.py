@@ -1,6 +1,7 @@
 """`fedskew-site`: what it refuses, and what it needs no import of."""
 
 import ast
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,19 @@ def test_what_is_approved_is_kept_and_shown(
     assert "at work    no" in capsys.readouterr().out
     assert run(monkeypatch, "log", "--verify", "--site", site) == 0
     assert capsys.readouterr().out == "1 lines follow from each other\n"
+
+
+def test_between_two_sites_it_is_said_that_the_other_learns_the_counts(
+    site: Path, app: Path, tmp_path: Path
+) -> None:
+    place = read_site(site)
+    line = approval.summary(place, "app").partition("two sites")[2].splitlines()[0]
+    assert "south learns this site's exact counts" in line
+    keeps = dataclasses.replace(place, allow=frozenset({"model", "scores"}))
+    third = dataclasses.replace(place.agreement.sites[1], name="east")
+    more = dataclasses.replace(place.agreement, sites=(*place.agreement.sites, third))
+    for other in (keeps, dataclasses.replace(place, agreement=more)):
+        assert "two sites" not in approval.summary(other, "app")
 
 
 def test_a_fab_is_approved_as_its_folder_is(site: Path, app: Path, tmp_path: Path) -> None:

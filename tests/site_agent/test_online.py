@@ -124,7 +124,10 @@ def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:
 @pytest.mark.parametrize(
     ("days", "sentence"),
     [
-        (-500, "has expired; the coordinator must renew it"),
+        (
+            -500,
+            "set the clock where that is wrong, else the coordinator must renew the certificate",
+        ),
         (2, "is not yet valid; look at this machine's clock first"),
     ],
 )
@@ -192,6 +195,20 @@ def test_a_clock_that_is_off(tmp_path: Path, listen: Listen, ahead: float, holds
     gate.ahead = ahead
     row = looked(gate, ca, tmp_path)["clock"]
     assert row.holds == holds and ("let a time service set" in row.text) != holds, row
+
+
+@pytest.mark.parametrize(("ahead", "asks"), [(-8.0, False), (310.0, False), (0.0, True)])
+def test_a_clock_that_is_off_has_one_cure(
+    tmp_path: Path, listen: Listen, ahead: float, asks: bool
+) -> None:
+    """The coordinator refuses every signature by such a clock: to send it the key again would not help."""
+    ca, server = certified(tmp_path / "here")
+    gate = listen(server)
+    gate.ahead, gate.status = ahead, 403
+    rows = looked(gate, ca, tmp_path)
+    assert not rows["key known"].holds
+    assert ("send the lines" in rows["key known"].text) == asks
+    assert ("not asked: the clock comes first" in rows["key known"].text) != asks
 
 
 @pytest.mark.parametrize(

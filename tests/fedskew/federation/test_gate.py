@@ -31,6 +31,7 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.node_pb2 import Node
 
 from data import DataError, SettingError
+from fedskew.cli.federation import application
 from fedskew.federation import absence, handed_out, intake
 from fedskew.federation import folder as folders
 from fedskew.federation import gate as gates
@@ -568,6 +569,22 @@ def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder)
     assert folder.agreement_file.read_text() == before
     assert [site.name for site in folder.agreement.sites] == ["north", "south"]
     assert folder.state.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("stated", "sites", "least"), [(None, 2, 2), (None, 5, 3), (2, 5, 2)])
+def test_a_round_needs_more_than_half_of_the_sites_unless_something_else_is_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: int | None, sites: int, least: int
+) -> None:
+    """Two of five sites, which could agree, would else make a round of their own by default."""
+    monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project]"})
+    words = ["new", str(tmp_path / "many"), "--name", "many", "--classes", "sick,well"]
+    words += ["--input-shape", "1x8x8", "--address", "gate.example.org:8443"]
+    words += [] if stated is None else ["--min-sites", str(stated)]
+    application(words, standalone_mode=False)
+    begun = FederationFolder(tmp_path / "many")
+    for number in range(sites):
+        add(begun, f"site-{number}", line(node_key()))
+    assert begun.agreement.min_sites == least
 
 
 def test_a_folder_whose_app_is_another_does_not_start(

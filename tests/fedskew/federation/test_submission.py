@@ -17,6 +17,7 @@ from fedskew.federation.submission import Lost, follow
 from server_app.lock import FolderBusy, locked
 from server_app.results import RunFolder
 from server_app.settings import parse
+from tests.site_files import agreed, public_key, write
 
 
 class Results:
@@ -391,3 +392,39 @@ def test_a_database_that_is_no_database_is_damaged_and_a_whole_or_locked_one_is_
         assert database.damage_of(folder) == ""
     (tmp_path / "state.db").write_bytes(os.urandom(8192))
     assert "file is not a database" in database.damage_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "method", "told"),
+    [
+        (("north", "east"), "fedshift", True),
+        (("north", "east"), "reweighting", True),
+        (("north", "east"), "fedavg", False),
+        (("north", "east", "south"), "fedshift", False),
+    ],
+)
+def test_it_is_told_that_two_sites_learn_each_others_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], method: str, told: bool
+) -> None:
+    members = [{"name": name, "key": public_key(name)} for name in names]
+    file = write(tmp_path / "federation.toml", agreed(site=members, min_sites=2))
+    results = str(tmp_path / "results")
+    settings = parse({"dataset": f"sites:{file}", "method": method, "results": results})
+    folder = SimpleNamespace(
+        path=tmp_path,
+        state=tmp_path,
+        coordinator=SimpleNamespace(superlink_port=1),
+        authority=[b""],
+    )
+
+    def submit(app: str, config: Any) -> int:
+        raise LaunchFailed("so far")
+
+    monkeypatch.setattr(
+        submission, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+    )
+    lines: list[str] = []
+    with pytest.raises(LaunchFailed, match="so far"):
+        submission.run(folder, settings, lines.append)  # type: ignore[arg-type]
+    words = f"{method} sends the sum of both sites' class counts to both: north and east learn"
+    assert any(line.startswith(words) for line in lines) == told
