@@ -20,7 +20,7 @@ from client_app.optimizer import (
 )
 from client_app.play import Answer
 from client_app.training import steps_of
-from data.sources.agreement import MOST_SAMPLES
+from data.sources.agreement import MOST_SAMPLES, Member
 from strategies import base
 from strategies.checks import (
     LARGEST,
@@ -171,3 +171,15 @@ def test_a_check_that_does_not_end_costs_its_client_alone(
     finally:
         ended.set()
     assert exchange.failures == {1: "it is not checked after 0.2 s"}
+
+
+@pytest.mark.parametrize(("samples", "agreed"), [(300, 300), (299, 300), (301, 300), (301, 0)])
+def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> None:
+    server = replace(server_of(), sites=(Member("north", "key", agreed), Member("east", "key")))
+    if samples <= agreed or not agreed:
+        assert checked_metrics(0, stated(server, samples), server) == samples
+    else:
+        sentence = "num-examples is 301, and federation.toml agrees on at most 300 training samples"
+        with pytest.raises(Refused, match=f"^{sentence} of site north$"):
+            checked_metrics(0, stated(server, samples), server)
+    assert checked_metrics(1, stated(server, samples), server) == samples
