@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data import SettingError, require
+from data.text import PACKAGES
 
 FOLDER = "FEDSKEW_FOLDER"
 """The environment's word for the user's working folder, for processes that begin in another one."""
@@ -23,7 +24,10 @@ def load(key: str, name: str, what: str, fits: Callable[[Any], bool] = callable)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may fail in any way
-        raise SettingError(key, name, f"{module_name} cannot be imported: {error}") from error
+        rule = f"{module_name} cannot be imported: {error}"
+        if isinstance(error, ImportError) and error.name in PACKAGES:
+            rule += f"; {error.name} is FedSkew's own package here: give your module another name"
+        raise SettingError(key, name, rule) from error
     thing = getattr(module, attribute, None)
     if not fits(thing):
         raise SettingError(key, name, f"{module_name} has no {what} {attribute}")

@@ -4,6 +4,11 @@ From Python: `run(settings)`, `load(folder)`, `methods()` and `check_method(name
 what is heavy is imported by what needs it.
 """
 
-from fedskew.result import Result, check_method, load, methods, run
+from fedskew.own_packages import find_ours
+
+find_ours()
+
+# It imports these packages, so it stands below.
+from fedskew.result import Result, check_method, load, methods, run  # noqa: E402
 
 __all__ = ["Result", "check_method", "load", "methods", "run"]

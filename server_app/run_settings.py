@@ -20,7 +20,7 @@ from client_app.own_code import file_hash
 from client_app.process import code_version
 from data import DataSettings, OneOf, Rule, Settings
 from data.sources.agreement import Agreement
-from data.sources.catalog import is_sites
+from data.sources.catalog import is_own, is_sites, members
 from data.sources.sites import agreement_of, in_messages
 from server_app.methods import METHODS
 from server_app.own_method import register, sources_of
@@ -214,9 +214,17 @@ class RunSettings:
         if sources := sources_of(self.parts.names):
             settings["method's files"] = sources
         code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
-        name = self.data.dataset if self.agreement is None else f"sites-{self.agreement.name}"
-        data = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
-        return f"{data}-{self.general.method.replace(':', '.')}-seed{self.general.seed}-{code}"
+        end = f"{self.general.method.replace(':', '.')}-seed{self.general.seed}-{code}"
+        if self.agreement is not None:
+            return f"{in_words(f'sites-{self.agreement.name}')}-{end}"
+        # Versions up to 0.1 had the beginning of the user's path in the name: such a run keeps it and is not repeated.
+        name, former = (
+            f"{in_words(text)}-{end}"
+            for text in (without_path(self.data.dataset), self.data.dataset)
+        )
+        results = Path(self.general.results)
+        kept = name != former and (results / former).is_dir() and not (results / name).is_dir()
+        return former if kept else name
 
     @property
     def folder(self) -> Path:
@@ -246,3 +254,16 @@ class RunSettings:
             code=code_version(),
             rounds=self.general.rounds,
         )
+
+
+def in_words(text: str) -> str:
+    """Return a text as the beginning of a folder's name: small letters and digits, at most 40 characters."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
+
+
+def without_path(dataset: str) -> str:
+    """Return what to call a data set: files and folders of the user's by their own names."""
+    names = members(dataset)
+    if not any(map(is_own, names)):
+        return dataset
+    return " ".join(Path(name.partition(":")[2]).name if is_own(name) else name for name in names)

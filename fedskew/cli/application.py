@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated
 
 import click
 import typer
@@ -50,6 +52,12 @@ COMMANDS = {
 """By name: where it is, in a module that may take seconds to import (torch), and the line of `fedskew --help`."""
 
 
+FIRST_STEPS = (
+    "First steps: `fedskew run demo` trains on data that come with FedSkew, and `fedskew report demo` says what came "
+    "out. `fedskew data check PATH` looks at data of your own."
+)
+
+
 class Commands(TyperGroup):
     """Shows the commands by their lines, and imports the one that is called."""
 
@@ -63,11 +71,30 @@ class Commands(TyperGroup):
 application = typer.Typer(
     cls=Commands,
     help="Federated learning on skewed data.",
+    epilog=FIRST_STEPS,
     no_args_is_help=True,
-    add_completion=False,
     suggest_commands=TYPER_SUGGESTS,
     pretty_exceptions_enable=False,
 )
+
+
+def print_version(asked: bool) -> None:
+    """Print name and version and end, where that is asked for."""
+    if asked:
+        print(f"fedskew {version('fedskew')}")
+        raise typer.Exit
+
+
+@application.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Federated learning on skewed data."""
+
+
 for name, (_, line) in COMMANDS.items():
     application.command(name=name, help=line)(lambda: None)
 

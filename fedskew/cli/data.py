@@ -19,6 +19,7 @@ from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, do
 from data.sources.layouts import office_class_folders
 from data.sources.named import files_of
 from data.sources.own import kind_of_path
+from fedskew.cli import completion
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.data_check import as_words, look_through
 from fedskew.cli.terminal import (
@@ -41,7 +42,13 @@ application = typer.Typer(
 out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting, as of run.",
+        autocompletion=completion.settings,
+    ),
 ]
 SHOWN_CLASSES = 20
 """More classes than these do not fit a terminal: then each client's largest class stands for them."""

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from data import DataError, require
+from fedskew.cli import completion
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.diagnosis.rules import (
     Diagnosis,
@@ -32,7 +33,13 @@ def diagnose_source(
         ),
     ] = "",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as of run.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting, as of run.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     moments: Annotated[
         Path | None,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from client_app.process import choose_device
 from data import DataSettings, SettingError
+from fedskew.cli import completion
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.export import from_run
 from fedskew.export.inputs import read_inputs
@@ -71,7 +72,12 @@ def predict(
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="How the inputs are read, as of run."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="How the inputs are read, as of run.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from data import DataError, SettingError, require
+from fedskew.cli import completion
 from fedskew.cli.choice import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.entries import defaults
@@ -17,7 +18,10 @@ from server_app.keys import read_texts
 
 def report(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments; none is all finished runs.")
+        list[str] | None,
+        typer.Argument(
+            help="Experiments; none is all finished runs.", autocompletion=completion.experiments
+        ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")
@@ -33,7 +37,12 @@ def report(
     experiments: ExperimentsFile = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as it was stated to run."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting, as it was stated to run.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
 ) -> None:
     """Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took."""

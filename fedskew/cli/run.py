@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from data import require
+from fedskew.cli import completion
 from fedskew.cli.choice import choose
 from fedskew.cli.terminal import ExperimentsFile
 from fedskew.interrupt import at_once
@@ -21,7 +22,11 @@ class Engine(StrEnum):
 
 def run(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments; none is one run, or one a method.")
+        list[str] | None,
+        typer.Argument(
+            help="Experiments; none is one run, or one a method.",
+            autocompletion=completion.experiments,
+        ),
     ] = None,
     engine: Annotated[
         Engine | None,
@@ -30,7 +35,10 @@ def run(
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting.", autocompletion=completion.settings
+        ),
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="Only that row of the experiments' tables.")
@@ -39,7 +47,10 @@ def run(
         list[str] | None, typer.Option(help="Only that column of the experiments' tables.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Methods, each with every seed.")
+        list[str] | None,
+        typer.Option(
+            metavar="A,B", help="Methods, each with every seed.", autocompletion=completion.methods
+        ),
     ] = None,
     seed: Annotated[
         list[str] | None, typer.Option(metavar="0,1", help="Seeds, for the experiments' own.")

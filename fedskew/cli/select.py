@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from data import DataError, federate, load, require
+from fedskew.cli import completion
 from fedskew.cli.choice import words
 from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
@@ -29,10 +30,18 @@ from server_app.settings import parse, parse_texts
 def select(
     minutes: Annotated[float, typer.Option(min=0, help="Time of the race.")],
     method: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Only these methods, beside FedAvg.")
+        list[str] | None,
+        typer.Option(
+            metavar="A,B",
+            help="Only these methods, beside FedAvg.",
+            autocompletion=completion.methods,
+        ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting.", autocompletion=completion.settings
+        ),
     ] = None,
     like: Annotated[
         Path | None,

@@ -87,15 +87,12 @@ class Overview:
         records = RunFolder(job.settings.folder).rounds()
         standing.round = records[-1].round if records and not job.settings.general.fresh else 0
         self.running[job.settings.run_id] = standing
-        if not self.console.is_terminal:
-            self.say(job, "started")
 
     def heard(self, job: Job, line: str) -> None:
-        """A job says something; in a terminal only what is no round is printed, as the table shows the rounds."""
+        """A job says something. What is no round is printed: a terminal's table shows the rounds, and elsewhere a line
+        for each would hide the results."""
         finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
-        if not (
-            self.console.is_terminal and (finished or line.startswith(("run folder", "finished")))
-        ):
+        if not finished and not line.startswith(("run folder", "finished")):
             self.say(job, line)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
@@ -104,13 +101,12 @@ class Overview:
         self.pace.append((standing.seconds, standing.rounds))
         if outcome.summary is None:
             self.failed += 1
-            self.say(job, f"failed: {outcome.reason}")
+            result = f"failed: {outcome.reason}"
         else:
             self.finished += 1
             last = {name: selected(outcome.summary, name) for name in outcome.summary["models"]}
-            self.say(job, f"finished  {accuracies(job, last)}")
-        if not self.console.is_terminal:
-            self.console.print(self.counts(), markup=False)
+            result = f"finished  {accuracies(job, last)}"
+        self.say(job, result if self.console.is_terminal else f"{result}  ({self.counts()})")
 
     def say(self, job: Job, words: str) -> None:
         """Print a line about a job."""

@@ -97,3 +97,10 @@ def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -
 def test_what_is_wrong_with_it_is_one_sentence(name: str, rule: str) -> None:
     with pytest.raises(SettingError, match="^" + re.escape(f"model = {name!r}: {rule}")):
         build(name, (1, 8, 8), 10, 0)
+
+
+def test_a_module_that_means_another_data_is_told_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "own_confused.py").write_text("from data import scans_of_mine\n")
+    sentence = "; data is FedSkew's own package here: give your module another name"
+    with pytest.raises(SettingError, match=f"cannot import name 'scans_of_mine' .*{sentence}"):
+        build("own_confused:good", (1, 8, 8), 10, 0)

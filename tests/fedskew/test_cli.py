@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,66 @@ def test_a_mistyped_command_is_answered_without_torch() -> None:
 def test_the_overview_says_of_each_command_what_its_own_help_says() -> None:
     for name, (_, line) in COMMANDS.items():
         assert (loaded(name).help or "").split("\n\n")[0] == line
+
+
+def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
+    assert fedskew("--version") == (0, f"fedskew {version('fedskew')}\n", "")
+
+
+def test_a_command_line_without_words_names_a_first_step(fedskew: FedSkew) -> None:
+    _, output, errors = fedskew()
+    assert "First steps: `fedskew run demo`" in output + errors
+    assert choose(["demo"], None, [], [], [], {}).cells(), "the step exists"
+
+
+@pytest.mark.parametrize(
+    ("words", "proposals"),
+    [
+        ("fedskew r", ["run", "report"]),
+        ("fedskew data sh", ["show"]),
+        ("fedskew run demo-m", ["demo-missing"]),
+        ("fedskew report demo-m", ["demo-missing"]),
+        ("fedskew run --set learning-rate-decay-", ["learning-rate-decay-every="]),
+        ("fedskew select --set fresh=", ["fresh=true", "fresh=false"]),
+        ("fedskew run --method fedavg,creff-", ["fedavg,creff-code"]),
+        ("fedskew run no-such-experiment", []),
+    ],
+)
+def test_a_shell_is_proposed_what_goes_on_so(
+    fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch, words: str, proposals: list[str]
+) -> None:
+    monkeypatch.setenv("_FEDSKEW_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    status, output, errors = fedskew()
+    assert (status, output.split(), errors) == (0, proposals, "")
+
+
+def test_the_completion_of_a_shell_can_be_shown(
+    fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    status, output, _ = fedskew("--show-completion", "bash")
+    assert status == 0 and "_FEDSKEW_COMPLETE=complete_bash" in output
+
+
+def test_a_module_of_the_user_s_that_is_called_data(tmp_path: Path) -> None:
+    """The command line finds FedSkew's own; a script, which may mean its own, is told in one sentence."""
+    (tmp_path / "data.py").write_text("SCANS = 3\n")
+    python = [sys.executable, "-m", "fedskew", "list", "experiments"]
+    listed = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
+    assert listed.returncode == 0 and "demo-tail" in listed.stdout, listed.stderr
+    (tmp_path / "script.py").write_text("import fedskew\n")
+    refused = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True
+    )
+    sentence = (
+        f"ImportError: {tmp_path / 'data.py'} has the name of FedSkew's package 'data': rename"
+    )
+    assert sentence in refused.stderr
+    (tmp_path / "data.py").rename(tmp_path / "scans.py")
+    control = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True)
+    assert control.returncode == 0
 
 
 def test_a_run_prints_rounds_table_and_folder(tmp_path: Path, fedskew: FedSkew) -> None:

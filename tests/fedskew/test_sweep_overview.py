@@ -91,6 +91,27 @@ def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> Non
     )
 
 
+def test_elsewhere_each_result_is_a_line_and_a_round_is_none(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, 2)
+    file = io.StringIO()
+    with Overview(Console(file=file, width=200), jobs, 1) as overview:
+        for job in jobs:
+            overview.started(job)
+            overview.heard(job, f"run folder {job.settings.folder}")
+            RunFolder(job.settings.folder).path.mkdir(parents=True)
+            for round in (1, 2):
+                RunFolder(job.settings.folder).add_round(record(round, 1.0))
+                overview.heard(job, f"round   {round}/2  loss 1.000")
+        overview.heard(jobs[0], "client 3 left out")
+        done = {"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}
+        overview.ended(jobs[0], Outcome(done))
+        overview.ended(jobs[1], Outcome(reason="out of luck"))
+    remark, finished, failed = file.getvalue().splitlines()
+    assert remark.endswith("client 3 left out")
+    assert "finished  fedavg 25.0  (1 of 2 done, 1 running, about" in finished
+    assert failed.endswith("failed: out of luck  (1 of 2 done, 0 running, 1 failed)")
+
+
 def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
     first = cells_of(tmp_path, methods=["fedavg"])
     second = [

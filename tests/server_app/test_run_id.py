@@ -1,6 +1,7 @@
 """A run's id: stable when settings are added, and another one for everything that can change a number."""
 
 import json
+import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,29 @@ def test_no_default_that_ids_leave_out_is_changed() -> None:
         key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT_ON_NUMBERS
     }
     assert {key: known.get(key) for key in DEFAULTS} == DEFAULTS
+
+
+OWN = {"classes": "a,b", "input-shape": "1x4x4", "method": "fedavg"}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        ("csv:/home/somebody/study/rows.csv", "rows-csv"),
+        ("folder:scans", "scans"),
+        ("domains:npz:/home/somebody/north.npz,folder:/home/somebody/south", "north-npz-south"),
+    ],
+)
+def test_a_run_s_name_leaves_out_the_folders_of_the_user(
+    dataset: str, name: str, tmp_path: Path
+) -> None:
+    stated = {**OWN, "dataset": dataset, "results": str(tmp_path)}
+    run = parse(stated)
+    assert run.run_id.startswith(f"{name}-fedavg-seed0-") and "somebody" not in run.run_id
+    # a run of an earlier version, whose name began with the path, is found and not repeated
+    former = f"{re.sub('[^a-z0-9]+', '-', dataset)[:40]}-fedavg-seed0-{run.run_id[-10:]}"
+    (tmp_path / former).mkdir()
+    assert parse(stated).run_id == former
+    assert parse({**stated, "seed": 1}).run_id.startswith(f"{name}-fedavg-seed1-")
+    (tmp_path / run.run_id).mkdir()
+    assert parse(stated).run_id == run.run_id

@@ -114,7 +114,7 @@ def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
     path = "npz:/home/somebody/secret/scans.npz"
     run = parse({"dataset": path, "classes": "a,b", "input-shape": "4", "method": "fedavg"})
     name = RunRecords(run, {}, [], None).label
-    assert "somebody" in run.run_id and name == f"scans-npz-fedavg-seed0-{run.run_id[-10:]}"
+    assert "somebody" not in run.run_id and name == f"scans-npz-fedavg-seed0-{run.run_id[-10:]}"
     assert short_name("domains:npz:/a/one.npz,npz:/b/two.npz") == "one.npz, two.npz"
     assert [short_name(data) for data in ("digits", "domains:mnist,usps")] == [
         "digits",

@@ -1,0 +1,34 @@
+"""What a shell proposes when a word is completed; it imports neither torch nor flwr."""
+
+from fedskew.experiments.entries import defaults
+from fedskew.experiments.experiments import known_entries
+from server_app.methods import METHODS
+
+
+def experiments(incomplete: str) -> list[tuple[str, str]]:
+    """Return the experiments and suites that begin so, each with its title."""
+    try:
+        entries = known_entries()
+    except (OSError, ValueError):  # the user's file has a mistake, which `run` names
+        return []
+    return [(name, entry.title) for name, entry in entries.items() if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[str]:
+    """Return the keys that begin so, each with =; and after a key of true or false these two."""
+    key, equals, value = incomplete.partition("=")
+    known = defaults()
+    if not equals:
+        return [f"{name}=" for name in known if name.startswith(key)]
+    words = ("true", "false") if isinstance(known.get(key), bool) else ()
+    return [f"{key}={word}" for word in words if word.startswith(value)]
+
+
+def methods(incomplete: str) -> list[tuple[str, str]]:
+    """Return the methods that begin as the last one of a list with commas, each with what it is."""
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        (f"{before}{comma}{name}", method.what)
+        for name, method in METHODS.items()
+        if name.startswith(last)
+    ]
