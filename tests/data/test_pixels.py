@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -322,3 +323,59 @@ def test_a_proposed_range_leaves_nothing_out(numbers):
     assert (
         low <= numbers[0] and high >= numbers[1] and high - low < 1.001 * (numbers[1] - numbers[0])
     )
+
+
+class Part:
+    """What hf: needs of a data set of the datasets library, which is not installed everywhere."""
+
+    def __init__(self, images):
+        image = type("Image", (), {})()
+        self.features = {"image": image, "label": object()}
+        self.rows = [{"image": pixels, "label": k % 2} for k, pixels in enumerate(images)]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __getitem__(self, key):
+        return [row[key] for row in self.rows] if isinstance(key, str) else self.rows[key]
+
+    def select_columns(self, names):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("kind", "largest", "words"),
+    [
+        (
+            np.float32,
+            300,
+            r"of 0\.\.300 in 40 of the 40 images looked at: .*pixel-range=0,300 takes",
+        ),
+        (
+            np.uint16,
+            4095,
+            r"40 of the 40 images looked at .*pixel-range=0,4095 takes 4095 as white",
+        ),
+    ],
+)
+def test_images_of_the_datasets_library_are_looked_at_too(
+    tmp_path, monkeypatch, kind, largest, words
+):
+    from data.sources import hugging_face
+
+    arrays = [np.linspace(0, largest if k > 30 else 100, 16).reshape(4, 4) for k in range(40)]
+    part = Part([Image.fromarray(pixels.astype(kind)) for pixels in arrays])
+    monkeypatch.setattr(hugging_face, "parts_of", lambda place, download: {"train": part})
+    monkeypatch.setattr(
+        hugging_face, "needed", lambda *given: SimpleNamespace(disable_progress_bars=lambda: None)
+    )
+    with pytest.raises(DataError, match=words):
+        hugging_face.read(tmp_path, ("0", "1"), (1, 4, 4), DataSettings())
+    stated = DataSettings(pixel_range=f"0,{largest}")
+    raw = hugging_face.read(tmp_path, ("0", "1"), (1, 4, 4), stated)
+    assert max(raw.train.images.max(), raw.test.images.max()) == 1
+    notes = hugging_face.look(tmp_path, DataSettings(pixel_range="0,100")).notes
+    assert any("cuts numbers of 9 images" in note for note in notes)
