@@ -51,8 +51,8 @@ def damage_of(folder: FederationFolder) -> str:
         return ""
     return (
         f"{file} is damaged ({' '.join(seen.split())[:200]}): `fedskew federation down {folder.path}`, move "
-        "state.db* in that folder away, `up` registers the sites again; then start each site again, and the same "
-        "command goes on from the run's checkpoint, which is not in that file"
+        "state.db* in that folder away, `up` registers the sites again, which come back by "
+        "themselves, and the same command goes on from the run's checkpoint, which is not in that file"
     )
 
 
