@@ -9,7 +9,7 @@ import numpy as np
 
 from fedskew.report.gather import Gathered, Measured
 from fedskew.report.statistics import Floats
-from fedskew.report.svg import COLORS, INK, Figure, Style, drawn
+from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
 from fedskew.report.table import plain, words_and_unit
 from fedskew.report.units import chance_of, in_percent
 
@@ -99,7 +99,7 @@ def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | 
     return Figure(
         column,
         ends_in_words(ends, metric, max(rounds[-1] for rounds, _ in drawable.values())),
-        drawn(name, 3.0, draw),
+        Drawing(name, 3.0, draw),
     )
 
 
@@ -159,7 +159,7 @@ def matrix(measured: Measured, column: str, name: str) -> Figure | None:
         f"a client holds {held.min()} to {held.max()} classes and {sizes_K.min()} to {sizes_K.max()} samples; "
         f"the largest class has {sizes_C.max()}, the smallest {sizes_C.min()}."
     )
-    return Figure(column, alt, drawn(name, height, draw))
+    return Figure(column, alt, Drawing(name, height, draw), fixed=True)
 
 
 def shortened(name: str) -> str:
@@ -202,7 +202,7 @@ def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) ->
         f"{label} {share:.0f}" for label, share in zip(names, shares_CC.diagonal(), strict=True)
     )
     return Figure(title, f"Confusion matrix, {title}: percent predicted rightly: {right}.",
-                  drawn(name, min(4.2, 1.6 + 0.26 * classes), draw))  # fmt: skip
+                  Drawing(name, min(4.2, 1.6 + 0.26 * classes), draw), fixed=True)  # fmt: skip
 
 
 def recall_curve(
@@ -238,7 +238,7 @@ def recall_curve(
     return Figure(
         column,
         f"Recall by class; mean of the rarest third in percent: {rarest}.",
-        drawn(name, 3.0, draw),
+        Drawing(name, 3.0, draw),
     )
 
 
@@ -293,7 +293,7 @@ def spread(
     return Figure(
         column,
         f"{what.capitalize()} of the clients in percent: {spreads}.",
-        drawn(name, 0.34 * len(accuracies) + 0.8, draw),
+        Drawing(name, 0.34 * len(accuracies) + 0.8, draw),
     )
 
 
@@ -318,7 +318,9 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
         f"{row} {sum(parts.values()):.2g}, of it clients {parts['clients']:.2g}"
         for row, parts in split.items()
     )
-    return Figure(column, f"Seconds a round: {totals}.", drawn(name, 0.34 * len(split) + 0.8, draw))
+    return Figure(
+        column, f"Seconds a round: {totals}.", Drawing(name, 0.34 * len(split) + 0.8, draw)
+    )
 
 
 @dataclass(frozen=True)
@@ -380,7 +382,7 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
 
     estimates = "; ".join(f"{effect.name} {effect.estimate:+.1f}" for effect in effects)
     return Figure(
-        title, f"Differences in {unit}: {estimates}.", drawn(name, 0.4 * len(effects) + 0.8, draw)
+        title, f"Differences in {unit}: {estimates}.", Drawing(name, 0.4 * len(effects) + 0.8, draw)
     )
 
 

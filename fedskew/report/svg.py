@@ -15,6 +15,8 @@ DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
 INK, FAINT = "#000002", "#000003"
 WIDTH = 4.4
 """Inches of 72 units; a panel is as wide as a phone, and several stand side by side on a wide screen."""
+WIDE = 9.0
+"""Inches of a section's only panel on a wide screen: there its text is as large as that of two panels side by side."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,39 @@ class Style:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """One panel that can be drawn for a phone and for a wide screen."""
+
+    name: str
+    """Makes the ids unique in the page."""
+    height: float
+    """Inches."""
+    draw: Callable[["Axes"], None]
+
+    @property
+    def narrow(self) -> str:
+        """The SVG element, as wide as a phone."""
+        return drawn(self.name, self.height, self.draw)
+
+    @property
+    def wide(self) -> str:
+        """The SVG element, as wide as the page on a large screen."""
+        return drawn(f"{self.name}-wide", self.height, self.draw, WIDE)
+
+
+@dataclass(frozen=True)
 class Figure:
     """A drawing, and what it shows in words."""
 
     title: str
     alt: str
-    svg: str
+    svg: Drawing
+    fixed: bool = False
+    """Whether it is as wide as its contents, as a matrix is, however much room there is."""
 
 
-def drawn(name: str, height: float, draw: Callable[["Axes"], None]) -> str:
-    """Return an SVG element of one panel, `height` inches high; `name` makes its ids unique in the page."""
+def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float = WIDTH) -> str:
+    """Return an SVG element of one panel, `height` by `width` inches; `name` makes its ids unique in the page."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -65,7 +90,7 @@ def drawn(name: str, height: float, draw: Callable[["Axes"], None]) -> str:
             "axes.spines.top": False, "axes.spines.right": False, "grid.linewidth": 0.4, "grid.alpha": 0.5,
         }
     ):  # fmt: skip
-        canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         draw(axes)
         file = io.StringIO()

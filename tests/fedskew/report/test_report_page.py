@@ -13,7 +13,7 @@ from frozen import ENTRY, gathered
 
 from fedskew.report.document import document
 from fedskew.report.page import TEMPLATES, html
-from fedskew.report.svg import COLORS, DASHES, Style, inlined
+from fedskew.report.svg import COLORS, DASHES, WIDE, WIDTH, Style, inlined
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -190,7 +190,7 @@ def test_a_drawing_takes_colors_and_font_from_the_page(page: Page) -> None:
 
 PROBE = """<script>addEventListener("load", () => {
   const box = element => element.getBoundingClientRect();
-  const drawings = [...document.querySelectorAll("figure svg")];
+  const drawings = [...document.querySelectorAll("figure svg")].filter(svg => svg.getClientRects().length);
   const texts = drawings.flatMap(svg => [...svg.querySelectorAll("text")].map(text => [box(text), box(svg)]));
   parent.postMessage(JSON.stringify({
     width: innerWidth, sideways: document.documentElement.scrollWidth - innerWidth,
@@ -231,3 +231,32 @@ def test_a_browser_draws_it(scheme: str, width: int, page: Page, tmp_path: Path)
     assert drawn["smallest"] > 50, "a figure has no size"
     assert drawn["cut"] <= 2, "a figure's text is cut off"
     assert (drawn["ink"] == "rgb(230, 233, 236)") == (scheme == "dark")
+
+
+def test_a_section_s_only_figure_is_drawn_for_the_page_s_width_too(tmp_path: Path) -> None:
+    """Of one column: drawn wide, not stretched, which would make its text three times as large."""
+    column = {"LDA 0.5": ENTRY["columns"]["LDA 0.5"]}
+    changes = {"columns": column, "cells": {}, "notes": {}, "series": [], "claims": []}
+    text = html([document(gathered(tmp_path, **changes))])
+    widths = {
+        place: {
+            float(width) for width in re.findall(rf'{place}"><svg[^>]*viewBox="0 0 (\S+)', text)
+        }
+        for place in ("narrow", "wide")
+    }
+    assert list(widths["narrow"]) == pytest.approx([72 * WIDTH]) and WIDE > 2 * WIDTH
+    assert list(widths["wide"]) == pytest.approx([72 * WIDE])
+    alone = len(re.findall('<figure class="alone">', text))
+    assert alone == text.count('<div class="wide">') >= 3  # differences, curves, time
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    several = html([document(gathered(tmp_path))])
+    assert '<div class="narrow">' in several and 'id="e0-effect-0-wide' not in several
+
+
+def test_tables_that_scroll_have_a_shadow_at_the_edge() -> None:
+    """The covers move with the table (local), the shadows stay (scroll): there is one where more is to be seen."""
+    rule = re.search(r"\n\.scroll \{(.*?)\n\}", TEMPLATES["style"], re.DOTALL)
+    assert rule is not None
+    assert rule[1].count("var(--edge)") == 2 and rule[1].count("100% local") == 2
+    assert TEMPLATES["style"].count("--edge: rgb") == 2, "light and dark"
