@@ -50,7 +50,7 @@ federation: install  ## four sites with their own data through gate, TLS and key
 faults: install  ## what goes wrong between hospitals, each three times, as a table; wants root, and a quiet machine
 	$(BIN)/python deploy/try_faults.py --write docs/reliability.md
 
-attacks: install  ## attack such a federation while it trains; the table of who refused what goes into docs/security.md
+attacks: install  ## attack such a federation, each attack beside an honest request that passes; wants root; the table goes into docs/security.md
 	$(BIN)/python deploy/try_attacks.py --write docs/security.md
 
 edge: install  ## eight sites of one core and 1 GiB that come and go; wants root

@@ -34,6 +34,8 @@ from strategies.exchange import QUERY, TRAIN, Request
 SITE = 0
 """The site that is asked."""
 PATIENCE = 120.0
+MOST_NORM = 50.0
+"""Norm of an update that a site's policy allows, where a row sets one; one of the usual rate has 13."""
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -196,6 +198,20 @@ def few_steps(stage: Stage) -> str:
     return answered(stage, "model", change=setting("training", "local_steps", 1), norm="group")
 
 
+def limited(site: Site) -> Site:
+    """Return the site with a policy by which an update has a norm of at most MOST_NORM."""
+    return replace(site, max_norm=MOST_NORM)
+
+
+def usual_update(stage: Stage) -> str:
+    return answered(stage, "model", policy=limited)
+
+
+def large_update(stage: Stage) -> list[Refusal]:
+    """Ask for training by a rate at which an update says more of the data than the site lets it."""
+    return refused(stage, change=setting("training", "learning_rate", 1.0), policy=limited)
+
+
 def asks_first(site: Site) -> Site:
     """Return the site with a policy by which somebody there approves each run."""
     return replace(site, approve_runs=True)
@@ -260,6 +276,8 @@ ATTACKS = [
     Attack("a message for another site", BAD, ALONE, trains, for_another, not_agreed("client 1 is not played here")),
     Attack("a run of one step on one image, whose update is that image", BAD, ALONE, few_steps, one_image,
            (Refusal("RunNotAllowed", "min-batch-size"),)),
+    Attack("an update of a larger norm than policy allows", BAD, ALONE, usual_update, large_update,
+           (Refusal("NotAllowed", f"max-norm = {MOST_NORM:g}"),)),
     Attack("a run of more rounds than policy allows", BAD, ALONE, trains, stating("", "rounds", 1001),
            (Refusal("RunNotAllowed", "max-rounds"),)),
     Attack("a run that nobody at the site has approved, where its policy asks for that", BAD, ALONE, approved_run,
