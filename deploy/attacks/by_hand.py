@@ -28,6 +28,8 @@ from local_federation import fedskew
 from attacks.at_the_gate import ROGUE, by_gate
 from attacks.replies import forged
 from attacks.stage import AT_WORK, Attack, ControlFailed, Log, Refusal, Stage, Untried, require
+from fedskew.engines.processes import running
+from fedskew.federation.services import SERVER_APP
 from fedskew.federation.submission import end_orphans
 
 VICTIM = 0
@@ -219,26 +221,37 @@ class Twice:
 
     def __init__(self, site: int, after: bool) -> None:
         self.site, self.after = site, after
-        self.first_reply: tuple[Message, Any] | None = None
+        self.first_reply: Message | None = None
 
     def first(self, stage: Stage) -> str:
-        """Answer once, which is stored."""
-        reply, answered, line = begin_answer(stage, self.site)
-        self.first_reply = reply, answered
+        """Answer once, which is stored; the server is held so that it takes nothing yet."""
+        waiting(stage, self.site)
+        self.hold(stage, True)
+        try:
+            reply, answered, line = begin_answer(stage, self.site)
+            push_objects(stage, self.site, reply, answered, answered.objects_to_push)
+        except Exception:
+            self.hold(stage, False)
+            raise
+        self.first_reply = reply
         return line
 
     def again(self, stage: Stage) -> list[Refusal]:
         """Answer again."""
         assert self.first_reply is not None
-        reply, answered = self.first_reply
-        about = reply.metadata
-        if self.after:
-            push_objects(stage, self.site, reply, answered, answered.objects_to_push)
-            self.wait_until_taken(stage, about.reply_to_message_id)
-        refused = not_stored(stage, self.site, about.reply_to_message_id, about.run_id)
-        if not self.after:
-            push_objects(stage, self.site, reply, answered, answered.objects_to_push)
-        return refused
+        about = self.first_reply.metadata
+        try:
+            if self.after:
+                self.hold(stage, False)
+                self.wait_until_taken(stage, about.reply_to_message_id)
+            return not_stored(stage, self.site, about.reply_to_message_id, about.run_id)
+        finally:
+            self.hold(stage, False)
+
+    def hold(self, stage: Stage, held: bool) -> None:
+        """Stop the run's server process for a moment, or let it go on: it asks for replies every 0.3 s."""
+        for process in running(stage.folder.path, SERVER_APP):
+            process.suspend() if held else process.resume()
 
     def wait_until_taken(self, stage: Stage, question: str) -> None:
         """Return once the SuperLink has deleted a question, as it does when the server has its reply."""
