@@ -22,6 +22,7 @@ from client_app.process import choose_device, hidden_gpus, keep_freed_memory, re
 from client_app.scores import Scores, measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation
+from data.data_warnings import refuse_untrainable, warnings_of
 from server_app.checkpoint import Checkpoint, latest
 from server_app.dealt import federation_of
 from server_app.evaluation import (
@@ -65,6 +66,10 @@ def main(grid: Grid, context: Context) -> None:
         write_readiness(between_sites(grid), parse(config), Path(file))
     else:
         settings = parse(config)
+        federation = federation_of(settings)
+        refuse_untrainable(settings.data, federation)
+        for sentence in warnings_of(settings.data, federation):
+            tell(f"Warning: {sentence}.")
         run(grid if settings.agreement is None else between_sites(grid), settings)
 
 

@@ -1,6 +1,5 @@
 """Data as users bring them: what each is made of, and what `fedskew data check` has to answer."""
 
-import shutil
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,9 @@ class Case:
 
 
 DRAWS = np.random.default_rng(0)
-BYTES = DRAWS.integers(0, 256, (24, 6, 5), np.uint8)
+BYTES = DRAWS.integers(0, 256, (64, 6, 5), np.uint8)
+"""No image is there twice: data whose test images are training images are refused."""
+IMAGES = BYTES[:24]
 LABELS = np.arange(24) % 2
 
 
@@ -41,7 +42,10 @@ def npz(
 
     def build(folder: Path) -> Path:
         sizes = {"train": 24, "test": 8, "val": 4}
-        arrays: dict[str, Any] = {f"{key}_images": BYTES[:size] for key, size in sizes.items()}
+        starts = {"train": 0, "test": 24, "val": 32}
+        arrays: dict[str, Any] = {
+            f"{key}_images": BYTES[starts[key] : starts[key] + size] for key, size in sizes.items()
+        }
         arrays |= {f"{key}_labels": LABELS[:size] for key, size in sizes.items()}
         change(arrays)
         np.savez(folder / name, **arrays)
@@ -72,7 +76,7 @@ def table_as_npz(folder: Path) -> Path:
 
 
 def single_array(folder: Path) -> Path:
-    np.save(folder / "images.npy", BYTES)
+    np.save(folder / "images.npy", IMAGES)
     return folder / "images.npy"
 
 
@@ -87,11 +91,12 @@ def tree(
 
     def build(folder: Path) -> Path:
         root = folder / "images"
-        for split in splits:
+        for place, split in enumerate(splits):
             for label, name in enumerate(classes):
                 (root / split / name).mkdir(parents=True)
                 for k in range(8):
-                    write(root / split / name / f"{k}{suffix}", 8 * label + k)
+                    number = 8 * (len(classes) * place + label) + k
+                    write(root / split / name / f"{k}{suffix}", number)
         extra(root)
         return root
 
@@ -115,12 +120,24 @@ def floats(scale: float) -> Callable[[Path, int], None]:
 
 
 def dicom(name: str) -> Callable[[Path, int], None]:
-    """One of pydicom's own test files."""
+    """One of pydicom's own test files; the first pixels of every frame spell `k` in two of the image's own values."""
 
     def write(file: Path, k: int) -> None:
+        from pydicom import dcmread
         from pydicom.data import get_testdata_file
 
-        shutil.copy(str(get_testdata_file(name, download=False)), file)
+        dataset = dcmread(get_testdata_file(name, download=False))
+        if "PixelData" in dataset:
+            if dataset.file_meta.TransferSyntaxUID.is_compressed:
+                dataset.decompress()
+            frames = int(dataset.get("NumberOfFrames", 1))
+            size = dataset.BitsAllocated // 8
+            pixels = np.frombuffer(dataset.PixelData, f"V{size}").reshape(frames, -1).copy()
+            other = next(value for value in pixels[0] if value != pixels[0, 0])
+            for bit in range(6):
+                pixels[:, bit] = other if k >> bit & 1 else pixels[0, 0]
+            dataset.PixelData = pixels.tobytes()
+        dataset.save_as(file)
 
     return write
 
@@ -186,7 +203,7 @@ def rows(*columns: str) -> Build:
         lines = [",".join(columns)]
         (folder / "images").mkdir()
         for k in range(48):
-            eight_bits(folder / "images" / f"{k}.png", k % 24)
+            eight_bits(folder / "images" / f"{k}.png", k)
             cells = {
                 "path": f"images/{k}.png",
                 "label": "ab"[k // 4 % 2],
@@ -235,7 +252,7 @@ def hugging_face(*columns: str) -> Build:
         import datasets
 
         values: dict[str, Any] = {
-            "image": [Image.fromarray(pixels) for pixels in BYTES],
+            "image": [Image.fromarray(pixels) for pixels in IMAGES],
             "label": LABELS.tolist(),
             "hospital": ["NS"[k // 2 % 2] for k in range(24)],
         }
@@ -285,7 +302,7 @@ CASES: dict[str, Case] = {
         npz(every("labels", lambda labels: np.ones((len(labels), 3), int))), refused="multi-label"
     ),
     "npz: volumes": Case(
-        npz(every("images", lambda images: np.zeros((len(images), 5, 5, 5), np.uint8))), settles=("input-shape=5x5x5",)
+        npz(every("images", lambda images: np.resize(images, (len(images), 5, 5, 5)))), settles=("input-shape=5x5x5",)
     ),
     "npz that is a CSV file": Case(table_as_npz, refused="is text, a table by its commas: --set dataset=csv:"),
     "npy of one array": Case(single_array, refused="holds one array: must be an npz file"),

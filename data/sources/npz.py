@@ -63,6 +63,20 @@ def read_arrays(
         ) from error
 
 
+def shapes_of(path: Path, keys: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an npz file's arrays by their heads, of those of `keys` that can be read; no array is."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            for key in keys:
+                if key in members:
+                    shapes[key] = _head(archive, members[key]).shape
+    except Exception:  # whoever reads the file whole says what is wrong with it
+        return shapes
+    return shapes
+
+
 def why_not(path: Path, words: str) -> str:
     """Why a file is no npz file of plain arrays, and what to do."""
     if "Object arrays" in words:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from data import DataError, Dataset, DataSettings, Federation, federate, load, require
+from data.data_warnings import refuse_untrainable
 from data.partition_file import save as write_partition
 from data.partition_table import dealt_by_table, save_partition
 from data.site_folders import write_sites
@@ -29,6 +30,7 @@ from fedskew.cli.terminal import (
     console,
     fits,
 )
+from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import line_of, whose_partition
 from fedskew.terminal_table import named, numbered, numeric, terminal_table
 from server_app.settings import parse, parse_texts
@@ -130,10 +132,12 @@ def show(
     """Show how many samples of each class every client holds."""
     chosen = parse(parse_texts(settings or []))
     federation = federate(chosen.data, chosen.general.seed)
+    refuse_untrainable(chosen.data, federation)
     counts_KC, classes = federation.counts_KC, federation.dataset.class_names
     if png is not None:
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
         draw(counts_KC, classes, federation.client_names).savefig(png)
+    print_warnings(chosen.data, federation, console(stderr=as_json))
     if as_json:
         print(
             json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()})
@@ -243,6 +247,8 @@ def check(
         out.print(f"{path} will work.", style="green")
         for note in checked.notes:
             out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
+        if checked.federation is not None:
+            print_warnings(checked.partitioned, checked.federation, out)
         out.print(counts_table(checked.data))
         if checked.refusal:
             out.print(

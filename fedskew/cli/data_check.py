@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from data import Dataset, DataSettings, Federation, SettingError, federate, load
+from data.data_warnings import refuse_untrainable
 from data.sources.own import look
 from server_app.settings import built, parse
 
@@ -60,6 +61,8 @@ def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
             continue
         chosen |= {key: value for key, value in way.items() if key not in chosen}
         break
+    if federation is not None:
+        refuse_untrainable(settings, federation)
     stated_here = {"dataset": chosen.pop("dataset"), **chosen}
     return Checked(data, notes, stated_here, federation, settings, refusal)
 

@@ -8,11 +8,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from data import federate
+from data.data_warnings import refuse_untrainable
 from fedskew.cli.choice import Choice
 from fedskew.cli.results_table import lines, results_table, unseen_table
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
+from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
+from server_app.results import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
@@ -111,6 +115,11 @@ def run_one(
 ) -> dict[str, Any]:
     """Run one experiment with a line a round."""
     refuse_missing_gpus([settings], engine)
+    folder = RunFolder(settings.folder)
+    if settings.general.fresh or folder.finished(settings.general.rounds) is None:
+        federation = federate(settings.data, settings.general.seed)
+        refuse_untrainable(settings.data, federation)
+        print_warnings(settings.data, federation, out)
     from fedskew.engines import (
         execute,
     )  # flwr takes a moment to import; wrong settings should be told at once

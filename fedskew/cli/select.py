@@ -11,9 +11,11 @@ from rich.console import Console
 
 from data import DataError, federate, load, require
 from fedskew.cli import completion
+from data.data_warnings import refuse_untrainable
 from fedskew.cli.choice import words
 from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
+from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
 from fedskew.diagnosis.rules import line, worth_trying
 from fedskew.diagnosis.table import TableError, read_counts
@@ -72,6 +74,11 @@ def select(
     folder = Path(results) / f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
     stated = dealt_like(like, stated, folder)
     kept = validation(stated)
+    warned = set[str]()
+    base = parse({**stated, "method": BASELINE}).data
+    federation = federate(base, 0)
+    refuse_untrainable(base, federation)
+    print_warnings(base, federation, out, warned)
     if (file := folder / "plan.json").exists():
         plan = Plan.load(file)
         out.print(f"the race goes on: {file}")
@@ -86,7 +93,7 @@ def select(
         plan = affordable(runs, sizes, minutes, jobs)
         plan.save(file)
     show_plan(plan, out)
-    racing = Runs(stated, kept, out, jobs)
+    racing = Runs(stated, kept, out, jobs, warned)
     standings, winner = race(plan.candidates, plan.ladder, racing.on_validation)
     for standing in standings:
         show(standing, out)

@@ -47,8 +47,10 @@ class Runs:
         kept: Mapping[str, Scalar],
         console: Console,
         jobs: int = 0,
+        warned: set[str] | None = None,
     ) -> None:
         self.settings, self.console, self.jobs = dict(settings), console, jobs
+        self.warned = set() if warned is None else warned
         self.kept = {**kept, "tested-on": "validation"}
 
     def on_validation(self, candidates: Sequence[Candidate], rung: Rung) -> Numbers:
@@ -97,7 +99,12 @@ class Runs:
             for cell in self.cells(candidates, rate, rung, settings)
         ]
         summaries, _ = run_all(
-            runs(cells), cells, self.console, at_once=self.jobs, workers=min(1, self.jobs)
+            runs(cells),
+            cells,
+            self.console,
+            at_once=self.jobs,
+            workers=min(1, self.jobs),
+            warned=self.warned,
         )
         trained: dict[Candidate, dict[int, Trained]] = {candidate: {} for candidate in candidates}
         for cell in cells:

@@ -10,9 +10,11 @@ from rich.console import Console
 
 from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate, require
+from data.data_warnings import refuse_untrainable
 from fedskew.costs.estimate import work_of
 from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.sizes import sizes_of
+from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
 from fedskew.jobs import Job, Outcome, ordered, shares
 from server_app.results import RunFolder
@@ -32,10 +34,12 @@ def run_all(
     workers: int = 0,
     federation_config: str = "",
     cluster: str = "",
+    warned: set[str] | None = None,
 ) -> tuple[Summaries, dict[str, str]]:
     """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
 
-    They go on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT.
+    They go on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT. Warnings about the
+    data that `warned` holds are not repeated.
 
     Runs whose data are not there fail at once; where that holds for all and none is finished, and for every other
     mistake in what is asked, SettingError or DataError is raised before anything starts.
@@ -62,7 +66,9 @@ def run_all(
     if not left:
         return summaries, {}
     names = labels(planned, cells)
-    jobs, outcomes = checked([Job(settings, names[settings.run_id]) for settings in left])
+    jobs, outcomes = checked(
+        [Job(settings, names[settings.run_id]) for settings in left], console, warned
+    )
     if not jobs and not summaries:
         raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
     if jobs and cluster:
@@ -132,24 +138,30 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
     )
 
 
-def checked(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, Outcome]]:
+def checked(
+    jobs: Sequence[Job], console: Console, warned: set[str] | None = None
+) -> tuple[list[Job], dict[str, Outcome]]:
     """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
 
-    Every partition is dealt here, so that one that cannot be raises SettingError before anything starts.
+    What is odd about the data is printed to the console, unless `warned` holds the sentence already. Every partition is
+    dealt here, so that one that cannot be raises SettingError before anything starts.
     """
     ready, reasons = [], dict[DataSettings, str]()
+    warned = set() if warned is None else warned
     for job in ordered(jobs):  # `federate` keeps the last few: each pair is dealt once
         data, seed = job.settings.data, job.settings.general.seed
         if data in reasons:
             continue
         try:
-            federate(data, seed)  # downloads what may be downloaded
+            federation = federate(data, seed)  # downloads what may be downloaded
+            refuse_untrainable(data, federation)
             sizes = sizes_of(data, seed)
         except DataError as error:
             reasons[data] = str(error)
             continue
         except SettingError as error:
             raise SettingError(f"{job.label}: {error.key}", error.value, error.rule) from error
+        print_warnings(data, federation, console, warned)
         refuse_what_cannot_fit(job.settings, sizes)
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
         ready.append(replace(job, memory_bytes=memory_of(job.settings, sizes), work=work))

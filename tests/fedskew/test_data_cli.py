@@ -155,12 +155,12 @@ def test_the_picture_of_many_classes_and_clients_has_neither_names_nor_numbers()
 
 def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:
     labels = np.arange(300) % 30
-    images = np.zeros((300, 4, 4), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (600, 4, 4), np.uint8)
     np.savez(
         tmp_path / "own.npz",
-        train_images=images,
+        train_images=images[:300],
         train_labels=labels,
-        test_images=images,
+        test_images=images[300:],
         test_labels=labels,
     )
     words = [
@@ -179,20 +179,24 @@ def test_many_classes_are_summed_up(tmp_path: Path, fedskew: FedSkew) -> None:
 @pytest.mark.parametrize("kind", ["npz", pytest.param("folder", marks=pytest.mark.slow)])
 def test_check_gives_settings_that_work(tmp_path: Path, fedskew: FedSkew, kind: str) -> None:
     images, labels = (
-        np.random.default_rng(0).integers(0, 256, (200, 6, 5), np.uint8),
+        np.random.default_rng(0).integers(0, 256, (400, 6, 5), np.uint8),
         np.arange(200) % 2,
     )
     if kind == "npz":
         path = tmp_path / "own.npz"
         np.savez(
-            path, train_images=images, train_labels=labels, test_images=images, test_labels=labels
+            path,
+            train_images=images[:200],
+            train_labels=labels,
+            test_images=images[200:],
+            test_labels=labels,
         )
     else:
         path = tmp_path / "own"
-        for split in ("train", "test"):
+        for place, split in enumerate(("train", "test")):
             for index, label in enumerate(labels[:120]):
                 (path / split / ("cat", "dog")[label]).mkdir(parents=True, exist_ok=True)
-                Image.fromarray(images[index]).save(
+                Image.fromarray(images[200 * place + index]).save(
                     path / split / ("cat", "dog")[label] / f"{index}.png"
                 )
     status, output, _ = fedskew("data", "check", path)
@@ -225,9 +229,9 @@ def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:
 
 
 def test_check_says_what_is_wrong(tmp_path: Path, fedskew: FedSkew) -> None:
-    images = np.zeros((20, 6, 5), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (20, 6, 5), np.uint8)
     np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
-    np.savez(tmp_path / "few.npz", train_images=images, train_labels=np.arange(20) % 2, test_images=images,
+    np.savez(tmp_path / "few.npz", train_images=images, train_labels=np.arange(20) % 2, test_images=255 - images,
              test_labels=np.zeros(20, int))  # fmt: skip
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("no images")

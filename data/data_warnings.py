@@ -1,0 +1,238 @@
+"""What is odd about data and will not be seen in a run's numbers: copies, empty classes, images of one value.
+
+`refuse_untrainable` raises where no training makes sense. `warnings_of` returns a sentence for everything with which a
+run can go on. `fedskew data check`, `data show`, `run` and `select` print them, and a ServerApp that flwr starts does.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.datasets import Dataset
+from data.federation import Federation
+from data.settings import DataError, DataSettings
+from data.sources.catalog import is_own, is_sites, members
+from data.sources.sizes_of_splits import size_warnings
+
+LISTED = 5
+"""Names that a sentence lists; of more it gives the number."""
+MOST_TESTS = 4096
+"""Test samples that are looked for in the training set."""
+MOST_TRAINED, MOST_BYTES = 1_000_000, 2**30
+"""Training samples, and bytes of them, that are hashed: about two seconds of work."""
+CHUNK = 1024
+"""Images looked at together: bounds the memory."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a bounded look at the samples has found."""
+
+    copies: dict[str, tuple[int, int, str]]
+    """By split, test or validation: samples that are training samples too, samples compared, and an example."""
+    flat: dict[str, tuple[int, int, int]]
+    """By split: images of one value throughout, images looked at, and the place of the first such image."""
+    alike: int
+    """Training samples, where all of those looked at are the same; else 0."""
+
+
+def warnings_of(settings: DataSettings, federation: Federation) -> list[str]:
+    """Return a sentence for everything that is odd about the data and does not stop a run.
+
+    Of data sets that come with FedSkew and between sites only the classes and the subjects are looked at.
+    """
+    if is_sites(settings.dataset):
+        return []
+    found = [*_of_classes(federation), *_of_subjects(settings, federation)]
+    if samples_are_compared(settings):
+        found += [*_of_samples(federation.dataset), *size_warnings(settings)]
+    return found
+
+
+def refuse_untrainable(settings: DataSettings, federation: Federation) -> None:
+    """Raise DataError, one sentence, for data with which no training makes sense.
+
+    That is one class alone, training samples that are all the same, and a test set of images that are all in the
+    training set too. Rows of numbers may repeat by nature, so that of these it is a warning.
+    """
+    if is_sites(settings.dataset):
+        return
+    trained_C = federation.counts_KC.sum(axis=0)
+    if np.count_nonzero(trained_C) == 1:
+        name = federation.dataset.class_names[int(trained_C.argmax())]
+        rule = "a model that always answers so is right, and there is nothing to learn"
+        raise DataError(
+            f"{settings.dataset}: all {trained_C.sum()} training samples are of class {name}: {rule}"
+        )
+    if samples_are_compared(settings):
+        refuse_copies(federation.dataset)
+
+
+def refuse_copies(data: Dataset) -> None:
+    """Raise DataError where all training samples are the same, or all test images are training images."""
+    look = look_at(data)
+    if look.alike:
+        raise DataError(
+            f"{data.name}: all {look.alike} training samples that were looked at are the same: nothing can be learned"
+        )
+    copies, compared, example = look.copies["test"]
+    if copies == compared and len(data.shape) == 3:
+        raise DataError(
+            f"{data.name}: all {compared} test images that were compared are training images too ({example}): "
+            "test on images that no client trains on"
+        )
+
+
+def samples_are_compared(settings: DataSettings) -> bool:
+    """Return whether some of the data are a user's own, and their test set is tested on.
+
+    With tested-on = validation the samples that are tested on are part of the training set by design.
+    """
+    return settings.tested_on == "test" and any(map(is_own, members(settings.dataset)))
+
+
+def _of_classes(federation: Federation) -> Iterator[str]:
+    """Yield a sentence for classes that somebody lacks whom they are needed from."""
+    data = federation.dataset
+    trained_C = federation.counts_KC.sum(axis=0)
+    tests_C = np.bincount(data.test_labels[federation.global_test], minlength=data.num_classes)
+    nowhere = [
+        name
+        for name, trained, tests in zip(data.class_names, trained_C, tests_C, strict=True)
+        if not trained and not tests
+    ]
+    if nowhere:
+        yield f"nobody has a sample of {listed(nowhere)}, which classes names"
+    untrained = np.flatnonzero((trained_C == 0) & (tests_C > 0))
+    if len(untrained):
+        names = [data.class_names[label] for label in untrained]
+        count = tests_C[untrained].sum()
+        yield f"{listed(names)}: {count} test samples and no training sample, so that no model can learn it"
+    untested = np.flatnonzero((trained_C > 0) & (tests_C == 0))
+    if len(untested):
+        names = [data.class_names[label] for label in untested]
+        count = trained_C[untested].sum()
+        yield f"{listed(names)}: {count} training samples and no test sample, so that no number measures it"
+
+
+def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str]:
+    """Yield a sentence where a partition gives the samples of one subject to several."""
+    groups_N = federation.dataset.train_groups
+    if groups_N is None:
+        return
+    parts = [*federation.train_indices, federation.holdout_indices]
+    held = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    subjects = groups_N[np.concatenate(parts)]
+    pairs = np.unique(np.stack([subjects, held]), axis=1)
+    there, holders = np.unique(pairs[0], return_counts=True)
+    of_server = np.isin(there, groups_N[federation.holdout_indices])
+    if several := int(((holders > 1) & ~of_server).sum()):
+        yield (
+            f"partition {settings.partition_in_force} gives samples of {several} of {len(there)} subjects to "
+            "several clients each, and a real site has its own subjects"
+        )
+    if shared := int(((holders > 1) & of_server).sum()):
+        yield f"{shared} subjects have samples both in the server's hold-out and at clients"
+
+
+def _of_samples(data: Dataset) -> Iterator[str]:
+    """Yield a sentence for copies and for images of one value."""
+    look = look_at(data)
+    what = "images" if len(data.shape) == 3 else "rows"
+    for split, (copies, compared, example) in look.copies.items():
+        if copies:
+            yield (
+                f"{copies} of {compared} {split} {what} that were compared are training {what} too ({example}), "
+                "so that their scores are not those of unseen data"
+            )
+    for split, (flat, looked, first) in look.flat.items():
+        if flat:
+            yield (
+                f"{flat} of {looked} {split} images that were looked at are of one value throughout, the first of "
+                f"them number {first}"
+            )
+
+
+def look_at(data: Dataset) -> Look:
+    """Return what a bounded look at the samples of one's own data finds; once a process for the same samples."""
+    return _look_at(_Samples(data))
+
+
+class _Samples:
+    """A data set that is equal to one with the same content, as a key of a cache."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data, self.key = data, (data.content, data.val_labels is None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Samples) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=2)
+def _look_at(samples: _Samples) -> Look:
+    data = samples.data
+    trained = data.train_inputs
+    assert isinstance(trained, np.ndarray), "one's own data are read into memory"
+    size = max(trained[:1].nbytes, 1)
+    chosen = evenly(len(trained), min(MOST_TRAINED, MOST_BYTES // size))
+    digests = _digests(trained, chosen)
+    place = dict(zip(reversed(digests), reversed(chosen.tolist()), strict=True))
+    copies: dict[str, tuple[int, int, str]] = {}
+    flat = {"training": _flat(trained, evenly(len(trained), MOST_TESTS))}
+    for split, inputs in (("test", data.test_inputs), ("validation", data.val_inputs)):
+        if not isinstance(inputs, np.ndarray):
+            continue
+        looked = evenly(len(inputs), MOST_TESTS)
+        hits = [
+            (number, place[digest])
+            for number, digest in zip(looked.tolist(), _digests(inputs, looked), strict=True)
+            if digest in place
+        ]
+        example = f"{split} sample {hits[0][0]} is training sample {hits[0][1]}" if hits else ""
+        copies[split] = (len(hits), len(looked), example)
+        flat[split] = _flat(inputs, looked)
+    alike = len(chosen) if len(place) == 1 and len(chosen) > 1 else 0
+    return Look(copies, flat, alike)
+
+
+def evenly(total: int, most: int) -> NDArray[np.int64]:
+    """Return at most `most` of the places 0..total-1, spread evenly."""
+    count = max(1, min(total, most))
+    places: NDArray[np.int64] = np.arange(count, dtype=np.int64) * total // count
+    return places[:total]
+
+
+def _digests(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> list[bytes]:
+    """Return a hash of each sample at `places`."""
+    return [
+        hashlib.blake2b(np.ascontiguousarray(inputs[place]).data.cast("B"), digest_size=16).digest()
+        for place in places.tolist()
+    ]
+
+
+def _flat(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> tuple[int, int, int]:
+    """Return how many images at `places` are of one value in every channel, of how many, and the place of the first."""
+    flat: list[int] = []
+    pixels = int(np.prod(inputs.shape[2:]))
+    if inputs.ndim == 4 and pixels > 1:
+        for start in range(0, len(places), CHUNK):
+            looked = places[start : start + CHUNK]
+            images = inputs[looked].reshape(len(looked), inputs.shape[1], pixels)
+            same = (images == images[:, :, :1]).all(axis=(1, 2))
+            flat += looked[same].tolist()
+    return len(flat), len(places), flat[0] if flat else -1
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return class names for a sentence, the first few of many."""
+    noun = "class" if len(names) == 1 else "classes"
+    shown = ", ".join(names[:LISTED])
+    more = f", ... ({len(names)} in all)" if len(names) > LISTED else ""
+    return f"{noun} {shown}{more}"
