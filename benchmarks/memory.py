@@ -66,7 +66,7 @@ def rows() -> Iterator[Row]:
     }
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         folder = Path(temporary)
-        shown = {"test_images": images[:100], "test_labels": labels[:100]}
+        shown = {"test_images": 255 - images[:100], "test_labels": labels[:100]}
         np.savez(folder / "images.npz", train_images=images, train_labels=labels, **shown)
         for turn in range(MEASUREMENTS):
             for engine, clients in peaks:

@@ -84,7 +84,7 @@ def of_a_run(
             data,
             train_images=images,
             train_labels=labels,
-            test_images=images[:10],
+            test_images=255 - images[:10],
             test_labels=labels[:10],
         )
     stated: dict[str, Any] = {

@@ -49,7 +49,7 @@ def warnings_of(settings: DataSettings, federation: Federation) -> list[str]:
         return []
     found = [*_of_classes(federation), *_of_subjects(settings, federation)]
     if samples_are_compared(settings):
-        found += [*_of_samples(federation.dataset), *size_warnings(settings)]
+        found += [*of_samples(federation.dataset), *size_warnings(settings)]
     return found
 
 
@@ -139,22 +139,23 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
         yield f"{shared} subjects have samples both in the server's hold-out and at clients"
 
 
-def _of_samples(data: Dataset) -> Iterator[str]:
-    """Yield a sentence for copies and for images of one value."""
-    look = look_at(data)
+def of_samples(data: Dataset) -> list[str]:
+    """Return a sentence for copies and for images of one value, of one's own data."""
+    look, found = look_at(data), list[str]()
     what = "images" if len(data.shape) == 3 else "rows"
     for split, (copies, compared, example) in look.copies.items():
         if copies:
-            yield (
+            found.append(
                 f"{copies} of {compared} {split} {what} that were compared are training {what} too ({example}), "
                 "so that their scores are not those of unseen data"
             )
     for split, (flat, looked, first) in look.flat.items():
         if flat:
-            yield (
+            found.append(
                 f"{flat} of {looked} {split} images that were looked at are of one value throughout, the first of "
                 f"them number {first}"
             )
+    return found
 
 
 def look_at(data: Dataset) -> Look:

@@ -15,7 +15,8 @@ import torch
 from client_app.policy import check_names
 from client_app.site import Site
 from client_app.site_file import read_link, table_of
-from data import DataError, DataSettings, SettingError
+from data import DataError, Dataset, DataSettings, SettingError
+from data.data_warnings import of_samples, refuse_copies
 from data.site_view import SiteView
 from site_agent.approval import approved_app
 from site_agent.keys import public_text, read_key
@@ -178,6 +179,7 @@ def data_of(site: Site) -> Iterator[Row]:
         else f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
     )
     yield Row("test set", enough, f"{view.tested} samples{remedy}")
+    yield copies(data)
     for kind, inputs in (("training", data.train_inputs), ("test", data.test_inputs)):
         bad = not_finite(inputs)
         yield Row(
@@ -194,6 +196,17 @@ def training_set(site: Site, samples: int) -> Row:
         remedy = f"{samples} samples, and federation.toml agrees on at most {agreed} of {site.name}: agree on more"
         return Row("training set", False, remedy)
     return Row("training set", samples > 0, f"{samples} samples")
+
+
+def copies(data: Dataset) -> Row:
+    """Whether test samples are training samples too, or images are of one value; up to 4,096 are looked at."""
+    try:
+        refuse_copies(data)
+    except DataError as error:
+        return Row("samples", False, str(error))
+    found = of_samples(data)
+    fine = "no test sample is a training sample, and no image is of one value"
+    return Row("samples", True, "; ".join(found) or fine, warning=bool(found))
 
 
 def not_finite(inputs: object) -> list[int]:

@@ -105,6 +105,15 @@ def show_forecast(
         raise typer.Exit(BAD_INPUT)
 
 
+def is_finished(settings: RunSettings) -> bool:
+    """Return whether a run is done, so that nobody looks at its data any more, or its folder cannot be read."""
+    try:
+        done = RunFolder(settings.folder).finished(settings.general.rounds) is not None
+    except OSError:  # the run itself says why
+        return True
+    return done and not settings.general.fresh
+
+
 def run_one(
     settings: RunSettings,
     engine: str,
@@ -115,8 +124,7 @@ def run_one(
 ) -> dict[str, Any]:
     """Run one experiment with a line a round."""
     refuse_missing_gpus([settings], engine)
-    folder = RunFolder(settings.folder)
-    if settings.general.fresh or folder.finished(settings.general.rounds) is None:
+    if not is_finished(settings):
         federation = federate(settings.data, settings.general.seed)
         refuse_untrainable(settings.data, federation)
         print_warnings(settings.data, federation, out)

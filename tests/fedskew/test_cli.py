@@ -175,7 +175,7 @@ def own_data(tmp_path: Path) -> Path:
         tmp_path / "forty.npz",
         train_images=images,
         train_labels=labels,
-        test_images=images,
+        test_images=255 - images,
         test_labels=labels,
     )
     np.savez(

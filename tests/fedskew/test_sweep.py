@@ -410,7 +410,9 @@ def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(
     assert all("broken" in name and "own.npz" in reason for name, reason in failed.items())
     draw = np.random.default_rng(0)
     images, labels = draw.integers(0, 256, (100, 8, 8), dtype=np.uint8), np.arange(100) % 10
-    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    np.savez(
+        file, train_images=images, train_labels=labels, test_images=255 - images, test_labels=labels
+    )
     assert len(conducted(cells)[0]) == 4
     file.write_bytes(b"broken again")
     federate.cache_clear()

@@ -56,7 +56,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> 
     split = {
         "train_images": images,
         "train_labels": labels,
-        "test_images": images,
+        "test_images": 255 - images,
         "test_labels": labels,
     }
     np.savez(folder / "own.npz", **split)

@@ -107,8 +107,10 @@ def test_data_show_and_check_end_with_the_line(tmp_path: Path, fedskew: FedSkew)
         .startswith("1437 training")
     )
     file, labels = tmp_path / "own.npz", np.arange(1000) % 10
-    images = np.zeros((1000, 8, 8), np.uint8)
-    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    images = np.random.default_rng(0).integers(0, 256, (1000, 8, 8), np.uint8)
+    np.savez(
+        file, train_images=images, train_labels=labels, test_images=255 - images, test_labels=labels
+    )
     output = fedskew("data", "check", file)[1]
     whose = (
         "With FedSkew's simulated partition (lda, 10 clients), which says nothing of your own sites"
