@@ -203,10 +203,10 @@ def copies(data: Dataset) -> Row:
     try:
         refuse_copies(data)
     except DataError as error:
-        return Row("samples", False, str(error))
+        return Row("copies", False, str(error))
     found = of_samples(data)
     fine = "no test sample is a training sample, and no image is of one value"
-    return Row("samples", True, "; ".join(found) or fine, warning=bool(found))
+    return Row("copies", True, "; ".join(found) or fine, warning=bool(found))
 
 
 def not_finite(inputs: object) -> list[int]:

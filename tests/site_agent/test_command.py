@@ -14,10 +14,11 @@ from client_app.app_files import app_hash, build, packed_files
 from client_app.run_approval import check_approved, hash_of
 from client_app.site import NotAllowed
 from client_app.site_file import read_site
-from data import DataError
+from data import DataError, federate
 from site_agent import approval
 from site_agent.approval import approve, approved_app, check_installed
 from site_agent.audit import Audit
+from site_agent.checks import Row, data_of
 from site_agent.keys import make_key
 from site_agent.main import main
 
@@ -351,3 +352,21 @@ def test_a_run_that_waits_is_listed_shown_and_approved(
     )
     assert run(monkeypatch, "approve-run", "0" * 64, "--site", site) == 2
     assert "no run with these settings waits" in capsys.readouterr().err
+
+
+def test_check_looks_for_test_samples_that_are_trained_on(
+    site: Path,
+) -> None:
+    def rows() -> list[Row]:
+        return [row for row in data_of(read_site(site)) if row.subject == "copies"]
+
+    (fine,) = rows()
+    assert fine.holds and not fine.warning
+    held = dict(np.load(site.parent / "data.npz"))
+    for number, holds in ((3, True), (len(held["test_images"]), False)):
+        held["test_images"][:number] = held["train_images"][:number]
+        np.savez(site.parent / "data.npz", **held)
+        federate.cache_clear()
+        (row,) = rows()
+        assert row.holds == holds and row.warning == holds
+        assert f"{number} of" in row.text or f"all {number} test images" in row.text
