@@ -221,7 +221,7 @@ def test_check_warns_of_another_scale(tmp_path: Path, fedskew: FedSkew) -> None:
         np.arange(200) % 2,
     )
     for scale, warned, status in ((1, False, 0), (3, True, 0), (255, False, 2)):
-        np.savez(tmp_path / "own.npz", train_images=scale * images, train_labels=labels, test_images=images,
+        np.savez(tmp_path / "own.npz", train_images=scale * images, train_labels=labels, test_images=1 - images,
                  test_labels=labels)  # fmt: skip
         ended, output, errors = fedskew("data", "check", tmp_path / "own.npz")
         assert ended == status and ("taken as 0..1, and some are outside" in output) == warned
