@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from data import DataError, federate, load, require
-from fedskew.cli import completion
 from data.data_warnings import refuse_untrainable
+from fedskew.cli import completion
 from fedskew.cli.choice import words
 from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
