@@ -26,6 +26,7 @@ from fedskew.engines.workers import WorkersGrid
 from server_app.app import Run
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
+from server_app.results import RunFolder
 from server_app.settings import defaults, parse
 from strategies.fednova import FedNova
 from strategies.server import Server, Update
@@ -202,7 +203,8 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
     with LocalGrid(faithful=True) as grid:
         identify()
         federation = player(settings.assignment().to_json()).federation
-        ours = Run(grid, settings, federation, None, print).strategy  # type: ignore[arg-type]
+        folder = RunFolder(settings.folder)
+        ours = Run(grid, settings, federation, folder, print).strategy
         theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
         theirs.current_arrays = to_flower(ours.shared)
         assert digest([ours.shared]) != digest([start]) and ours.optimizer == ServerOptimizer(

@@ -180,7 +180,7 @@ def nan(parts: dict[str, Any]) -> None:
             "one",
         ),
         (
-            lambda parts: parts.update(train_images=parts["train_images"].astype(np.float64)),
+            lambda parts: parts.update(train_images=parts["train_images"] / np.float64(255)),
             "must all be of one type",
         ),
         (lambda parts: parts.update(train_images=np.zeros((24, 8, 8, 4), np.uint8)), "channels"),

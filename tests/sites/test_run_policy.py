@@ -37,6 +37,7 @@ from server_app.run_settings import RunSettings
 from server_app.settings import parse
 from site_agent.checks import policy as policy_row
 from strategies.exchange import QUERY, TRAIN, Request
+from strategies.fedavg import FedAvg
 from strategies.flower import Strategy
 from tests.site_files import site_entries, site_folders, write
 
@@ -73,7 +74,7 @@ def ask(
     model = build(chosen.general.model, (1, 8, 8), 3, 0, chosen.model)
     sent = {
         name: tensor + shift
-        for name, tensor in Strategy(model, assignment, clients=3).shared.items()
+        for name, tensor in Strategy(model, assignment, clients=3, combine=FedAvg()).shared.items()
     }
     states = {"model": {} if kind == QUERY else sent}
     task: dict[str, int | str] = {"round": round, "question": "readiness"}
