@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz slow signals federation faults attacks edge soak units lint newest bill config clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults attacks edge soak units lint newest bill config clean
 
 install: $(VENV)/installed
 
@@ -36,6 +36,10 @@ test: install
 
 fuzz: install  ## 100,000 changed replies to all methods, 10,000 changed files: what became of them, in docs/reliability.md
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/reliability.md
+
+mutants: install  ## break the code in 300 places, one at a time, and see whether a fast test notices; up to an hour
+	$(BIN)/python -m pip install --quiet -e '.[mutants]'
+	$(BIN)/python scripts/mutants.py --write docs/reliability.md
 
 slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name

@@ -1,0 +1,380 @@
+"""Break the code in one place at a time and see whether a fast test notices.
+
+    make mutants
+    python scripts/mutants.py [--sample 300] [--seed 0] [--jobs 2] [--budget 40] [--write FILE]
+
+Cosmic Ray finds the places and makes each change (a mutant). For each mutant this script runs the fast tests that
+execute the changed lines, as measured once with coverage.py, and stops at the first that fails. A mutant that no test
+notices survives. Survivors are printed as diffs. A survivor that cannot change any behavior is listed, with the reason,
+in scripts/equivalent_mutants.toml and does not count.
+
+The script works on clones of the last commit, so it never changes your working tree. The exit status is 1 if more than
+`--goal` percent of the mutants that can change something survive.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import Queue, current_process
+from pathlib import Path
+from queue import Empty
+
+import coverage
+from cosmic_ray.ast import ast_nodes, get_ast_from_path
+from cosmic_ray.mutating import MutationSpec, mutate_and_test
+from cosmic_ray.plugins import get_operator, operator_names
+from cosmic_ray.work_item import TestOutcome
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = (
+    "client_app/**/*.py",
+    "strategies/**/*.py",
+    "data/partitions.py",
+    "data/validation.py",
+    "server_app/evaluation.py",
+    "server_app/selection.py",
+    "site_agent/approval.py",
+    "fedskew/selection/race.py",
+    "fedskew/diagnosis/*.py",
+    "fedskew/report/statistics.py",
+)
+"""What is mutated: what computes a number, and what decides whether a message is accepted."""
+EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
+LEFT_OUT = ("VariableInserter", "VariableReplacer", "Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot")
+"""Ends of operator names that are not used: most of their mutants are the same program."""
+BEGIN, END = "<!-- make mutants -->", "<!-- end of make mutants -->"
+START_UP_S = 30
+"""Seconds that a test process gets beyond its tests' own time, which include importing torch."""
+
+Position = tuple[str, tuple[int, int], tuple[int, int]]
+"""A file and the start and end of a node in it: lines from 1, columns from 0."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of the code. `path` is relative to the repository."""
+
+    path: str
+    operator: str
+    occurrence: int
+    start: tuple[int, int]
+    end: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant. `tests` is the number of tests that were selected for it."""
+
+    mutant: Mutant
+    survived: bool
+    tests: int
+    diff: str
+    seconds: float
+
+
+def main() -> int:
+    """Measure coverage, sample mutants, test them and print the survivors. Returns the exit status."""
+    options = arguments()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fedskew-mutants-") as folder:
+        clones = [clone(Path(folder) / f"clone-{job}") for job in range(options.jobs)]
+        print(f"measuring what each fast test executes ({options.jobs} processes)", flush=True)
+        tests_by_line, seconds_by_test = measured(clones[0], options.jobs)
+        mutants = sample(clones[0], options.sample, random.Random(options.seed), options.only)
+        print(f"{len(mutants)} mutants, after {minutes(started)}", flush=True)
+        verdicts = []
+        for verdict in run(clones, mutants, tests_by_line, seconds_by_test, options.budget):
+            verdicts.append(verdict)
+            if verdict.survived:
+                print(f"\nSURVIVED ({verdict.tests} tests)\n{verdict.diff}", flush=True)
+            if len(verdicts) % 25 == 0:
+                survivors = sum(verdict.survived for verdict in verdicts)
+                print(f"{len(verdicts)} done, {survivors} survived, {minutes(started)}", flush=True)
+    return report(verdicts, options, minutes(started))
+
+
+def arguments() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sample", type=int, default=300, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=0, help="of the random sample")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants tested at a time")
+    parser.add_argument("--budget", type=float, default=40, help="seconds of tests per mutant")
+    parser.add_argument("--goal", type=float, default=2, help="percent that may survive")
+    parser.add_argument("--only", nargs="*", default=MODULES, help="glob patterns of files")
+    parser.add_argument("--write", type=Path, help="a page with markers for the table")
+    return parser.parse_args()
+
+
+def minutes(started: float) -> str:
+    """Return the time since `started`, a value of time.monotonic(), as text."""
+    return f"{(time.monotonic() - started) / 60:.1f} min"
+
+
+def clone(folder: Path) -> Path:
+    """Clone the repository's last commit into `folder` and return it."""
+    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(folder)], check=True)
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment in which a clone's own packages are imported, with one thread per process."""
+    return os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+
+
+def measured(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], dict[str, float]]:
+    """Return what `measure` does; a second run on the same commit reads it from build/."""
+    kept = ROOT / "build" / f"mutants-{last_commit()}.json"
+    if kept.exists():
+        lists, seconds = json.loads(kept.read_text())
+    else:
+        tests_by_line, seconds = measure(folder, jobs)
+        lists = {
+            file: {line: sorted(tests) for line, tests in lines.items()}
+            for file, lines in tests_by_line.items()
+        }
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps([lists, seconds]))
+    sets = {
+        file: {int(line): set(tests) for line, tests in lines.items()}
+        for file, lines in lists.items()
+    }
+    return sets, defaultdict(float, seconds)
+
+
+def last_commit() -> str:
+    """Return the short hash of the commit that is checked out."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def measure(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], dict[str, float]]:
+    """Run the fast tests once under coverage.py.
+
+    Returns:
+        The tests that execute each line, by file and line number, and the seconds of each test.
+
+    Raises:
+        SystemExit: a test fails without any mutant.
+    """
+    data_file, times_file = folder / ".coverage", folder / "times.xml"
+    sources = [f"--cov={package}" for package in ("client_app", "strategies", "data", "server_app")]
+    sources += ["--cov=site_agent", "--cov=fedskew"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs)]
+    command += [*sources, "--cov-context=test", "--cov-report=", f"--junitxml={times_file}"]
+    command += ["-o", "junit_family=xunit1", "--timeout=900"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"the tests fail without any mutant:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+
+    recorded = coverage.CoverageData(basename=str(data_file))
+    recorded.read()
+    tests_by_line: dict[str, dict[int, set[str]]] = {}
+    for file in recorded.measured_files():
+        lines: dict[int, set[str]] = defaultdict(set)
+        for line, contexts in recorded.contexts_by_lineno(file).items():
+            # A context is "tests/test_x.py::test_y|run"; the empty one is what imports execute.
+            lines[line] |= {context.rpartition("|")[0] for context in contexts if "|" in context}
+        tests_by_line[Path(file).relative_to(folder).as_posix()] = lines
+
+    seconds_by_test: dict[str, float] = defaultdict(float)
+    for case in ElementTree.parse(times_file).iter("testcase"):
+        if file := case.get("file"):
+            seconds_by_test[f"{file}::{case.get('name')}"] += float(case.get("time", 0))
+    return tests_by_line, seconds_by_test
+
+
+def sample(
+    folder: Path, number: int, draws: random.Random, patterns: Sequence[str]
+) -> list[Mutant]:
+    """Draw `number` places uniformly without replacement, and at each place one of its mutants.
+
+    Drawing places first keeps one `a + b`, which has eleven mutants, from counting eleven times.
+    """
+    by_place: dict[Position, list[Mutant]] = defaultdict(list)
+    for pattern in patterns:
+        for file in sorted(folder.glob(pattern)):
+            for mutant in mutants_of(folder, file):
+                by_place[mutant.path, mutant.start, mutant.end].append(mutant)
+    places = sorted(by_place)
+    chosen = draws.sample(places, min(number, len(places)))
+    return [draws.choice(by_place[place]) for place in chosen]
+
+
+def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
+    """Yield every mutant of a file, except those of type annotations, which nothing executes."""
+    tree = get_ast_from_path(file)
+    annotations = annotation_spans(ast.parse(file.read_text()))
+    for name in sorted(operator_names()):
+        if name.endswith(LEFT_OUT):
+            continue
+        operator = get_operator(name)()
+        occurrence = 0
+        for node in ast_nodes(tree):
+            for start, end in operator.mutation_positions(node):
+                inside = any(first <= start and end <= last for first, last in annotations)
+                if not inside:
+                    yield Mutant(file.relative_to(folder).as_posix(), name, occurrence, start, end)
+                occurrence += 1
+
+
+def annotation_spans(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the start and end of every type annotation."""
+    annotations: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
+            annotations.append(node.annotation)
+        if isinstance(node, ast.FunctionDef) and node.returns:
+            annotations.append(node.returns)
+    return [
+        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+        for node in annotations
+    ]
+
+
+def run(
+    clones: Sequence[Path],
+    mutants: Iterable[Mutant],
+    tests_by_line: dict[str, dict[int, set[str]]],
+    seconds_by_test: dict[str, float],
+    budget: float,
+) -> Iterator[Verdict]:
+    """Yield the verdict on each mutant; each process has one clone to itself."""
+    folders: Queue[Path] = Queue()
+    for folder in clones:
+        folders.put(folder)
+    select = partial(selected, tests_by_line, seconds_by_test, budget)
+    with ProcessPoolExecutor(len(clones), initializer=enter, initargs=(folders,)) as pool:
+        jobs = [pool.submit(judged, mutant, select(mutant)) for mutant in mutants]
+        for job in jobs:
+            yield job.result()
+
+
+def enter(folders: "Queue[Path]") -> None:
+    """Make one of the clones this process's working folder."""
+    try:
+        folder = folders.get(timeout=60)
+    except Empty:
+        raise RuntimeError(f"{current_process().name} found no free clone") from None
+    os.chdir(folder)
+    os.environ.update(environment(folder))
+
+
+def selected(
+    tests_by_line: dict[str, dict[int, set[str]]],
+    seconds_by_test: dict[str, float],
+    budget: float,
+    mutant: Mutant,
+) -> tuple[list[str], float]:
+    """Return the tests for a mutant and the seconds that they take without it.
+
+    These are the tests that execute a changed line. For a line that only imports execute, they are those that execute
+    anything of the file. Tests named after the file come first, then quick ones, until `budget` seconds are full.
+    """
+    lines = tests_by_line.get(mutant.path, {})
+    span = range(mutant.start[0], mutant.end[0] + 1)
+    tests = set().union(*(lines.get(line, set()) for line in span))
+    if not tests:
+        tests = set().union(*lines.values())
+    stem = Path(mutant.path).stem
+
+    def by_nearness(test: str) -> tuple[bool, float, str]:
+        return stem not in test.partition("::")[0], seconds_by_test[test], test
+
+    chosen: list[str] = []
+    total = 0.0
+    for test in sorted(tests, key=by_nearness):
+        if total + seconds_by_test[test] <= budget:
+            chosen.append(test)
+            total += seconds_by_test[test]
+    return chosen, total
+
+
+def judged(mutant: Mutant, tests_and_seconds: tuple[list[str], float]) -> Verdict:
+    """Apply a mutant in this process's clone, run the tests and take the mutant back."""
+    tests, seconds = tests_and_seconds
+    started = time.monotonic()
+    names = Path("selected-tests.txt")
+    names.write_text("\n".join(tests))
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
+    # With no test at all the command succeeds, and so the mutant survives.
+    command = shlex.join(words if tests else ["true"])
+    spec = MutationSpec(
+        Path(mutant.path), mutant.operator, mutant.occurrence, mutant.start, mutant.end
+    )
+    result = mutate_and_test([spec], command, timeout=START_UP_S + 4 * seconds)
+    if result.diff is None:
+        raise RuntimeError(f"Cosmic Ray cannot make {mutant}: {result.output}")
+    survived = result.test_outcome == TestOutcome.SURVIVED
+    return Verdict(mutant, survived, len(tests), result.diff, time.monotonic() - started)
+
+
+def changed_lines(diff: str) -> tuple[list[str], list[str]]:
+    """Return the lines that a diff removes and those that it adds, without indentation."""
+    body = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
+    removed = [line[1:].strip() for line in body if line.startswith("-")]
+    added = [line[1:].strip() for line in body if line.startswith("+")]
+    return removed, added
+
+
+def equivalent(verdict: Verdict) -> bool:
+    """Return whether the list of equivalent mutants has this one: the same file and the same change."""
+    listed = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
+    removed, added = changed_lines(verdict.diff)
+    return any(
+        entry["file"] == verdict.mutant.path
+        and entry["from"] == "\n".join(removed)
+        and entry["to"] == "\n".join(added)
+        for entry in listed
+    )
+
+
+def report(verdicts: Sequence[Verdict], options: argparse.Namespace, took: str) -> int:
+    """Print the totals, write the table where the options ask for it, and return the exit status."""
+    same = [verdict for verdict in verdicts if verdict.survived and equivalent(verdict)]
+    survivors = [verdict for verdict in verdicts if verdict.survived and verdict not in same]
+    counted = len(verdicts) - len(same)
+    percent = 100 * len(survivors) / max(1, counted)
+    lines = [
+        f"`python scripts/mutants.py --sample {options.sample} --seed {options.seed}` on {last_commit()},"
+        f" {time.strftime('%Y-%m-%d')}, {took}:",
+        "",
+        "| mutants | equivalent | noticed | survived | percent |",
+        "|---|---|---|---|---|",
+        f"| {len(verdicts)} | {len(same)} | {counted - len(survivors)} | {len(survivors)} | {percent:.1f} |",
+    ]
+    print("\n".join(lines))
+    print(
+        json.dumps(
+            [f"{v.mutant.path}:{v.mutant.start[0]} {v.mutant.operator}" for v in survivors],
+            indent=1,
+        )
+    )
+    if options.write:
+        text = options.write.read_text()
+        before, _, rest = text.partition(BEGIN)
+        table = "\n".join(lines)
+        options.write.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+    return int(percent > options.goal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
