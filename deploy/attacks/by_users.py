@@ -114,9 +114,15 @@ def node_key(stage: Stage) -> Path:
 
 
 def secret(stage: Stage) -> Path:
-    """Return the secret that `fedskew-site start` of a site at work has made."""
+    """Return the secret that `fedskew-site start` of a site at work has made.
+
+    The folders above it are opened here, so that the rights that `start` gave the file decide.
+    """
     halves(stage)
-    return stage.place(SITE) / "state/link/secret"
+    link = stage.place(SITE) / "state/link"
+    for folder in (link.parent, link):
+        folder.chmod(0o711)
+    return link / "secret"
 
 
 def reads(user: int, owner: int, file_of: Callable[[Stage], Path]) -> dict[str, Any]:
