@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.figures import Row, alternate, figure, seconds
+from client_app.metrics import measure_all
 from client_app.models import build
 from client_app.models.classifier import INFERENCE_BATCH
-from client_app.scores import measure_all
 from data import Samples
 
 IMAGES = 2000

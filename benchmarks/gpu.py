@@ -17,8 +17,8 @@ from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.process import repeat_to_the_bit
 from client_app.state import copy
-from client_app.together import Together
 from client_app.training import train_round
+from client_app.vectorized import Together
 from data import Samples
 
 KINDS = {

@@ -25,10 +25,10 @@ from client_app.state import State
 from fedskew.engines.local import LocalGrid
 from server_app.app import run
 from server_app.record import RoundRecord
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from strategies.movement import standing_out
-from strategies.outcome import Diverged
+from strategies.core.round_result import Diverged
+from strategies.core.update_statistics import standing_out
 
 HOSTILE = 3
 """The client's number."""

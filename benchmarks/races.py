@@ -149,8 +149,8 @@ def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
     """Return what every method gives when trained in full."""
     from fedskew.experiments.experiments import load_experiments
     from fedskew.experiments.plan import plan
-    from server_app.results import RunFolder
-    from server_app.selection import selected
+    from server_app.round_selection import selected
+    from server_app.run_folder import RunFolder
 
     values: dict[tuple[str, float], list[float]] = {}
     overrides = {key: str(value) for key, value in dealt(name, stated).items()}

@@ -14,9 +14,9 @@ from client_app.optimizer import TrainingSettings
 from client_app.process import keep_freed_memory
 from client_app.state import State
 from data import Samples
+from strategies.core.server import Server, Update
 from strategies.creff import CReFF
 from strategies.feddf import FedDF
-from strategies.server import Server, Update
 
 WIDTH, GOAL = 256, 1.5
 CREFF = {10: CReFF(), 100: CReFF(feature_steps=5, head_steps=15)}

@@ -19,10 +19,10 @@ from benchmarks.turns import in_turns, rounds_of
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from strategies.core.server import Server, Update
 from strategies.fedavg import FedAvg
-from strategies.server import Server, Update
 
 CLIENTS, GOAL = 10, 2.0
 MODELS: dict[str, tuple[str, int]] = {

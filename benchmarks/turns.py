@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.figures import MEASUREMENTS
-from client_app.play import Outcome
+from client_app.handlers import Outcome
 from fedskew.engines.workers import WorkersGrid
-from fedskew.interrupt import one_interrupt
+from fedskew.signals import one_interrupt
 from server_app.app import run
 from server_app.run_settings import RunSettings
-from strategies.exchange import Request
+from strategies.core.exchange import Request
 
 PLAYERS = {"inprocess": 0, "workers": 2}
 """Worker processes, by engine."""

@@ -6,8 +6,8 @@ A message names the clients that this node plays, so a model travels once a node
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.handlers import Answer, Asked, Known, answers
 from client_app.messages import pack, unpack
-from client_app.play import Answer, Asked, Known, answers
 from client_app.state import State
 
 app = ClientApp()

@@ -14,8 +14,8 @@ from client_app.models import ModelSettings, build
 from client_app.models.backbone import sha256_of
 from client_app.process import repeat_to_the_bit
 from data import DataError, Federation
+from data.readers import cache
 from data.sample_cache import SampleCache
-from data.sources import cache
 
 VERSION = 1
 """Part of every key: raise it when the same image would have other features."""

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 
-from client_app.blob import Expected, Unreadable, from_bytes, to_bytes
+from client_app.serialization import Expected, Unreadable, from_bytes, to_bytes
 from client_app.state import State
 
 Value = ArrayRecord | ConfigRecord | MetricRecord

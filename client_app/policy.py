@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from client_app.assignment import Assignment
 from client_app.client import Report, Variant
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
+from client_app.run_spec import Assignment
 from client_app.site import NotAllowed, RunNotAllowed, Site
 from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of

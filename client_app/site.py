@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.agreement import Agreement
 from data.settings import USUAL, DataSettings
-from data.sources.agreement import Agreement
 from data.text import sentence
 
 PERMISSIONS = (

@@ -6,10 +6,10 @@ from typing import Any
 
 from client_app.site import DEFAULT_PERMISSIONS, PERMISSIONS, RUN_KEYS, Site
 from data import DataError, DataSettings, SettingError
+from data.agreement import read_agreement
+from data.readers.catalog import KNOWN
 from data.settings import OF_OWN, USUAL
-from data.sources.agreement import read_agreement
-from data.sources.catalog import KNOWN
-from data.sources.sites import abide_name
+from data.sites import abide_name
 from data.toml_file import Table, read_toml
 
 KEYS = ("federation", "name", "data", "state", "device", "threads", "read", "policy", "link")

@@ -8,7 +8,7 @@ from data.rules import OneOf, Rule, SettingError, Settings, require
 from data.settings import DataError, DataSettings
 
 if TYPE_CHECKING:
-    from data.datasets import Dataset, load
+    from data.dataset import Dataset, load
     from data.federation import Federation, federate
     from data.samples import Samples
 
@@ -28,7 +28,7 @@ __all__ = [
     "resolve",
 ]
 WITH_TORCH = {
-    "Dataset": "datasets", "load": "datasets", "Samples": "samples",
+    "Dataset": "dataset", "load": "dataset", "Samples": "samples",
     "Federation": "federation", "federate": "federation",
 }  # fmt: skip
 """By name the module that it is in, which loads torch: a gate, or a node's key, needs 500 MB less."""

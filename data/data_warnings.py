@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from data.datasets import Dataset
+from data.dataset import Dataset
 from data.federation import Federation
+from data.readers.catalog import is_own, is_sites, members
+from data.readers.sizes_of_splits import size_warnings
 from data.settings import DataError, DataSettings
-from data.sources.catalog import is_own, is_sites, members
-from data.sources.sizes_of_splits import size_warnings
 
 LISTED = 5
 """Names that a sentence lists; of more it gives the number."""

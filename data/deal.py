@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data.datasets import Dataset
+from data.dataset import Dataset
 from data.partitions import (
     Indices,
     by_domain,

@@ -7,21 +7,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.datasets import Dataset, load, without_samples
+from data.dataset import Dataset, load, without_samples
 from data.deal import deal
 from data.long_tail import long_tail
 from data.noise import noisy
-from data.partition_file import path_of, read
+from data.partition_files import path_of, read
 from data.partitions import Indices, by_domain, hash_of
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
+from data.readers.catalog import is_sites
+from data.readers.image_files import ImageFiles
 from data.resolve import resolve
 from data.rules import SettingError, require
 from data.sample_cache import SampleCache
 from data.samples import Samples
 from data.settings import DataError, DataSettings
-from data.sources.catalog import is_sites
-from data.sources.files import ImageFiles
-from data.sources.sites import agreement_of
+from data.sites import agreement_of
 from data.text import printable
 from data.unseen_domain import UnseenDomain, left_out, without
 from data.validation import cut_off, in_place_of_test, require_subjects

@@ -4,10 +4,8 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from data.partition_file import marked, read
-from data.rules import SettingError, require
-from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
-from data.sources.catalog import (
+from data.partition_files import marked, read
+from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
     FAMILIES,
@@ -20,7 +18,9 @@ from data.sources.catalog import (
     is_sites,
     members,
 )
-from data.sources.sites import resolved
+from data.rules import SettingError, require
+from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
+from data.sites import resolved
 from data.text import is_whole
 
 
@@ -164,7 +164,7 @@ def _sites(settings: DataSettings) -> tuple[str, ...]:
     """The sites that one's own table names."""
     if not settings.dataset.startswith(("csv:", "hf:")):
         return ()
-    from data.sources.own import sites_of  # it loads torch, and most have no table
+    from data.readers.user_data import sites_of  # it loads torch, and most have no table
 
     return sites_of(settings.dataset, settings)
 
@@ -283,7 +283,7 @@ def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 def _missing(name: str, settings: DataSettings, key: str) -> str:
     """The rule that a user's own data need `key`, with the value that the data on disk suggest."""
-    from data.sources.own import seen  # only on this path: resolving reads no data
+    from data.readers.user_data import seen  # only on this path: resolving reads no data
 
     value = seen(name, settings).get(key)
     rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from torch import Generator, Tensor
 
 from data.augmentation import AUGMENTATIONS
-from data.sources.files import ImageFiles
+from data.readers.image_files import ImageFiles
 
 
 @dataclass(frozen=True, eq=False)

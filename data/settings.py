@@ -7,8 +7,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from data.readers.catalog import KNOWN, has_domains
 from data.rules import OneOf, Rule, SettingError, Settings, require
-from data.sources.catalog import KNOWN, has_domains
 from data.text import any_number, is_whole
 
 

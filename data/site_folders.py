@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.federation import Federation
+from data.readers.image_files import ImageFiles
 from data.settings import DataError
-from data.sources.files import ImageFiles
 
 FILE = "data.npz"
 FEDERATION = """\

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data.datasets import Dataset
+from data.agreement import Agreement
+from data.dataset import Dataset
 from data.federation import Federation, federate
+from data.readers.npz import read_arrays
+from data.readers.user_data import path_of
 from data.samples import Samples
 from data.settings import OF_OWN, USUAL, DataError, DataSettings
-from data.sources.agreement import Agreement
-from data.sources.npz import read_arrays
-from data.sources.own import path_of
-from data.sources.sites import settings_at_site
+from data.sites import settings_at_site
 from data.text import printable
 
 REMEDY = re.compile(rf"--set '?({'|'.join(map(DataSettings.key, OF_OWN))})=([^' ]*)'?")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.datasets import Dataset
+from data.dataset import Dataset
 from data.partitions import Indices
 from data.rules import require
 

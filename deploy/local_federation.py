@@ -21,10 +21,10 @@ from typing import Any
 
 from fedskew.cli.application import application
 from fedskew.engines.processes import free_port
-from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder
-from server_app.results import ROUND, verified
-from site_agent.main import parser
+from fedskew.federation.superlink import Control, Unreachable
+from server_app.run_folder import ROUND, verified
+from site_agent.cli import parser
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent

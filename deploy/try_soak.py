@@ -25,7 +25,7 @@ HEAD = ["| process | whose | MiB at round {early} | at round {rounds} | open fil
 BASE = ["model=mlp-bn", "method=fedshift+fedbn", "evaluate-every=5"]
 MORE, LOOKS, SPARE = 1.05, 10, 20
 """Times what was held early; looks, half a second apart; rounds that are still to come at the last look."""
-KINDS = {"fedskew.federation.gate": ("gate", True), "flwr-serverapp": ("ServerApp", True),
+KINDS = {"fedskew.federation.gateway": ("gate", True), "flwr-serverapp": ("ServerApp", True),
          "fedskew-site": ("site's agent", True), "flower-superlink": ("SuperLink", False),
          "flower-superexec": ("SuperExec", False), "flower-supernode": ("SuperNode", False)}  # fmt: skip
 """By program: its name in the table, and whether what it runs is this project's."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from client_app.player import player
-from client_app.scores import measure_all
+from client_app.metrics import measure_all
+from client_app.runtime import player
 from client_app.training import train_round
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import local_accuracies, metrics

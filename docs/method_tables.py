@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 from client_app.client import Variant
+from server_app.composition import section_types
 from server_app.methods import METHODS, Method
-from server_app.parts import section_types
+from strategies.core.server import ServerMethod
 from strategies.fedavg import FedAvg
-from strategies.server import ServerMethod
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(<!-- methods[^>]*-->\n).*?(<!-- end of methods -->\n)", re.DOTALL)

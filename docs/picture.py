@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from fedskew.cli.terminal import console
 from fedskew.experiments.experiments import find_all
 from fedskew.report.document import document
-from fedskew.report.gather import gather
 from fedskew.report.page import html
+from fedskew.report.results import gather
 from fedskew.report.text import show
 
 COLORS = ("#c1440e", "#1f6f8b", "#8a6d3b")

@@ -9,6 +9,6 @@ from fedskew.own_packages import find_ours
 find_ours()
 
 # It imports these packages, so it stands below.
-from fedskew.result import Result, check_method, load, methods, run  # noqa: E402
+from fedskew.api import Result, check_method, load, methods, run  # noqa: E402
 
 __all__ = ["Result", "check_method", "load", "methods", "run"]

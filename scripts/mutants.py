@@ -46,9 +46,9 @@ MODULES = (
     "data/partitions.py",
     "data/validation.py",
     "server_app/evaluation.py",
-    "server_app/selection.py",
+    "server_app/round_selection.py",
     "site_agent/approval.py",
-    "fedskew/selection/race.py",
+    "fedskew/method_selection/race.py",
     "fedskew/diagnosis/*.py",
     "fedskew/report/statistics.py",
 )

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from client_app.memory import folder_of, recall
 from client_app.messages import to_flower
+from client_app.metrics import Scores, measure_all
 from client_app.policy import QUESTION
 from client_app.process import choose_device, hidden_gpus, keep_freed_memory, repeat_to_the_bit
-from client_app.scores import Scores, measure_all
 from client_app.state import State, digest, with_prefix
 from data import Federation
 from data.data_warnings import refuse_untrainable, warnings_of
 from server_app.checkpoint import Checkpoint, latest
+from server_app.composition import row_name
 from server_app.dealt import federation_of
 from server_app.evaluation import (
     PositiveClass,
@@ -33,13 +34,12 @@ from server_app.evaluation import (
     positive_class,
     shot_groups,
 )
-from server_app.parts import row_name
 from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
-from server_app.results import RunFolder
 from server_app.round_line import line_of
+from server_app.round_selection import summarize
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
-from server_app.selection import summarize
 from server_app.settings import parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import how_together, model_of, strategy_of
@@ -47,11 +47,11 @@ from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
 from server_app.unseen_site import study
 from server_app.writer import Writer
-from strategies.movement import Movement
-from strategies.outcome import AVERAGE, Diverged
-from strategies.questions import ask_class_prior, ask_question
-from strategies.replies import between_sites
-from strategies.scoring import evaluate_on_clients
+from strategies.core.questions import ask_class_prior, ask_question
+from strategies.core.replies import between_sites
+from strategies.core.round_result import AVERAGE, Diverged
+from strategies.core.scoring import evaluate_on_clients
+from strategies.core.update_statistics import Movement
 
 app = ServerApp()
 log = logging.getLogger("fedskew")

@@ -8,8 +8,8 @@ from pathlib import Path
 from client_app.memory import MemoryLost, folder_of, recall
 from client_app.state import State, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
-from server_app.results import RunFolder
-from strategies.reading import DIGESTS
+from server_app.run_folder import RunFolder
+from strategies.core.reading import DIGESTS
 
 FORMAT = 1
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from client_app.metrics import Scores, local_accuracies
 from client_app.ranking import MOST_RANKED, STATED
-from client_app.scores import Scores, local_accuracies
 from data import Federation
 from server_app.record import BY_CLASS, ModelNumbers, Spread
 

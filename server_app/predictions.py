@@ -13,7 +13,7 @@ from torch import Tensor
 
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 LARGEST = 2**24
 """Bytes; a larger file is not written."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any
 
-from strategies.movement import MOST, Movement, median_norm, noteworthy
+from strategies.core.update_statistics import MOST, Movement, median_norm, noteworthy
 
 FORMAT = 3
 """Records without a format are of format 1. Those of 1 and 2 tell of all clients one by one, however many there are."""

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from server_app.parts import row_name
+from server_app.composition import row_name
 from server_app.record import RoundRecord
 from server_app.run_settings import RunSettings
 

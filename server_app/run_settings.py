@@ -11,24 +11,24 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.models import MODELS, ModelSettings, is_own_model
 from client_app.models.backbone import is_backbone, sha256_of, width_of
 from client_app.optimizer import TrainingSettings
-from client_app.own_code import file_hash
 from client_app.process import code_version
+from client_app.run_spec import Assignment
+from client_app.user_code import file_hash
 from data import DataSettings, OneOf, Rule, Settings
-from data.sources.agreement import Agreement
-from data.sources.catalog import is_own, is_sites, members
-from data.sources.sites import agreement_of, in_messages
+from data.agreement import Agreement
+from data.readers.catalog import is_own, is_sites, members
+from data.sites import agreement_of, in_messages
+from server_app.composition import Parts
 from server_app.methods import METHODS
-from server_app.own_method import register, sources_of
-from server_app.parts import Parts
-from strategies.adaptive_optimizer import RULES, AdaptiveOptimizer
-from strategies.exchange import ExchangeSettings
-from strategies.server import ServerMethod
-from strategies.server_optimizer import FORMS, ServerOptimizer
+from server_app.plugins import register, sources_of
+from strategies.core.adaptive_optimizer import RULES, AdaptiveOptimizer
+from strategies.core.exchange import ExchangeSettings
+from strategies.core.server import ServerMethod
+from strategies.core.server_optimizer import FORMS, ServerOptimizer
 
 Scalar = bool | int | float | str
 MODEL = Rule(

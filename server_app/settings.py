@@ -22,14 +22,14 @@ from client_app.optimizer import TrainingSettings
 from client_app.policy import QUESTION
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
-from data.sources.catalog import is_sites
+from data.readers.catalog import is_sites
+from server_app.composition import Parts, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
-from server_app.own_method import register, sources_of
-from server_app.parts import Parts, compose, section_types
+from server_app.plugins import register, sources_of
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.suitable_model import suitable_model
-from strategies.exchange import ExchangeSettings
-from strategies.server import needs_holdout
+from strategies.core.exchange import ExchangeSettings
+from strategies.core.server import needs_holdout
 
 Group = TypeVar("Group", bound=Settings)
 

@@ -10,16 +10,16 @@ from client_app.run_approval import hash_of
 from client_app.site import POLICY, RUN_KEYS
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import Federation, SettingError, require
-from data.sources.agreement import Agreement
-from data.sources.sites import file_of
+from data.agreement import Agreement
+from data.sites import file_of
 from server_app.dealt import federation_of
 from server_app.evaluation import sizes
-from server_app.results import RunFolder, write_text
+from server_app.run_folder import RunFolder, write_text
 from server_app.run_settings import RunSettings
 from server_app.strategy import model_of, strategy_of
-from strategies.base import Rounds
-from strategies.exchange import Grid
-from strategies.questions import ask_readiness
+from strategies.core.exchange import Grid
+from strategies.core.questions import ask_readiness
+from strategies.core.rounds import Rounds
 
 
 def ask_sites(

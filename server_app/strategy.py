@@ -4,12 +4,12 @@ from collections.abc import Callable
 from functools import partial
 
 from client_app.models import Classifier, build
-from client_app.player import initial_seed
-from client_app.together import obstacle
+from client_app.runtime import initial_seed
+from client_app.vectorized import obstacle
 from data import Federation
 from server_app.run_settings import RunSettings
-from strategies.directory import SiteNodes
-from strategies.flower import Strategy
+from strategies.core.flower_adapter import Strategy
+from strategies.core.node_assignment import SiteNodes
 
 
 def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:

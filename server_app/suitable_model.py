@@ -1,7 +1,7 @@
 """The model that `model = auto` stands for."""
 
 from data import DataSettings
-from data.sources.catalog import KNOWN, has_domains, members
+from data.readers.catalog import KNOWN, has_domains, members
 
 MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",

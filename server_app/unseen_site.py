@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 import torch
 
 from client_app.messages import size
+from client_app.metrics import measure_all
 from client_app.models import Classifier
-from client_app.scores import measure_all
 from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
 from server_app.evaluation import PositiveClass, measured
 from server_app.record import Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
-from strategies.checks import Expected, Refused, check_values, differences, expected_of
-from strategies.exchange import Exchange
-from strategies.flower import Strategy
+from strategies.core.exchange import Exchange
+from strategies.core.flower_adapter import Strategy
+from strategies.core.validation import Expected, Refused, check_values, differences, expected_of
 
 Question = Callable[[str, str, Sequence[int]], Exchange]
 """(question, variant that answers it, clients to ask) -> their answers."""

@@ -1,5 +1,5 @@
 """`python -m site_agent`: the command line."""
 
-from site_agent.main import main
+from site_agent.cli import main
 
 main()

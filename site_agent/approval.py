@@ -14,7 +14,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.policy import check_names
 from client_app.site import PERMISSIONS, Site
 from data import DataError
-from data.sources.agreement import Member
+from data.agreement import Member
 from site_agent.audit import Audit
 
 ROOT = Path(client_app.__file__).resolve().parents[1]

@@ -31,14 +31,14 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_task_outp
 from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 
 from client_app.app_files import app_hash, packed_files
-from client_app.incoming import Incoming
 from client_app.messages import NONCE_BYTES, folded, unfolded
+from client_app.polling import Incoming
 from client_app.run_approval import LONGEST as LONGEST_SETTINGS
 from client_app.run_approval import hash_of
 from data import DataError
 from site_agent.audit import Audit
-from site_agent.note import Note, Noting
-from site_agent.worker import Lost, Pool
+from site_agent.pending_task import Note, Noting
+from site_agent.pool import Lost, Pool
 
 logger = logging.getLogger("fedskew.site")
 PLAYED = "flwr-clientapp"

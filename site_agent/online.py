@@ -17,8 +17,8 @@ from client_app.site import Site
 from client_app.site_file import Link
 from data import DataError
 from data.text import is_whole
-from site_agent.checks import Row
 from site_agent.keys import read_key
+from site_agent.preflight import Row
 
 SECONDS = 10.0
 FAST, SLOW = 5, 305

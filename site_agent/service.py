@@ -20,8 +20,8 @@ from client_app.site_file import Link
 from data import DataError
 from site_agent.approval import approved_app
 from site_agent.audit import Audit
-from site_agent.link import SuperNode, command_of, environment
 from site_agent.metrics import serve
+from site_agent.supernode_watch import SuperNode, command_of, environment
 
 PORT = 9094
 """Of the loopback between the two halves, where they are started apart."""
@@ -53,7 +53,7 @@ def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
     read_secret(secret)
     assert link.key and link.ca
     command = command_of(link.address, link.key, link.ca, port, secret)
-    keeper = [sys.executable, "-m", "site_agent.link", str(state / "link"), *command]
+    keeper = [sys.executable, "-m", "site_agent.supernode_watch", str(state / "link"), *command]
     os.execv(sys.executable, keeper)  # leaves torch behind, which read site.toml with us
 
 
@@ -85,7 +85,7 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     from client_app.app import app as code
     from client_app.models.resnet import load_blocks
     from site_agent.executor import Executor
-    from site_agent.worker import Pool
+    from site_agent.pool import Pool
 
     with suppress(
         ImportError

@@ -11,9 +11,9 @@ from torch import Tensor
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from strategies.checks import Refused, check_by_class
+from strategies.core.server import Deployment, Server, ServerMethod, Work
+from strategies.core.validation import Refused, check_by_class
 from strategies.head import head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Work
 
 
 @dataclass(frozen=True)

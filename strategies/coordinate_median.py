@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from client_app.state import State
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
 from strategies.trimmed_mean import middle_mean
 
 

@@ -14,9 +14,9 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from data import OneOf
-from strategies.checks import check_by_class
+from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+from strategies.core.validation import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Unit, Update, Work
 
 DISTANCES = ("code-scale", "paper-literal")
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
+from strategies.core.server import Unit
 from strategies.creff import FederatedFeatures, feature_gradients, labeled
 from strategies.head import train_head_in_batches
-from strategies.server import Unit
 
 GUARD = 1e-6
 """Added to every product of norms."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from client_app.state import State, weighted_mean, weighted_sum
 from data import OneOf
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from client_app.models import Classifier
 from client_app.optimizer import SGD, TrainingSettings
 from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
 from data import OneOf
+from strategies.core.server import Server, ServerMethod, Update, Work
 from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
-from strategies.server import Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)

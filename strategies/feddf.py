@@ -11,9 +11,9 @@ from torch import Tensor
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings, clip
 from client_app.state import State
+from strategies.core.server import Server, ServerMethod, Update, Work
 from strategies.distillation import Adam, cosine, distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
-from strategies.server import Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)

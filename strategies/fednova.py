@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from client_app.state import State, weighted_mean, weighted_sum
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from client_app.state import State, difference, norm, weighted_mean
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
 from client_app.training import train_round
 from data import Samples
-from strategies.server import Numbers, Server, ServerMethod, Unit, Update, Work
+from strategies.core.server import Numbers, Server, ServerMethod, Unit, Update, Work
 
 NO_OTHER, LARGEST = 10.0, 5000.0
 """The ratio of a class whose weights no other class moves, and the largest of all the others: the authors' numbers."""

@@ -12,8 +12,8 @@ from torch import nn
 from client_app.models import Classifier
 from client_app.optimizer import SGD, TrainingSettings
 from client_app.state import State
+from strategies.core.server import Deployment, Server, ServerMethod, Update, Work
 from strategies.distillation import batches, on_cpu
-from strategies.server import Deployment, Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)

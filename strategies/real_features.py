@@ -9,8 +9,8 @@ from annotated_types import Ge, Gt
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
+from strategies.core.server import Deployment, Server, ServerMethod, Update, Work
 from strategies.head import features_of, head_of, train_head, with_head
-from strategies.server import Deployment, Server, ServerMethod, Update, Work
 
 
 @dataclass(frozen=True)

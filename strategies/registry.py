@@ -2,6 +2,6 @@
 
 import strategies
 from client_app.discovery import parts_in
-from strategies.server import ServerMethod
+from strategies.core.server import ServerMethod
 
 SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)

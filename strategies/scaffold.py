@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 
 from client_app.state import State, weighted_mean
-from strategies.checks import Refused, differences, expected_of
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.validation import Refused, differences, expected_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from client_app.state import State
 from data import Rule
 from data.text import any_number
-from strategies.server import Deployment, Server, ServerMethod, Update
+from strategies.core.server import Deployment, Server, ServerMethod, Update
 
 
 def is_sweep(text: str) -> bool:

@@ -10,7 +10,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 
 from client_app.state import State
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
 
 
 @dataclass(frozen=True)

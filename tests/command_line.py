@@ -13,7 +13,7 @@ FedSkew = Callable[..., tuple[int, str, str]]
 def fedskew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FedSkew:
     """Return a function that runs `fedskew WORDS` and returns exit status, stdout and stderr."""
     from fedskew.cli.main import main  # not before conftest.py has imported flwr
-    from fedskew.interrupt import SIGNALS
+    from fedskew.signals import SIGNALS
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     monkeypatch.setenv("COLUMNS", "200")

@@ -12,26 +12,26 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
-import client_app.play
+import client_app.handlers
 import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
+from client_app.handlers import Answer
+from client_app.handlers import Outcome as PlayedOutcome
 from client_app.messages import pack, unpack
-from client_app.play import Answer
-from client_app.play import Outcome as PlayedOutcome
 from client_app.state import State
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments.plan import Cell, plan
-from fedskew.jobs import Job
+from fedskew.scheduling import Job
 from server_app.app import run
 from server_app.checkpoint import Checkpoint
 from server_app.record import RoundRecord
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from strategies.base import Rounds
-from strategies.exchange import QUERY, TRAIN, Exchange, Grid, Request
+from strategies.core.exchange import QUERY, TRAIN, Exchange, Grid, Request
+from strategies.core.rounds import Rounds
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -293,7 +293,7 @@ def killed(
             come_to("between its names", busy[-1])
         return result
 
-    original, client_app.play.train_round = client_app.play.train_round, train_round
+    original, client_app.handlers.train_round = client_app.handlers.train_round, train_round
     asked, added, saved, replaced = Rounds.ask, RunFolder.add_round, Checkpoint.save, Path.replace
     filed = client_app.tensor_files.save_file
     Rounds.ask = ask  # type: ignore[method-assign]

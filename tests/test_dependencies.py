@@ -18,7 +18,7 @@ PRIVATE = {
     "flwr.common.serde": [
         "client_app/messages.py",
         "fedskew/engines/local.py",
-        "fedskew/federation/control.py",
+        "fedskew/federation/superlink.py",
         "site_agent/executor.py",
         "tests/client_app/test_client_messages.py",
         "tests/fuzz/changes.py",
@@ -32,8 +32,8 @@ PRIVATE = {
     ],
     "flwr.cli.utils": ["tests/test_packaging.py"],
     "flwr.proto.fleet_pb2": [
-        "fedskew/federation/absence.py",
-        "fedskew/federation/gate.py",
+        "fedskew/federation/lost_messages.py",
+        "fedskew/federation/gateway.py",
         "fedskew/federation/handed_out.py",
         "site_agent/online.py",
         "tests/fedskew/federation/test_gate.py",
@@ -43,7 +43,7 @@ PRIVATE = {
     "flwr.proto.node_pb2": ["tests/fedskew/federation/test_gate.py"],
     "flwr.proto.message_pb2": [
         "fedskew/federation/handed_out.py",
-        "fedskew/federation/objects.py",
+        "fedskew/federation/object_cache.py",
         "site_agent/executor.py",
         "tests/fedskew/federation/test_gate.py",
         "tests/site_agent/test_executor.py",
@@ -51,8 +51,11 @@ PRIVATE = {
     "flwr.proto.runtime_pb2": ["site_agent/executor.py", "tests/site_agent/test_executor.py"],
     "flwr.proto.task_pb2": ["site_agent/executor.py"],
     "flwr.supercore.inflatable.inflatable_object": ["tests/client_app/test_client_messages.py"],
-    "flwr.supercore.interceptors": ["fedskew/federation/control.py", "site_agent/executor.py"],
-    "flwr.supercore.primitives.asymmetric": ["fedskew/federation/gate.py", "site_agent/online.py"],
+    "flwr.supercore.interceptors": ["fedskew/federation/superlink.py", "site_agent/executor.py"],
+    "flwr.supercore.primitives.asymmetric": [
+        "fedskew/federation/gateway.py",
+        "site_agent/online.py",
+    ],
     "flwr.supercore.retry.retry_invoker": ["site_agent/executor.py"],
     "flwr.supercore.runtime": ["site_agent/executor.py"],
     "flwr.supercore.task_identity": [
@@ -63,11 +66,17 @@ PRIVATE = {
     "flwr.supernode.fleet_http_client": ["site_agent/online.py"],
     "flwr.supernode.node_auth_http_interceptor": ["site_agent/online.py"],
     "flwr.supernode.runtime.run_clientapp": ["site_agent/executor.py"],
-    "flwr.proto.control_pb2": ["fedskew/federation/control.py"],
-    "flwr.common.constant": ["fedskew/federation/absence.py", "fedskew/federation/gate.py"],
-    "flwr.supercore.constant": ["fedskew/federation/absence.py", "fedskew/federation/gate.py"],
-    "flwr.supercore.control": ["fedskew/federation/control.py"],
-    "flwr.supercore.fab": ["fedskew/federation/control.py"],
+    "flwr.proto.control_pb2": ["fedskew/federation/superlink.py"],
+    "flwr.common.constant": [
+        "fedskew/federation/lost_messages.py",
+        "fedskew/federation/gateway.py",
+    ],
+    "flwr.supercore.constant": [
+        "fedskew/federation/lost_messages.py",
+        "fedskew/federation/gateway.py",
+    ],
+    "flwr.supercore.control": ["fedskew/federation/superlink.py"],
+    "flwr.supercore.fab": ["fedskew/federation/superlink.py"],
 }
 """What a new release of flwr may move without a word; `make newest` tries the newest one."""
 

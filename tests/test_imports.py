@@ -14,9 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
 FLOWER = (
-    "client_app/app.py", "client_app/messages.py", "strategies/flower.py", "strategies/exchange.py",
-    "strategies/reading.py", "strategies/replies.py", "server_app/app.py", "site_agent/executor.py",
-    "site_agent/worker.py", "site_agent/online.py", "site_agent/supernode.py",
+    "client_app/app.py", "client_app/messages.py", "strategies/core/flower_adapter.py", "strategies/core/exchange.py",
+    "strategies/core/reading.py", "strategies/core/replies.py", "server_app/app.py", "site_agent/executor.py",
+    "site_agent/pool.py", "site_agent/online.py", "site_agent/supernode.py",
     "client_app/app_files.py", "fedskew/engines/*.py",
     "fedskew/federation/*.py",
 )  # fmt: skip
@@ -30,7 +30,7 @@ FILES = sorted(
 MODULES = {
     file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in FILES
 }
-BELOW_ITS_ROOM = {"data.sources.catalog"}
+BELOW_ITS_ROOM = {"data.readers.catalog"}
 """What is known of the named data sets: it imports nothing and holds the settings up, though it lies with sources."""
 
 
@@ -122,7 +122,7 @@ def test_a_circle_is_seen() -> None:
 
 def test_what_only_stands_between_or_looks_loads_no_torch() -> None:
     """A gate of 690 MB, and 4 seconds for a node's key, were the price."""
-    modules = "fedskew.federation.gate, fedskew.federation.services, fedskew.cli.federation, site_agent.main"
+    modules = "fedskew.federation.gateway, fedskew.federation.services, fedskew.cli.federation, site_agent.cli"
     modules += ", fedskew.cli.diagnose"  # a table needs none
     words = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], cwd=ROOT).returncode == 0

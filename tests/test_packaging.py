@@ -74,7 +74,7 @@ def test_report_and_export_run_from_the_bundle(bundle: zipfile.ZipFile, tmp_path
     script = (
         "import fedskew, sys; from pathlib import Path; from fedskew.cli.main import main\n"
         "from fedskew.experiments.experiments import experiment; from fedskew.experiments.plan import plan, runs\n"
-        "from fedskew.report.document import document; from fedskew.report.gather import gather\n"
+        "from fedskew.report.document import document; from fedskew.report.results import gather\n"
         "from fedskew.report.page import html\n"
         "assert Path(fedskew.__file__).is_relative_to(Path('app').resolve())\n"
         "short = {'rounds': 1, 'local-steps': 1}\n"

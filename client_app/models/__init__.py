@@ -9,7 +9,6 @@ from client_app.models.backbone import LITE, backbone, check_images, is_backbone
 from client_app.models.classifier import Classifier, batch_norm_names, group_norms, has_batch_norm
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, mlp_bn
-from client_app.models.own import is_own_model, load_own
 from client_app.models.resnet import (
     resnet8,
     resnet18,
@@ -18,6 +17,7 @@ from client_app.models.resnet import (
     resnet50_imagenet,
 )
 from client_app.models.settings import PLAIN, ModelSettings
+from client_app.models.user_model import is_own_model, load_own
 
 __all__ = [
     "MODELS", "PLAIN", "Classifier", "ModelSettings", "batch_norm_names", "build", "check", "has_batch_norm",

@@ -27,8 +27,8 @@ from data.site_view import SiteView
 from site_agent.approval import approve
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor
-from site_agent.worker import Pool
-from strategies.exchange import Exchange
+from site_agent.pool import Pool
+from strategies.core.exchange import Exchange
 
 SITE = 0
 

@@ -29,8 +29,8 @@ from attacks.at_the_gate import ROGUE, by_gate
 from attacks.replies import forged
 from attacks.stage import AT_WORK, Attack, ControlFailed, Log, Refusal, Stage, Untried, require
 from fedskew.engines.processes import running
+from fedskew.federation.run import end_orphans
 from fedskew.federation.services import SERVER_APP
-from fedskew.federation.submission import end_orphans
 
 VICTIM = 0
 """The site in whose name the rogue answers."""

@@ -29,7 +29,7 @@ from client_app.site import Site, install
 from client_app.site_file import read_site
 from fedskew.engines.local import identify
 from server_app.settings import parse
-from strategies.exchange import QUERY, TRAIN, Request
+from strategies.core.exchange import QUERY, TRAIN, Request
 
 SITE = 0
 """The site that is asked."""

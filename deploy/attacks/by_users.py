@@ -29,7 +29,7 @@ from attacks.stage import (
     refusal,
     require,
 )
-from site_agent import main as site_command
+from site_agent import cli as site_command
 from site_agent.executor import connect
 
 SITE = 0

@@ -17,9 +17,9 @@ from attacks.stage import AT_WORK, Attack, ControlFailed, Refusal, Stage, Succee
 from client_app.site_file import read_link, read_site
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import write_authority, write_server
-from site_agent.checks import Row
-from site_agent.link import command_of, environment
 from site_agent.online import online
+from site_agent.preflight import Row
+from site_agent.supernode_watch import command_of, environment
 
 Pair = tuple[Path, Path]
 """Files of a certificate and its key."""

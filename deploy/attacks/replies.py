@@ -29,13 +29,13 @@ from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings, expected_coefficient_sum
 from client_app.state import State
 from client_app.training import steps_of
-from data.sources.agreement import Member, read_agreement
+from data.agreement import Member, read_agreement
 from site_agent import executor
-from strategies.base import largest_record
-from strategies.checks import checked_metrics
-from strategies.exchange import Exchange
-from strategies.replies import replies
-from strategies.server import Server
+from strategies.core.exchange import Exchange
+from strategies.core.replies import replies
+from strategies.core.rounds import largest_record
+from strategies.core.server import Server
+from strategies.core.validation import checked_metrics
 
 VICTIM = 0
 """The site that another one wants to know of."""

@@ -5,7 +5,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 
 from site_agent import executor
-from site_agent.main import main
+from site_agent.cli import main
 
 genuine = executor.push_message
 

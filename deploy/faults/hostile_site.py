@@ -5,9 +5,9 @@ import os
 from flwr.app import ArrayRecord, Context, Message
 
 import client_app.app
-import site_agent.worker
+import site_agent.pool
 from client_app.messages import pack, unpack
-from site_agent.main import main
+from site_agent.cli import main
 
 genuine = client_app.app.app
 HOSTILE = os.environ["HOSTILE"]
@@ -39,7 +39,7 @@ def hostile(message: Message, context: Context) -> Message:
     return reply
 
 
-def unseen(reply: Message, message: Message) -> site_agent.worker.Leaving:
+def unseen(reply: Message, message: Message) -> site_agent.pool.Leaving:
     """Return what the site's log and policy are to believe, whatever the reply is."""
     return [
         {"name": name, "bytes": record.count_bytes(), "norm": 1.0}
@@ -48,7 +48,7 @@ def unseen(reply: Message, message: Message) -> site_agent.worker.Leaving:
 
 
 client_app.app.app = hostile  # type: ignore[assignment]
-site_agent.worker.leaving = unseen
+site_agent.pool.leaving = unseen
 
 if __name__ == "__main__":
     main()

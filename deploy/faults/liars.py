@@ -10,7 +10,7 @@ from pathlib import Path
 
 from faults.outcome import Outcome, same
 from faults.stage import Stage, stated
-from strategies.movement import FAR
+from strategies.core.update_statistics import FAR
 
 
 @contextmanager

@@ -25,10 +25,10 @@ from client_app.state import difference, norm
 from fedskew.engines.processes import alive, free_port, marked, running
 from fedskew.engines.rehearsal import RehearsalGrid
 from fedskew.federation.services import SERVER_APP
-from fedskew.interrupt import one_interrupt
+from fedskew.signals import one_interrupt
 from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint
-from server_app.results import ROUND, verified
+from server_app.run_folder import ROUND, verified
 from server_app.settings import parse, parse_text
 
 Result = TypeVar("Result")

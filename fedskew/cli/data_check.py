@@ -9,7 +9,7 @@ import numpy as np
 
 from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
-from data.sources.own import look
+from data.readers.user_data import look
 from server_app.settings import built, parse
 
 

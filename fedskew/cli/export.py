@@ -23,7 +23,7 @@ from fedskew.export.predict import predict as predict_inputs
 from fedskew.numbers import percent
 from fedskew.terminal_table import numeric, terminal_table
 from server_app.record import ModelNumbers, to_json
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse_texts
 
 out = console()

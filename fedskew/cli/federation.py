@@ -169,7 +169,7 @@ def status(
 ) -> None:
     """Ask every site whether it is ready, or say how the run that goes on has them; 0 when min-sites are ready."""
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.readiness import READY, look
+    from fedskew.federation.status import READY, look
     from server_app.settings import parse_texts
 
     federation = FederationFolder(folder)
@@ -204,8 +204,8 @@ def run(
 ) -> None:
     """Run an experiment on the sites; a run that loses its process is submitted again and goes on."""
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.submission import run
-    from fedskew.interrupt import one_interrupt
+    from fedskew.federation.run import run
+    from fedskew.signals import one_interrupt
     from server_app.settings import parse, parse_texts
 
     stated = parse_texts(settings or [])

@@ -26,7 +26,7 @@ def installed_methods() -> list[Method]:
     if not entry_points(group=GROUP):
         return []
     from data import SettingError
-    from server_app.own_method import find, installed  # with torch
+    from server_app.plugins import find, installed  # with torch
 
     methods = []
     for name in installed():

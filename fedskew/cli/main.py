@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 
-from fedskew.interrupt import INTERRUPTED, abandon, end_children, finish, heed, leave, one_interrupt
+from fedskew.signals import INTERRUPTED, abandon, end_children, finish, heed, leave, one_interrupt
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from data import federate
 from data.data_warnings import refuse_untrainable
-from fedskew.cli.choice import Choice
 from fedskew.cli.results_table import lines, results_table, unseen_table
+from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 

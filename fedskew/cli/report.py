@@ -9,7 +9,7 @@ import typer
 
 from data import DataError, SettingError, require
 from fedskew.cli import completion
-from fedskew.cli.choice import refuse_unknown
+from fedskew.cli.run_selection import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import find_all, known_entries
@@ -58,7 +58,7 @@ def report(
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     from fedskew.report import text  # what draws and tests takes a moment to import
     from fedskew.report.document import document
-    from fedskew.report.gather import Gathered, command, gather
+    from fedskew.report.results import Gathered, command, gather
     from fedskew.report.single_runs import single_runs
 
     everything, refused = list[Gathered](), list[str]()

@@ -11,8 +11,8 @@ from fedskew.experiments.plan import Cell
 from fedskew.numbers import percent
 from fedskew.terminal_table import named, numbered, numeric, terminal_table
 from server_app.record import ModelNumbers, unseen_of
+from server_app.round_selection import selected
 from server_app.run_settings import RunSettings
-from server_app.selection import selected
 
 SHOWN_CLASSES = 10
 """Classes whose recall fits beside the means."""

@@ -7,9 +7,9 @@ import typer
 
 from data import require
 from fedskew.cli import completion
-from fedskew.cli.choice import choose
+from fedskew.cli.run_selection import choose
 from fedskew.cli.terminal import ExperimentsFile
-from fedskew.interrupt import at_once
+from fedskew.signals import at_once
 
 
 class Engine(StrEnum):

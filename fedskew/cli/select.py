@@ -12,19 +12,19 @@ from rich.console import Console
 from data import DataError, federate, load, require
 from data.data_warnings import refuse_untrainable
 from fedskew.cli import completion
-from fedskew.cli.choice import words
+from fedskew.cli.run_selection import words
 from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
 from fedskew.diagnosis.rules import line, worth_trying
 from fedskew.diagnosis.table import TableError, read_counts
+from fedskew.method_selection.conduct import Runs
+from fedskew.method_selection.counts import deal_like
+from fedskew.method_selection.plan import METHODS, SHARE, Plan, affordable, possible
+from fedskew.method_selection.race import BASELINE, Standing, conclusion, race, take
 from fedskew.numbers import duration
-from fedskew.selection.conduct import Runs
-from fedskew.selection.counts import deal_like
-from fedskew.selection.plan import METHODS, SHARE, Plan, affordable, possible
-from fedskew.selection.race import BASELINE, Standing, conclusion, race, take
-from server_app.results import write_text
+from server_app.run_folder import write_text
 from server_app.run_settings import Scalar
 from server_app.settings import parse, parse_texts
 

@@ -16,7 +16,7 @@ from fedskew.costs.footprint import (
 )
 from fedskew.costs.pace import Pace
 from fedskew.costs.sizes import Sizes, mean_steps
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 
 

@@ -12,12 +12,12 @@ from client_app.models.classifier import INFERENCE_BATCH
 from client_app.process import choose_device
 from client_app.training import private_names
 from data import SettingError
-from data.sources.catalog import KNOWN
+from data.readers.catalog import KNOWN
 from fedskew.costs.sizes import Sizes
 from fedskew.numbers import in_bytes
 from server_app.predictions import LARGEST
 from server_app.run_settings import RunSettings
-from strategies.server import Server, ServerMethod
+from strategies.core.server import Server, ServerMethod
 
 PROCESS = 100 * 2**20
 """Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""

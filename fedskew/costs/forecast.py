@@ -10,13 +10,13 @@ from typing import Any
 from rich.table import Table
 
 from data import SettingError
-from data.datasets import missing
+from data.dataset import missing
 from fedskew.costs.estimate import Cost, cost_of, rounds_left
 from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
-from fedskew.jobs import Job, Shares, shares
 from fedskew.numbers import duration, in_bytes
+from fedskew.scheduling import Job, Shares, shares
 from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.run_settings import RunSettings
 

@@ -18,7 +18,7 @@ from client_app.training import private_names, train_round
 from data import Samples
 from fedskew.costs.footprint import device_of, model_of, participants, parts_of
 from fedskew.costs.sizes import Sizes, mean_steps
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
 from strategies.head import train_head
 

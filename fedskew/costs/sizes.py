@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate
-from data.datasets import missing
+from data.dataset import missing
 from data.long_tail import long_tail_counts
-from data.sources.catalog import FAMILIES, KNOWN, has_domains, is_sites, members
+from data.readers.catalog import FAMILIES, KNOWN, has_domains, is_sites, members
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.sources.rows import CURE, rows_in, writing_of
+from data.readers.rows import CURE, rows_in, writing_of
 from data.text import is_whole
 
 Counts = NDArray[np.int64]

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import SettingError, require
-from data.sources.catalog import is_sites
+from data.readers.catalog import is_sites
 from fedskew.engines.launcher import launch
 from fedskew.engines.processes import claim
-from fedskew.interrupt import one_interrupt
+from fedskew.signals import one_interrupt
 
 if TYPE_CHECKING:  # with torch, which the gate and most commands between sites do without
-    from server_app.results import RunFolder
+    from server_app.run_folder import RunFolder
     from server_app.run_settings import RunSettings
 
 APP = Path(__file__).resolve().parent.parent.parent
@@ -89,7 +89,7 @@ def on_ray(
 ) -> dict[str, Any]:
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     from data import federate
-    from server_app.results import RunFolder
+    from server_app.run_folder import RunFolder
 
     folder = RunFolder(settings.folder)
     claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
@@ -120,7 +120,7 @@ def on_ray(
 @contextmanager
 def following(folder: "RunFolder", tell: Callable[[str], None]) -> Iterator[None]:
     """Within this context, tell the line of every round that another process records."""
-    from server_app.results import ROUND, verified
+    from server_app.run_folder import ROUND, verified
 
     ended = threading.Event()
     place = appended(folder.rounds_file, 0)[1]

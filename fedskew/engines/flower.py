@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from client_app.own_code import FOLDER
+from client_app.user_code import FOLDER
 from fedskew.engines.processes import PATIENCE, end, free_port, mark, running
 
 DEFAULTS = {  # the user's environment goes before them

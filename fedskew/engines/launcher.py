@@ -17,7 +17,6 @@ import psutil
 import tomli_w
 
 from data.text import spoken
-from fedskew.engines.doorway import doorway
 from fedskew.engines.flower import Flower, LaunchFailed
 from fedskew.engines.processes import (
     PATIENCE,
@@ -28,7 +27,8 @@ from fedskew.engines.processes import (
     clear_leftovers,
     note_owner,
 )
-from fedskew.interrupt import one_interrupt
+from fedskew.engines.stub_app import doorway
+from fedskew.signals import one_interrupt
 
 SHORT = 32
 """Length of a folder's name below which Ray's sockets in it stay within the 107 bytes that a socket's path may have."""

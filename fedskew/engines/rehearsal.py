@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from client_app.site import Site, install
-from data.sources.agreement import Agreement, as_flower_has_it
+from data.agreement import Agreement, as_flower_has_it
 from fedskew.engines.local import LocalGrid
 
 

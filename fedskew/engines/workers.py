@@ -25,15 +25,15 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
+from client_app.handlers import Answer, Asked, Known, Outcome, answers
 from client_app.messages import handing_over
-from client_app.play import Answer, Asked, Known, Outcome, answers
 from client_app.state import State
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
 from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
 from fedskew.engines.shared_memory import Place, SharedMemory
-from fedskew.interrupt import held_back
-from strategies.exchange import Direct, Lost, Request
+from fedskew.signals import held_back
+from strategies.core.exchange import Direct, Lost, Request
 
 log = logging.getLogger("fedskew")
 UNGUARDED = (

@@ -7,11 +7,11 @@ from client_app.client import Variant
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row
+from server_app.composition import compose
 from server_app.methods import METHODS
-from server_app.parts import compose
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
-from strategies.outcome import AVERAGE
+from strategies.core.round_result import AVERAGE
 
 HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior",
                       "needs_batch_norm", "needs_images", "needs_shared", "makes_idle", "check", "breach",

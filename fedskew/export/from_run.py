@@ -18,7 +18,7 @@ from client_app.tensor_files import (
 )
 from data import DataError, DataSettings, SettingError, require
 from data.private_files import owner_only
-from data.sources.catalog import KNOWN
+from data.readers.catalog import KNOWN
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import (
     MODEL_FILE,
@@ -33,8 +33,8 @@ from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.sites import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
 from server_app.record import ModelNumbers
-from server_app.results import RunFolder, write_text
-from strategies.outcome import AVERAGE
+from server_app.run_folder import RunFolder, write_text
+from strategies.core.round_result import AVERAGE
 
 NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-shape": str, "mean": str, "std": str,
           "rounds": int}  # fmt: skip

@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from data.sources.catalog import is_own, members
+from data.readers.catalog import is_own, members
 from fedskew.export.model_folder import Description
 from fedskew.markdown import escaped
 from fedskew.numbers import percent
-from server_app.own_method import find
-from server_app.parts import compose, row_name
+from server_app.composition import compose, row_name
+from server_app.plugins import find
 from server_app.record import ModelNumbers
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 

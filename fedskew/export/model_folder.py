@@ -23,7 +23,7 @@ from data import DataError, DataSettings, SettingError, require
 from data.text import is_whole, printable
 from server_app.run_settings import Scalar
 from server_app.settings import parse_texts, typed
-from strategies.checks import differences, expected_of, not_finite
+from strategies.core.validation import differences, expected_of, not_finite
 
 FORMAT = "1"
 MODEL_FILE = "model.safetensors"

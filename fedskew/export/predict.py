@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from client_app.metrics import Scores
 from client_app.models.classifier import in_batches
-from client_app.scores import Scores
 from client_app.state import State
 from data import DataError, SettingError, require
 from fedskew.export.inputs import Inputs

@@ -6,8 +6,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation.control import Failing
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.superlink import Failing
 
 LOCKED = 0.5
 """Seconds to wait for a database that the SuperLink is writing."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from client_app.app_files import app_files, app_hash
 from data import DataError, SettingError
-from data.sources.agreement import KEYS, Agreement, Member, members_of, read_agreement
+from data.agreement import KEYS, Agreement, Member, members_of, read_agreement
 from data.text import is_whole
 from data.toml_file import Table, read_toml
 from fedskew.engines import APP

@@ -15,9 +15,9 @@ import psutil
 from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed
 from fedskew.engines.processes import end, mark, marked, running
-from fedskew.federation.control import Control
 from fedskew.federation.database import damage_of, explained
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.superlink import Control
 
 START_TIMEOUT = 180.0
 """Seconds until a service has to answer: loading takes seconds of work, and a busy machine has few to give."""
@@ -29,7 +29,7 @@ CLOSED = 0o077
 """The services' umask, and that of the ServerApp, which the SuperLink starts: logs and results hold sites' scores."""
 PATIENCE = 5.0
 """Seconds that services have to end by themselves."""
-SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gate", "flwr-serverapp"
+SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gateway", "flwr-serverapp"
 SUPEREXEC = "flower-superexec"
 """The SuperLink's child that starts a ServerApp for every run. The SuperLink starts it once and never looks again."""
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation.control import Control, RunStatus
 from fedskew.federation.database import anew
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SUPEREXEC, handshake, restart_superexec
+from fedskew.federation.superlink import Control, RunStatus
 
 PENDING = 120.0
 """Seconds that a run may be pending. A SuperExec takes one within a second, and needs some itself where it was just

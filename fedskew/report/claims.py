@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedskew.experiments.experiments import Claim
-from fedskew.report.gather import Gathered, Measured
-from fedskew.report.levels import by_seed, ends_below, in_last_alone, no_level, reach
+from fedskew.report.results import Gathered, Measured
+from fedskew.report.rounds_to_target import by_seed, ends_below, in_last_alone, no_level, reach
 from fedskew.report.statistics import (
     Comparison,
     Interval,
@@ -22,7 +22,7 @@ from fedskew.report.statistics import (
 )
 from fedskew.report.table import SELECTION_WORDS, named, words
 from fedskew.report.units import in_percent
-from server_app.selection import select
+from server_app.round_selection import select
 
 SAYS = {
     "holds": "holds", "unclear": "cannot be told", "fails": "does not hold", "open": "not measured yet",

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
-from fedskew.report.gather import Gathered, Measured
+from fedskew.report.results import Gathered, Measured
 from fedskew.report.statistics import Floats, Summary, summarize_seeds
 from fedskew.report.table import (
     NONE,
@@ -22,7 +22,7 @@ from fedskew.report.table import (
 )
 from fedskew.report.units import in_percent
 from server_app.record import Spread
-from server_app.selection import select
+from server_app.round_selection import select
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""

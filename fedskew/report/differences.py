@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedskew.numbers import p_value
-from fedskew.report.gather import Gathered
-from fedskew.report.levels import by_seed, reference
+from fedskew.report.results import Gathered
+from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.statistics import (
     Comparison,
     Pair,

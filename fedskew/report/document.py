@@ -14,12 +14,12 @@ from fedskew.report.detail_tables import (
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
-from fedskew.report.gather import Gathered
 from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
 from fedskew.report.outliers import outlier_tables
 from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
-from fedskew.report.setup import what_was_run
+from fedskew.report.results import Gathered
+from fedskew.report.run_summary import what_was_run
 from fedskew.report.statistics import RESAMPLES
 from fedskew.report.table import Table, number_tables, seeds_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedskew.report.gather import Gathered, Measured
+from fedskew.report.results import Gathered, Measured
 from fedskew.report.statistics import Floats
 from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
 from fedskew.report.table import plain, words_and_unit

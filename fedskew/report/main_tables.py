@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from fedskew.numbers import in_bytes, p_value
 from fedskew.report.claims import SAYS, Verdict, why_never
-from fedskew.report.gather import Gathered
-from fedskew.report.levels import (
+from fedskew.report.results import Gathered
+from fedskew.report.rounds_to_target import (
     Reached,
     first_had,
     in_last_alone,

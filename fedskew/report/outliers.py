@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fedskew.report.gather import Gathered, RunRecords
+from fedskew.report.results import Gathered, RunRecords
 from fedskew.report.table import Table, TableCell, plain
 from server_app.record import RoundRecord
-from strategies.movement import Movement, standing_out
+from strategies.core.update_statistics import Movement, standing_out
 
 
 class Part(NamedTuple):

@@ -21,13 +21,13 @@ from fedskew.report.detail_tables import (
 )
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
-from fedskew.report.gather import Gathered
+from fedskew.report.results import Gathered
 from fedskew.report.svg import Figure
 from fedskew.report.table import words
 from fedskew.report.text import seeds_words
 from fedskew.report.units import in_percent
 from server_app.record import Spread
-from server_app.selection import select
+from server_app.round_selection import select
 
 TEMPLATES: dict[str, str] = yaml.safe_load((Path(__file__).parent / "page.yaml").read_text())
 """The style sheet, `style`, and the Jinja2 template, `page`."""

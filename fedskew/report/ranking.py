@@ -17,8 +17,8 @@ from client_app.ranking import (
     ranked,
 )
 from fedskew.numbers import p_value
-from fedskew.report.gather import Gathered, Measured
-from fedskew.report.levels import by_seed, reference
+from fedskew.report.results import Gathered, Measured
+from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.statistics import Floats, summarize_seeds
 from fedskew.report.table import (
     NONE,
@@ -35,7 +35,7 @@ from fedskew.report.table import (
 from server_app.evaluation import MOST_LISTED, OF_POSITIVE, PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
 from server_app.record import BY_CLASS
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 DRAWS = 200
 HEADINGS = {

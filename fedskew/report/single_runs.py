@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from data import DataSettings
-from data.sources.catalog import SITES_PREFIX, is_sites
+from data.readers.catalog import SITES_PREFIX, is_sites
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
-from fedskew.report.gather import Gathered, Measured, RunRecords, mismatches, state_warnings
+from fedskew.report.results import Gathered, Measured, RunRecords, mismatches, state_warnings
 from server_app.methods import METHODS
-from server_app.results import RunFolder
+from server_app.round_selection import points_of
+from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
-from server_app.selection import points_of
 from server_app.settings import defaults, parse
 
 OF_COLUMNS = {field.name.replace("_", "-") for field in fields(DataSettings)} | {

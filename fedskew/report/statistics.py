@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.report.gather import SPREAD_PARTS, Measured
+from fedskew.report.results import SPREAD_PARTS, Measured
 from fedskew.report.units import in_percent
 from server_app.evaluation import shot_groups
 from server_app.record import Spread
-from server_app.selection import select
+from server_app.round_selection import select
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000

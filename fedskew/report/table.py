@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedskew.report.gather import Gathered
+from fedskew.report.results import Gathered
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.units import in_percent, unit_of
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from fedskew.markdown import escaped
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
-from fedskew.report.levels import reached, takes_training
+from fedskew.report.rounds_to_target import reached, takes_training
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.table import Table, TableCell, ends_words, signed
 from fedskew.terminal_table import terminal_table

@@ -1,8 +1,8 @@
 """The units of a record's numbers: shares are in percent, the others say what they are."""
 
 from server_app.record import BY_CLASS
+from strategies.core.server import Unit
 from strategies.registry import SERVER_METHODS
-from strategies.server import Unit
 
 UNITS = {
     "loss": Unit.NATS,

@@ -16,8 +16,8 @@ from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
-from fedskew.jobs import Job, Outcome, ordered, shares
-from server_app.results import RunFolder
+from fedskew.scheduling import Job, Outcome, ordered, shares
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.versions import PACKAGES
 
@@ -76,9 +76,9 @@ def run_all(
 
         outcomes |= conduct_on(cluster, jobs, console, engine, at_once, workers, len(summaries))
     elif jobs:
-        from fedskew.sweep.overview import (
-            Overview,
-        )  # flwr takes a moment to import; mistakes should be told at once
+        from fedskew.sweep.progress import (
+            Overview,  # flwr takes a moment to import; mistakes should be told at once
+        )
         from fedskew.sweep.queue import conduct
 
         share = shares(jobs, engine, at_once, workers)

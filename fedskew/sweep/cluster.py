@@ -22,14 +22,14 @@ from client_app.process import code_version
 from data import SettingError, require
 from data.text import is_whole, printable, sentence
 from fedskew.engines import following
-from fedskew.interrupt import SIGNALS, one_interrupt
-from fedskew.jobs import CUDA_CONTEXT, Job, Outcome, largest
 from fedskew.numbers import in_bytes
-from fedskew.sweep.machine import Machine, Place, carry_out, introduce
-from fedskew.sweep.overview import Overview
+from fedskew.scheduling import CUDA_CONTEXT, Job, Outcome, largest
+from fedskew.signals import SIGNALS, one_interrupt
+from fedskew.sweep.cluster_node import Machine, Place, carry_out, introduce
+from fedskew.sweep.progress import Overview
 from fedskew.sweep.queue import INTERVAL, Queue
 from server_app.lock import locked
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.versions import PACKAGES
 
 KEY = "--cluster"

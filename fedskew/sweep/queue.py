@@ -11,11 +11,11 @@ import psutil
 
 from data.text import printable, sentence
 from fedskew.engines.workers import fork_server
-from fedskew.interrupt import one_interrupt
-from fedskew.jobs import Job, Outcome, Shares, emptiest, ordered
-from fedskew.sweep.overview import Overview
+from fedskew.scheduling import Job, Outcome, Shares, emptiest, ordered
+from fedskew.signals import one_interrupt
+from fedskew.sweep.progress import Overview
 from fedskew.sweep.worker import Event, Worker
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 INTERVAL = 0.5
 """Seconds between two looks at the memory and at the clock when no run says anything."""

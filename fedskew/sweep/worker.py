@@ -14,8 +14,8 @@ import psutil
 
 from data.text import printable, sentence
 from fedskew.engines.workers import end_with
-from fedskew.interrupt import end_children
-from fedskew.jobs import Job, Shares, same_data
+from fedskew.scheduling import Job, Shares, same_data
+from fedskew.signals import end_children
 from server_app.lock import tidy
 from server_app.run_settings import RunSettings
 
@@ -128,7 +128,7 @@ class Executor:
         self, settings: RunSettings, engine: str, workers: int, tell: Callable[[str], None]
     ) -> Event:
         """Execute a run and return how it ended."""
-        from client_app.player import player
+        from client_app.runtime import player
         from data import federate
         from fedskew.engines import execute
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from client_app.client import Client, Report, Variant
+from client_app.metrics import Scores, measure_all
 from client_app.models import Classifier, build
 from client_app.models.classifier import INFERENCE_BATCH
 from client_app.optimizer import TrainingSettings
-from client_app.scores import Scores, measure_all
 from client_app.state import State, copy, weighted_mean
 from client_app.training import train_round
 from client_app.variants import VARIANTS

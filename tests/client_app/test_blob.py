@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from client_app.blob import DTYPES, HEAD, Expected, Unreadable, from_bytes, to_bytes
+from client_app.serialization import DTYPES, HEAD, Expected, Unreadable, from_bytes, to_bytes
 
 STATE = {
     "weight": torch.arange(6.0).reshape(2, 3),
@@ -118,7 +118,9 @@ def test_more_tensors_than_were_expected_are_refused_before_one_is_built(
 ) -> None:
     many, most = empty_tensors(60_000), Expected(2**26, 64)
     built: list[object] = []
-    monkeypatch.setattr("client_app.blob.torch.empty", lambda *shape, **_: built.append(shape))
+    monkeypatch.setattr(
+        "client_app.serialization.torch.empty", lambda *shape, **_: built.append(shape)
+    )
     with pytest.raises(Unreadable, match=r"^a head of \d+ bytes, and at most 65536 are expected$"):
         from_bytes(many, most)
     with pytest.raises(Unreadable, match=r"^65 tensors arrived, and at most 64 are expected$"):

@@ -10,15 +10,15 @@ import torch
 from client_builders import measure, same
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.memory import file_of, folder_of, recall
 from client_app.messages import pack, unpack
+from client_app.metrics import Scores
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.player import Player, initial_seed, player
 from client_app.process import code_version
-from client_app.scores import Scores
+from client_app.run_spec import Assignment
+from client_app.runtime import Player, initial_seed, player
 from client_app.state import State, copy
 from client_app.training import train_round
 from client_app.variants.feature_gradients import FeatureGradients

@@ -8,7 +8,6 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from google.protobuf.message import DecodeError
 
-from client_app.blob import Expected, Unreadable
 from client_app.messages import (
     FOLDED,
     STATE,
@@ -23,6 +22,7 @@ from client_app.messages import (
     unpack,
 )
 from client_app.models import build
+from client_app.serialization import Expected, Unreadable
 from fedskew.engines.local import identify
 
 STATES = {

@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from test_scores import case, echo, equal
 from torch import Tensor
 
+from client_app.metrics import Scores, measure_all
 from client_app.ranking import MOST_RANKED
-from client_app.scores import Scores, measure_all
 from data import Samples
 from server_app.evaluation import measured as numbers_of
 from server_app.evaluation import of_clients

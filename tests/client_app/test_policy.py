@@ -10,7 +10,7 @@ from client_app.client import Report, Trained
 from client_app.policy import BY_CLASS, Policy
 from client_app.site import PERMISSIONS, NotAllowed, Site
 from client_app.state import State
-from data.sources.agreement import read_agreement
+from data.agreement import read_agreement
 from tests.site_files import agreed, write
 
 

@@ -9,8 +9,8 @@ from client_builders import FLOAT
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
 from test_scores import case
 
+from client_app.metrics import Scores
 from client_app.ranking import COLUMNS, Ranked, margins, order_of, ranked, ranking
-from client_app.scores import Scores
 from server_app.evaluation import measured
 
 

@@ -15,8 +15,8 @@ from sklearn.metrics import (
 )
 from torch import Tensor, nn
 
+from client_app.metrics import BINS, Scores, measure_all
 from client_app.models import Classifier
-from client_app.scores import BINS, Scores, measure_all
 from server_app.evaluation import calibration_error
 from server_app.evaluation import measured as numbers_of
 

@@ -13,18 +13,18 @@ from client_builders import CLASSES, SHAPE, broadcast_of, small_client
 from test_variant_contract import ROWS
 from torch import Tensor, nn
 
-import client_app.together
+import client_app.vectorized
 from client_app.client import Client, Report, Variant, overrides
 from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
-from client_app.together import Together, obstacle
 from client_app.training import train_round
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_model import LocalModel
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
+from client_app.vectorized import Together, obstacle
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -112,7 +112,7 @@ def assert_alike(left: Sequence[Report], right: Sequence[Report]) -> None:
 def test_every_variant_trains_together_as_one_by_one(row: object, which: str) -> None:
     variant: Variant = getattr(row, which)
     clients = clients_of([variant], "mlp-bn" if variant.needs_batch_norm else "small-cnn")
-    with mock.patch.object(client_app.together, "train_round") as single:
+    with mock.patch.object(client_app.vectorized, "train_round") as single:
         single.side_effect = train_round
         reports = together(clients, [variant], SETTINGS)
     assert single.call_count <= (

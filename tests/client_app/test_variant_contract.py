@@ -9,9 +9,9 @@ import pytest
 import torch
 from client_builders import broadcast_of, play, same, small_client
 
-from client_app.assignment import Assignment
 from client_app.client import Variant
 from client_app.optimizer import TrainingSettings
+from client_app.run_spec import Assignment
 from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS

@@ -9,8 +9,8 @@ import torch
 from layouts import write_site
 
 from data import DataError, DataSettings, federate, load, resolve
-from data.sources.abide import folds, read_site, window_correlations, windows_of
-from data.sources.catalog import ALIASES
+from data.readers.abide import folds, read_site, window_correlations, windows_of
+from data.readers.catalog import ALIASES
 
 
 def test_a_window_is_the_upper_triangle_of_fisher_s_z():

@@ -10,8 +10,8 @@ import pytest
 from layouts import write_pcp, write_site
 
 from data import DataError, DataSettings, load
-from data.sources.abide import read_site, windows_of
-from data.sources.abide_pcp import PHENOTYPES, incomplete, read_pcp
+from data.readers.abide import read_site, windows_of
+from data.readers.abide_pcp import PHENOTYPES, incomplete, read_pcp
 
 
 def settings(root: Path, **more) -> DataSettings:

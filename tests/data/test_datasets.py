@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, SettingError, load, resolve
-from data.sources import cache
-from data.sources.catalog import ALIASES, KNOWN
+from data.readers import cache
+from data.readers.catalog import ALIASES, KNOWN
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from data import DataError, DataSettings, SettingError, load
-from data.sources import npz
-from data.sources.pixels import open_image
+from data.readers import npz
+from data.readers.pixels import open_image
 
 
 def npy(array):

@@ -9,9 +9,9 @@ import torch
 from layouts import write_image, write_mat
 
 from data import DataError, DataSettings, federate, load, resolve
-from data.sources.catalog import ALIASES, KNOWN
-from data.sources.files import ImageFiles
-from data.sources.layouts import read_layout
+from data.readers.catalog import ALIASES, KNOWN
+from data.readers.image_files import ImageFiles
+from data.readers.layouts import read_layout
 
 
 def test_svhn_and_synthdigits(tmp_path):

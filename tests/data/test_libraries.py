@@ -9,7 +9,7 @@ import pytest
 from data_as_found import every, hugging_face, npz
 
 from data import DataError, DataSettings, federate, load, resolve
-from data.sources.own import look
+from data.readers.user_data import look
 
 
 def test_medmnist_is_read_from_data_root_or_its_own_folder(tmp_path, monkeypatch):

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from data import DataError, DataSettings, load
-from data.sources.own import look
-from data.sources.pixels import open_image
-from data.sources.scale import UnknownRange
-from data.sources.stored_range import look_at, spread
+from data.readers.intensity import UnknownRange
+from data.readers.pixels import open_image
+from data.readers.stored_range import look_at, spread
+from data.readers.user_data import look
 
 STORED = np.arange(16, dtype=np.uint16).reshape(4, 4) * 250
 
@@ -364,7 +364,7 @@ class Part:
 def test_images_of_the_datasets_library_are_looked_at_too(
     tmp_path, monkeypatch, kind, largest, words
 ):
-    from data.sources import hugging_face
+    from data.readers import huggingface as hugging_face
 
     arrays = [np.linspace(0, largest if k > 30 else 100, 16).reshape(4, 4) for k in range(40)]
     part = Part([Image.fromarray(pixels.astype(kind)) for pixels in arrays])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, load
-from data.sources.rows import classes_of
+from data.readers.rows import classes_of
 
 ROWS = [f"{k},{k / 4},{'ab'[k % 2]}" for k in range(20)]
 HEAD = "size,weight,label"

@@ -5,7 +5,7 @@ import pytest
 from client_app.memory import MemoryLost
 from data import SettingError
 from data.text import any_number, finite_number, is_whole, printable, sentence, whole_number
-from strategies.outcome import Diverged
+from strategies.core.round_result import Diverged
 
 
 def test_a_text_from_elsewhere_is_one_line_bounded_and_harmless() -> None:

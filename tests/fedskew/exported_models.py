@@ -10,7 +10,7 @@ from data import federate
 from fedskew.engines.local import LocalGrid
 from fedskew.export.from_run import TrainedRun, export
 from server_app.app import run
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 

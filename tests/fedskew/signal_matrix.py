@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from fedskew.interrupt import SENTENCE, SIGNALS
+from fedskew.signals import SENTENCE, SIGNALS
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT = 600.0

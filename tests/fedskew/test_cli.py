@@ -14,7 +14,7 @@ import pytest
 from command_line import FedSkew
 
 from fedskew.cli.application import COMMANDS, loaded
-from fedskew.cli.choice import Choice, choose
+from fedskew.cli.run_selection import Choice, choose
 from fedskew.experiments.plan import runs
 
 QUICK = ["--engine", "inprocess", "--set", "rounds=2", "--set", "local-steps=2"]

@@ -19,11 +19,11 @@ from in_process import SMALL, experiment, small
 
 from data import SettingError
 from fedskew.engines.processes import free_port
-from fedskew.jobs import CUDA_CONTEXT, Job
+from fedskew.scheduling import CUDA_CONTEXT, Job
 from fedskew.sweep.cluster import Demand, demand_of
-from fedskew.sweep.machine import Machine, Place, problem
+from fedskew.sweep.cluster_node import Machine, Place, problem
 from server_app.lock import FolderBusy, locked
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 GIB = 2**30
 
@@ -62,7 +62,7 @@ def test_a_run_asks_for_no_more_than_the_largest_machine_has(tmp_path: Path) -> 
 def test_a_machine_says_why_it_can_take_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedskew.sweep.machine.code_version", lambda *packages: "this")
+    monkeypatch.setattr("fedskew.sweep.cluster_node.code_version", lambda *packages: "this")
     monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.1)
     monkeypatch.chdir(tmp_path)
     place = Place(str(tmp_path), (str(tmp_path / "check"),), "this")

@@ -38,7 +38,7 @@ from fedskew.costs.pace import Pace, Rates, Records, rates_of, seconds_of, timed
 from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan, runs
-from fedskew.jobs import Shares
+from fedskew.scheduling import Shares
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 from server_app.settings import parse

@@ -12,7 +12,7 @@ from command_line import FedSkew
 from PIL import Image
 
 from data import DataSettings, federate, load, resolve
-from data.sources.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, OWN_PREFIXES
+from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, OWN_PREFIXES
 from fedskew.cli.class_matrix import draw
 from fedskew.cli.data import matrix_table
 

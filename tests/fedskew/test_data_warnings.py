@@ -14,7 +14,7 @@ from rich.console import Console
 
 from data import DataError, DataSettings, federate
 from data.data_warnings import MOST_TESTS, evenly, look_at, refuse_untrainable, warnings_of
-from fedskew.jobs import Job
+from fedskew.scheduling import Job
 from fedskew.sweep import checked
 from server_app.settings import parse, parse_texts
 

@@ -24,7 +24,7 @@ from fedskew.experiments.experiments import (
     load_suites,
 )
 from fedskew.experiments.plan import HARMLESS, Cell, passive, plan, runs, selected, split
-from fedskew.report.gather import values_of
+from fedskew.report.results import values_of
 from server_app.methods import METHODS
 
 DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()

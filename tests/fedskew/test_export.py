@@ -23,7 +23,7 @@ from fedskew.export import from_run, onnx_file
 from fedskew.export.from_run import TrainedRun, chosen, export
 from fedskew.export.model_folder import ModelFolder
 from server_app.checkpoint import Checkpoint
-from server_app.results import RunFolder, line_of
+from server_app.run_folder import RunFolder, line_of
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with one finished run, which is exported."""
     from fedskew.engines import execute
     from fedskew.export import from_run
-    from server_app.results import RunFolder
+    from server_app.run_folder import RunFolder
     from server_app.settings import parse
 
     results = tmp_path_factory.mktemp("whole")

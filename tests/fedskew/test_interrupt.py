@@ -15,7 +15,7 @@ import pytest
 from signal_matrix import ENGINES, MOMENTS, PAIRS, WAIT, Cell, Command, cells
 
 from fedskew.engines.workers import WorkersGrid, fork_server
-from fedskew.interrupt import SENTENCE, SIGNALS, held_back, one_interrupt
+from fedskew.signals import SENTENCE, SIGNALS, held_back, one_interrupt
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ def test_one_interrupt_interrupts_once_and_restores_the_handlers() -> None:
 
 
 def test_what_goes_on_for_too_long_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedskew.interrupt
+    import fedskew.signals
 
-    monkeypatch.setattr(fedskew.interrupt, "PATIENCE", 0.0)
+    monkeypatch.setattr(fedskew.signals, "PATIENCE", 0.0)
     abandoned: list[bool] = []
     with one_interrupt(lambda: abandoned.append(True)):
         with contextlib.suppress(KeyboardInterrupt):

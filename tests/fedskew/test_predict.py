@@ -28,7 +28,7 @@ from fedskew.export.from_run import TrainedRun
 from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import state_at
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,20 @@ from fedskew.costs.sizes import Sizes
 from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.rules import worth_trying
 from fedskew.diagnosis.table import read_counts
+from fedskew.method_selection import plan as plans
+from fedskew.method_selection.counts import deal_like
+from fedskew.method_selection.plan import Plan, affordable, possible
+from fedskew.method_selection.race import (
+    Candidate,
+    Gain,
+    Rung,
+    Scores,
+    conclusion,
+    race,
+    rungs,
+    take,
+)
 from fedskew.report.statistics import Strata
-from fedskew.selection import plan as plans
-from fedskew.selection.counts import deal_like
-from fedskew.selection.plan import Plan, affordable, possible
-from fedskew.selection.race import Candidate, Gain, Rung, Scores, conclusion, race, rungs, take
 from server_app.run_settings import Scalar
 from server_app.settings import parse
 

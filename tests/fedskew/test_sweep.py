@@ -23,13 +23,13 @@ import fedskew.sweep.worker
 import server_app.lock
 from data import DataError, SettingError, federate
 from fedskew.experiments.plan import Cell, runs
-from fedskew.jobs import Job, Outcome, Shares
+from fedskew.scheduling import Job, Outcome, Shares
 from fedskew.sweep import finished, run_all
-from fedskew.sweep.overview import Overview
+from fedskew.sweep.progress import Overview
 from fedskew.sweep.queue import LocalQueue, conduct
 from fedskew.sweep.worker import Worker
 from server_app.lock import locked
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 INPROCESS = Shares("inprocess", 2, 1)
 

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from fedskew.cli.results_table import lines, results_table
 from fedskew.experiments.plan import Cell, runs
-from fedskew.jobs import Outcome
+from fedskew.scheduling import Outcome
 from fedskew.sweep import labels
-from fedskew.sweep.overview import Overview
+from fedskew.sweep.progress import Overview
 from server_app.record import ModelNumbers, RoundRecord, Seconds
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 
 

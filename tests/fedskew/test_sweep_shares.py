@@ -11,8 +11,8 @@ import pytest
 from in_process import jobs_of, small
 
 from data import SettingError
-from fedskew import jobs as jobs_module
-from fedskew.jobs import Job, ordered, shares
+from fedskew import scheduling as jobs_module
+from fedskew.scheduling import Job, ordered, shares
 from fedskew.sweep.queue import room
 
 

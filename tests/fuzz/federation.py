@@ -19,11 +19,11 @@ from data import federate
 from server_app.app import Run
 from server_app.evaluation import of_clients
 from server_app.record import to_json
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.unseen_site import ask as ask_for_norms
-from strategies.flower import Strategy
-from strategies.questions import ask_class_prior, ask_finally, ask_question
-from strategies.scoring import evaluate_on_clients
+from strategies.core.flower_adapter import Strategy
+from strategies.core.questions import ask_class_prior, ask_finally, ask_question
+from strategies.core.scoring import evaluate_on_clients
 
 CLIENTS, NODES = 3, {3: (0, 2), 10: (1,)}
 """The federation, and who plays whom."""

@@ -29,18 +29,18 @@ from client_app.models import batch_norm_names, build
 from client_app.state import digest
 from client_app.tensor_files import Damaged, write_atomically
 from data import DataError, DataSettings, SettingError, load
-from data.partition_file import Dealt, read, save
-from data.sources import cache
-from data.sources.arrays import read_npz
-from data.sources.named import read_named
-from data.sources.pixels import open_image
-from data.sources.splits import Raw, checked
+from data.partition_files import Dealt, read, save
+from data.readers import cache
+from data.readers.arrays import read_npz
+from data.readers.named import read_named
+from data.readers.pixels import open_image
+from data.readers.splits import Raw, checked
 from fedskew.experiments.experiments import load_experiments, load_suites
 from fedskew.experiments.plan import plan
 from fedskew.export.model_folder import MODEL_FILE, Description, ModelFolder, site_file
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.record import ModelNumbers, RoundRecord
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
 LABELS = np.array([0, 1, 0, 1, 1, 0])

@@ -26,7 +26,7 @@ from harness import Subject, Tally, fuzz
 from client_app.messages import unpack
 from client_app.state import State, seed_of
 from server_app.methods import METHODS
-from strategies.exchange import TooFewReplies
+from strategies.core.exchange import TooFewReplies
 
 
 class LeftOut(Exception):

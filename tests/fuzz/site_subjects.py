@@ -16,9 +16,9 @@ from site_files import CLASSES, agreed, site_entries
 
 from client_app.site_file import read_site
 from data import DataError, DataSettings, SettingError
-from data.sources.agreement import read_agreement
-from data.sources.splits import checked
-from data.sources.table import read_csv
+from data.agreement import read_agreement
+from data.readers.splits import checked
+from data.readers.tables import read_csv
 from site_agent.audit import Audit
 
 DATA = (DataError, SettingError)

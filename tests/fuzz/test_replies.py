@@ -8,9 +8,9 @@ import pytest
 from harness import Outcome
 from replies import NORMS, SUBJECTS, fuzz_replies
 
-from client_app.play import Answer
+from client_app.handlers import Answer
 from server_app.methods import METHODS
-from strategies.server import Update
+from strategies.core.server import Update
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_server_that_believes_everything_is_seen(
             client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics
         )
 
-    monkeypatch.setattr("strategies.base.checked_update", believe)
+    monkeypatch.setattr("strategies.core.rounds.checked_update", believe)
     counts: Counter[Outcome] = Counter()
     for seed in range(
         4

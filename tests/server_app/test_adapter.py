@@ -22,14 +22,14 @@ from client_app.training import steps_of
 from data import federate
 from fedskew.engines.local import LocalGrid, identify
 from server_app.checkpoint import Checkpoint
-from strategies.exchange import (
+from strategies.core.exchange import (
     Exchange,
     ExchangeSettings,
     TooFewNodes,
     TooFewReplies,
     wait_for_nodes,
 )
-from strategies.flower import Strategy
+from strategies.core.flower_adapter import Strategy
 
 Train = Callable[..., Outcome]
 FAULTY = 1
@@ -338,7 +338,7 @@ def test_what_prevents_every_client_from_being_played_is_told(
     def broken(*arguments: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("client_app.play.train", broken)
+    monkeypatch.setattr("client_app.handlers.train", broken)
     with pytest.raises(
         TooFewReplies, match=r"client 0: no reply; a node reported: .*no space left"
     ):

@@ -16,7 +16,7 @@ from client_app.memory import folder_of, recall
 from client_app.messages import from_flower, pack, to_flower, unpack
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
-from client_app.player import Player, player
+from client_app.runtime import Player, player
 from client_app.state import State, copy, digest
 from client_app.training import steps_of, train_round
 from client_app.variants import VARIANTS
@@ -26,11 +26,11 @@ from fedskew.engines.workers import WorkersGrid
 from server_app.app import Run
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import defaults, parse
+from strategies.core.server import Server, Update
+from strategies.core.server_optimizer import FORMS, ServerOptimizer
 from strategies.fednova import FedNova
-from strategies.server import Server, Update
-from strategies.server_optimizer import FORMS, ServerOptimizer
 
 Train = Callable[..., Outcome]
 
@@ -331,7 +331,7 @@ def test_silobn_without_steps_stays_where_it_is(
             memory={"private": private},
         )
 
-    monkeypatch.setattr("client_app.play.train_round", steps_until_round_2)
+    monkeypatch.setattr("client_app.handlers.train_round", steps_until_round_2)
     once, more = (
         states(train(f"{rounds} rounds", method="silobn", rounds=rounds)) for rounds in (2, 4)
     )

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from server_app.record import ModelNumbers, RoundRecord
-from server_app.selection import Point, select
+from server_app.round_selection import Point, select
 
 
 def points_of(accuracies: list[float]) -> list[Point]:

@@ -14,7 +14,7 @@ from data import DataError, SettingError
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
-from server_app.results import RunFolder, line_of, verified
+from server_app.run_folder import RunFolder, line_of, verified
 
 Train = Callable[..., Outcome]
 DAMAGES: dict[str, Callable[[Path], None]] = {

@@ -13,8 +13,8 @@ from client_app.messages import pack, unpack
 from client_app.state import digest
 from data import federate
 from server_app.checkpoint import Checkpoint
-from server_app.results import RunFolder
-from strategies.exchange import TooFewReplies
+from server_app.run_folder import RunFolder
+from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
 ALL = "creff+creff-code+ccvr+tau-norm+real-features"

@@ -8,7 +8,7 @@ import torch
 from command_line import FedSkew
 from in_process import experiment, small
 
-import client_app.play
+import client_app.handlers
 import server_app.app
 from client_app.process import choose_device, hidden_gpus
 from fedskew.sweep import refuse_missing_gpus
@@ -80,7 +80,8 @@ def test_hidden_gpus_are_told_of(
 
 
 @pytest.mark.parametrize(
-    ("module", "other"), [(client_app.play, server_app.app), (server_app.app, client_app.play)]
+    ("module", "other"),
+    [(client_app.handlers, server_app.app), (server_app.app, client_app.handlers)],
 )
 def test_server_and_clients_hold_cudnn_to_deterministic_algorithms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, other: ModuleType

@@ -19,14 +19,14 @@ from in_process import (
 
 import client_app.tensor_files
 import server_app.app
-import server_app.results
+import server_app.run_folder
 from client_app.tensor_files import WriteFailed
 from data import SettingError
 from fedskew.cli.main import main
 from server_app.checkpoint import Checkpoint
 from server_app.lock import FolderBusy
-from server_app.results import RunFolder
-from strategies.exchange import TooFewReplies
+from server_app.run_folder import RunFolder
+from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
 
@@ -65,7 +65,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(
             yield
 
     with monkeypatch.context() as patch:
-        for module in (client_app.tensor_files, server_app.results):
+        for module in (client_app.tensor_files, server_app.run_folder):
             patch.setattr(module, "writing", full)
         with pytest.raises(
             (WriteFailed, TooFewReplies),

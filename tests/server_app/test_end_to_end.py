@@ -17,7 +17,7 @@ from fedskew.engines.workers import WorkersGrid
 from server_app.app import run
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
 
 Train = Callable[..., Outcome]

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from client_app.metrics import BINS, Scores, measure_all
 from client_app.models import build
 from client_app.ranking import contradiction, ranking
-from client_app.scores import BINS, Scores, measure_all
 from client_app.state import State
 from data import DataSettings, federate
 from data.sample_cache import SampleCache
+from server_app.composition import compose, row_name
 from server_app.evaluation import (
     by_group,
     local_accuracies,
@@ -26,11 +27,10 @@ from server_app.evaluation import (
     spread,
     worth,
 )
-from server_app.parts import compose, row_name
 from server_app.predictions import read_predictions, write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Spread, to_json
-from server_app.results import RunFolder
-from server_app.selection import summarize
+from server_app.round_selection import summarize
+from server_app.run_folder import RunFolder
 
 
 def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:

@@ -12,17 +12,17 @@ from flwr.app import Message, MetricRecord, RecordDict
 from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, small
 
 from client_app.messages import pack, unpack
+from client_app.metrics import Scores
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
-from client_app.scores import Scores
 from client_app.training import steps_of
-from strategies.checks import Refused, checked_metrics
-from strategies.exchange import Exchange, TooFewReplies
+from strategies.core.exchange import Exchange, TooFewReplies
+from strategies.core.flower_adapter import Strategy
+from strategies.core.round_result import Diverged
+from strategies.core.server import Update
+from strategies.core.validation import Refused, checked_metrics
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
-from strategies.flower import Strategy
-from strategies.outcome import Diverged
-from strategies.server import Update
 
 Train = Callable[..., Outcome]
 Change = Callable[[dict[str, torch.Tensor]], None]

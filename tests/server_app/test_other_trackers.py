@@ -16,7 +16,7 @@ from rich.console import Console
 from data import SettingError
 from fedskew.sweep import run_all
 from server_app.mlflow_tracker import EXPERIMENT
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.tracking import scalars
 

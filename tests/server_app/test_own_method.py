@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fedskew
-from client_app.assignment import Assignment
-from client_app.own_code import FOLDER
+from client_app.run_spec import Assignment
+from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS
@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from client_app.client import Contribution, Variant
 from server_app.methods import Method
-from strategies.server import ServerMethod
+from strategies.core.server import ServerMethod
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from in_process import Outcome, small
 from sklearn.metrics import average_precision_score, roc_curve
 from test_subjects import ABIDE, root
 
+from client_app.metrics import Scores
 from client_app.ranking import STATED
-from client_app.scores import Scores
 from data import SettingError
 from fedskew.experiments.plan import Cell
-from fedskew.report.gather import Measured, RunRecords
+from fedskew.report.results import Measured, RunRecords
 from server_app.app import Run
 from server_app.evaluation import OF_POSITIVE, PositiveClass, measured, of_clients, positive_class
 from server_app.record import ModelNumbers, RoundRecord, to_json
-from server_app.selection import points_of
+from server_app.round_selection import points_of
 from server_app.settings import parse
 
 NAMES = ("control", "autism")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from in_process import Outcome
 
-from client_app.scores import Scores
+from client_app.metrics import Scores
 from server_app import predictions
 from server_app.evaluation import measured
 from server_app.predictions import read_predictions, write_predictions
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 Train = Callable[..., Outcome]
 

@@ -12,15 +12,15 @@ from flwr.app import Message, RecordDict
 from in_process import Outcome, TamperingGrid, drop
 
 from data import DataError
-from data.sources.catalog import domain_names, members
+from data.readers.catalog import domain_names, members
 from fedskew.experiments.experiments import load_experiments
 from fedskew.report.units import UNITS, unit_of
 from fedskew.sites import site_names
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
-from server_app.results import RunFolder, line_of
-from strategies.movement import Movement
+from server_app.run_folder import RunFolder, line_of
+from strategies.core.server import Unit
+from strategies.core.update_statistics import Movement
 from strategies.registry import SERVER_METHODS
-from strategies.server import Unit
 
 Train = Callable[..., Outcome]
 NUMBERS = ModelNumbers(

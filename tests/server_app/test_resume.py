@@ -24,15 +24,15 @@ from in_process import (
 )
 
 import server_app.app
-import server_app.results
+import server_app.run_folder
 from client_app.memory import folder_of, recall, remember
-from client_app.player import Player, player
+from client_app.runtime import Player, player
 from client_app.tensor_files import Damaged
 from data import SettingError, federate
 from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint, latest
-from server_app.results import RunFolder
-from strategies.exchange import TooFewReplies
+from server_app.run_folder import RunFolder
+from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
 LOSSES = {2: ("drop", 1), 4: ("nan", 2)}
@@ -277,7 +277,7 @@ def test_other_versions_that_made_rounds_of_a_run_stay_on_record(
         ("1", ["2"]),
         ("3", ["2", "1"]),
     ):
-        monkeypatch.setattr(server_app.results, "versions", lambda torch=torch: {"torch": torch})
+        monkeypatch.setattr(server_app.run_folder, "versions", lambda torch=torch: {"torch": torch})
         folder = train().folder
         folder.summary_file.unlink()
         origin = folder.origin()

@@ -9,8 +9,8 @@ import torch
 from in_process import SERVER_SMALL, Outcome
 
 from server_app.methods import METHODS
+from strategies.core.server import Server, ServerMethod
 from strategies.registry import SERVER_METHODS
-from strategies.server import Server, ServerMethod
 
 PLACES = ("combine", "monitor", "deploy", "deploy_finally")
 

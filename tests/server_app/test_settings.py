@@ -11,10 +11,10 @@ from typing import Any, get_type_hints
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from client_app.assignment import Assignment
+from client_app.run_spec import Assignment
 from data import OneOf, SettingError
+from server_app.composition import compose, section_types
 from server_app.methods import METHODS
-from server_app.parts import compose, section_types
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import as_toml, defaults, explanations, groups, parse, parse_text
 

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from client_app.messages import pack, unpack
 from client_app.models import build
-from client_app.player import initial_seed
+from client_app.runtime import initial_seed
 from data import federate
 from fedskew.cli.results_table import lines, results_table
 from fedskew.engines.local import LocalGrid

@@ -14,7 +14,7 @@ from rich.console import Console
 from data import SettingError
 from fedskew.engines import execute
 from fedskew.sweep import run_all
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.tracking import Tracker, scalars
 

@@ -19,8 +19,8 @@ from fedskew.cli.results_table import unseen_table
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint
-from server_app.results import RunFolder
-from strategies.exchange import TooFewReplies
+from server_app.run_folder import RunFolder
+from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., Outcome]
 SHARES = {

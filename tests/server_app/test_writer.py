@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from in_process import Outcome, experiment, small
 
-import client_app.play
+import client_app.handlers
 from client_app.state import digest
 from client_app.tensor_files import WriteFailed
 from fedskew.engines.local import LocalGrid
 from server_app.app import Run, run
 from server_app.checkpoint import Checkpoint
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.writer import Writer
 
 Train = Callable[..., Outcome]
@@ -75,7 +75,7 @@ def test_the_writer_computes_with_one_thread_whatever_the_machine_has() -> None:
 def test_the_next_round_trains_while_files_are_written(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_round, save, training = client_app.play.train_round, Run.save, threading.Event()
+    train_round, save, training = client_app.handlers.train_round, Run.save, threading.Event()
 
     def train_and_tell(client: Any, *rest: Any) -> Any:
         if client.round == 2:
@@ -87,7 +87,7 @@ def test_the_next_round_trains_while_files_are_written(
         assert not run.folder.rounds_file.exists() or checkpoint.round == 2
         save(run, checkpoint, *rest)
 
-    monkeypatch.setattr(client_app.play, "train_round", train_and_tell)
+    monkeypatch.setattr(client_app.handlers, "train_round", train_and_tell)
     monkeypatch.setattr(Run, "save", save_later)
     late = train("late", method="fedbn")
     monkeypatch.undo()

@@ -18,14 +18,14 @@ from data import DataError, federate
 from site_agent import approval
 from site_agent.approval import approve, approved_app, check_installed
 from site_agent.audit import Audit
-from site_agent.checks import Row, data_of
+from site_agent.cli import main
 from site_agent.keys import make_key
-from site_agent.main import main
+from site_agent.preflight import Row, data_of
 
 CODE = {
     "client_app/app.py": b"app = 1\n",
     "data/a.py": b"",
-    "site_agent/main.py": b"",
+    "site_agent/cli.py": b"",
     "README.md": b"what it is",
 }
 

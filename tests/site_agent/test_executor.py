@@ -23,13 +23,13 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app_files import app_hash, packed_files
-from client_app.incoming import Incoming
 from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfolded, unpack
+from client_app.polling import Incoming
 from site_agent import executor as module
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
-from site_agent.note import Note, Noting
-from site_agent.worker import MOST_MESSAGES, Lost, Pool
+from site_agent.pending_task import Note, Noting
+from site_agent.pool import MOST_MESSAGES, Lost, Pool
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +212,7 @@ def test_a_task_that_nobody_waits_for_ends_its_worker(
 def test_processes_are_new_for_every_run_and_after_so_many_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("site_agent.worker.MOST_MESSAGES", 3)
+    monkeypatch.setattr("site_agent.pool.MOST_MESSAGES", 3)
     assert MOST_MESSAGES == 200
     pool, seen = Pool(pid), []
     try:
@@ -384,7 +384,7 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ServerApp was killed while it sent. flwr's own answer for the task would hold up the next one's reply."""
-    monkeypatch.setattr("client_app.incoming.POLL", 0.0)
+    monkeypatch.setattr("client_app.polling.POLL", 0.0)
     monkeypatch.setattr(module, "LOOK", 0.0)
     site = Site(tmp_path, monkeypatch, double)
     node = Halted(site, halted=True)
@@ -402,7 +402,7 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
 
 
 def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.incoming.POLL", 0.0)
+    monkeypatch.setattr("client_app.polling.POLL", 0.0)
     answers = [(True, False), (True, False), (True, True), (False, False)]
     waits: list[int] = []
 

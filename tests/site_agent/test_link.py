@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from site_agent.link import SuperNode, command_of, environment
+from site_agent.supernode_watch import SuperNode, command_of, environment
 
 
 class Kept(SuperNode):
@@ -77,7 +77,15 @@ def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals
     pid = tmp_path / "pid"
     script = f"import os, time, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "site_agent.link", str(tmp_path), sys.executable, "-c", script]
+        [
+            sys.executable,
+            "-m",
+            "site_agent.supernode_watch",
+            str(tmp_path),
+            sys.executable,
+            "-c",
+            script,
+        ]
     )
     while not pid.exists() or not pid.read_text():
         time.sleep(0.05)

@@ -17,9 +17,9 @@ from flwr.proto.fleet_pb2 import ActivateNodeResponse
 from client_app.site_file import Link
 from fedskew.federation import certificates
 from fedskew.federation.certificates import write_authority, write_server
-from site_agent.checks import Row
 from site_agent.keys import make_key
 from site_agent.online import online
+from site_agent.preflight import Row
 
 Pair = tuple[Path, Path]
 SITE: Any = SimpleNamespace(name="north")

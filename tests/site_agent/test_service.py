@@ -70,7 +70,7 @@ def test_the_link_becomes_a_process_without_the_data(
         )
     words = " ".join(commands[0])
     assert (
-        "-m site_agent.link" in words
+        "-m site_agent.supernode_watch" in words
         and "--isolation process" in words
         and f"{tmp_path}/node.key" in words
     )

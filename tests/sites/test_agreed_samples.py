@@ -12,18 +12,18 @@ from command_line import FedSkew
 from flwr.app import Message, MetricRecord
 
 from client_app.messages import pack, unpack
-from client_app.player import site_player
+from client_app.runtime import site_player
 from client_app.site_file import read_site, read_sites
 from client_app.variants.class_prior import UNIT
 from data import DataError
-from data.sources.agreement import MOST_SAMPLES, read_agreement
+from data.agreement import MOST_SAMPLES, read_agreement
 from fedskew.engines.rehearsal import RehearsalGrid
 from fedskew.federation.folder import FederationFolder, begin
 from server_app.app import run
 from server_app.record import RoundRecord
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from site_agent.checks import offline
+from site_agent.preflight import offline
 from tests.site_files import NAMES, agreed, public_key, site_folders, write
 
 RUN: dict[str, Any] = {

@@ -13,15 +13,15 @@ from flwr.app import Context, RecordDict
 from client_app.app import app
 from client_app.messages import handing_over
 from client_app.models import build
-from client_app.player import site_player
+from client_app.runtime import site_player
 from client_app.site import install
 from client_app.site_file import read_site
 from data import federate
 from fedskew.engines.local import identify
 from server_app.settings import parse
-from strategies.exchange import EVALUATE, QUERY, TRAIN, Request
+from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
+from strategies.core.flower_adapter import Strategy
 from strategies.fedavg import FedAvg
-from strategies.flower import Strategy
 from tests.site_files import arrays, site_entries, site_folders, write
 
 RUN: dict[str, Any] = {"method": "fedbn", "model": "mlp-bn", "rounds": 2, "batch-size": 8}

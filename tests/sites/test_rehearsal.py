@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from client_app.player import site_player
+from client_app.runtime import site_player
 from client_app.site import PERMISSIONS, install, installed
 from client_app.site_file import read_sites
 from data import SettingError, federate
-from data.sources.agreement import read_agreement
+from data.agreement import read_agreement
 from fedskew.engines import execute
 from fedskew.engines.rehearsal import RehearsalGrid
 from server_app.app import main, run
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from strategies.exchange import TooFewReplies
+from strategies.core.exchange import TooFewReplies
 from tests.site_files import CLASSES, NAMES, agreed, data_sets, site_entries, site_folders, write
 
 WORK = {"ccvr.features-per-class": 2, "ccvr.head-steps": 2}

@@ -14,7 +14,6 @@ from client_app.app import app
 from client_app.messages import handing_over, unpack
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.player import site_player
 from client_app.policy import samples_in_update
 from client_app.run_approval import (
     MOST_WAITING,
@@ -26,19 +25,20 @@ from client_app.run_approval import (
     waiting,
     waiting_folder,
 )
+from client_app.runtime import site_player
 from client_app.site import install
 from client_app.site_file import read_site
 from client_app.state import State
 from data import DataError, SettingError
 from fedskew.engines import execute
 from fedskew.engines.local import identify
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from site_agent.checks import policy as policy_row
-from strategies.exchange import QUERY, TRAIN, Request
+from site_agent.preflight import policy as policy_row
+from strategies.core.exchange import QUERY, TRAIN, Request
+from strategies.core.flower_adapter import Strategy
 from strategies.fedavg import FedAvg
-from strategies.flower import Strategy
 from tests.site_files import site_entries, site_folders, write
 
 HONEST: dict[str, Any] = {"method": "fedavg", "model": "mlp-bn", "rounds": 2, "batch-size": 8}

@@ -20,10 +20,10 @@ from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import predict
 from server_app.record import ModelNumbers
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from site_agent.cli import main
 from site_agent.export import export as join
-from site_agent.main import main
 from tests.site_files import site_folders
 
 Trained = tuple[Path, RunFolder, Path]

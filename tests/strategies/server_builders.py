@@ -9,7 +9,7 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy
 from data import Samples
-from strategies.server import Server, Update
+from strategies.core.server import Server, Update
 
 CLASSES, INPUTS, WIDTH = 4, 6, 5
 

@@ -14,10 +14,10 @@ from client_app.state import State, digest
 from client_app.variants.class_statistics import ClassStatistics, class_statistics
 from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
-from strategies.checks import Refused, check_answer
+from strategies.core.server import Server
+from strategies.core.validation import Refused, check_answer
 from strategies.head import features_of, head_of, train_head
 from strategies.real_features import RealFeatures
-from strategies.server import Server
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
 """Samples of each class at each client: class 1 nowhere, class 2 always alone."""

@@ -11,6 +11,7 @@ import torch
 from in_process import small
 from server_builders import server_of
 
+from client_app.handlers import Answer
 from client_app.models import build
 from client_app.optimizer import (
     SGD,
@@ -18,21 +19,14 @@ from client_app.optimizer import (
     coefficient_sum,
     expected_coefficient_sum,
 )
-from client_app.play import Answer
 from client_app.training import steps_of
-from data.sources.agreement import MOST_SAMPLES, Member
-from strategies import base
-from strategies.checks import (
-    LARGEST,
-    OutOfRange,
-    Refused,
-    check_values,
-    checked_metrics,
-)
-from strategies.exchange import Exchange
+from data.agreement import MOST_SAMPLES, Member
+from strategies.core import rounds as base
+from strategies.core.exchange import Exchange
+from strategies.core.flower_adapter import Strategy
+from strategies.core.server import Server
+from strategies.core.validation import LARGEST, OutOfRange, Refused, check_values, checked_metrics
 from strategies.fedavg import FedAvg
-from strategies.flower import Strategy
-from strategies.server import Server
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import Samples, SettingError
-from strategies.checks import Refused
+from strategies.core.server import Server, Update
+from strategies.core.validation import Refused
 from strategies.creff import (
     CReFF,
     feature_gradients,
@@ -24,7 +25,6 @@ from strategies.creff import (
     row_distances,
 )
 from strategies.head import train_head
-from strategies.server import Server, Update
 
 CLASSES, WIDTH = 5, 12
 

@@ -11,10 +11,10 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import digest
 from client_app.variants.augmented_gradients import AugmentedGradients
 from data import SettingError
-from strategies.checks import Refused
+from strategies.core.server import Server, Update
+from strategies.core.validation import Refused
 from strategies.creff import CReFF, random_head, row_distances
 from strategies.creff_code import CReFFCode, guarded_distances
-from strategies.server import Server, Update
 
 CLASSES, WIDTH = 5, 12
 DOUBLE = torch.float64

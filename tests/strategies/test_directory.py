@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from data.sources.agreement import as_flower_has_it, read_agreement
+from data.agreement import as_flower_has_it, read_agreement
 from fedskew.engines.local import identify
 from fedskew.engines.rehearsal import Node
-from server_app.results import RunFolder
-from strategies import exchange
-from strategies.directory import SiteNodes
-from strategies.exchange import ExchangeSettings
+from server_app.run_folder import RunFolder
+from strategies.core import exchange
+from strategies.core.exchange import ExchangeSettings
+from strategies.core.node_assignment import SiteNodes
 from tests.site_files import NAMES, agreed, public_key, write
 
 SETTINGS = ExchangeSettings(node_wait=7.0)

@@ -13,11 +13,11 @@ import strategies.fedbe
 from client_app.optimizer import clip
 from client_app.state import State, copy, digest, weighted_mean
 from data import Samples, SettingError
+from strategies.core.server import Server, ServerMethod, Update
 from strategies.distillation import Adam, batches, cosine, distill, divergence, logits_of
 from strategies.fedavg import FedAvg
 from strategies.fedbe import FedBE, gaussian, mean_probabilities, sharpened
 from strategies.feddf import FedDF, mean_logits
-from strategies.server import Server, ServerMethod, Update
 
 
 @pytest.fixture

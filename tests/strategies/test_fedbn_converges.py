@@ -18,8 +18,8 @@ from client_app.state import State, copy
 from client_app.training import private_names, train_round
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from data import Samples
+from strategies.core.server import Server, Update
 from strategies.fedavg import FedAvg
-from strategies.server import Server, Update
 
 SAMPLES, INPUTS, HIDDEN, ROUNDS = 20, 10, 64, 60
 SETTINGS = TrainingSettings(local_steps=1, batch_size=SAMPLES, learning_rate=0.1, momentum=0.0)

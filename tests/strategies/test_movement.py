@@ -8,9 +8,16 @@ import torch
 from server_builders import server_of, state_of, updates_of
 
 from client_app.state import difference
-from strategies import movement
-from strategies.movement import VALUES, Movement, movements, noteworthy, standing_out, steps
-from strategies.server import Update
+from strategies.core import update_statistics as movement
+from strategies.core.server import Update
+from strategies.core.update_statistics import (
+    VALUES,
+    Movement,
+    movements,
+    noteworthy,
+    standing_out,
+    steps,
+)
 
 
 def steps_of(updates: list[Update]) -> torch.Tensor:

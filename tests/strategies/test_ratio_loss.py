@@ -22,8 +22,8 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import SettingError
+from strategies.core.server import Server
 from strategies.ratio_loss import RatioLoss, dominated, ratios
-from strategies.server import Server
 
 # By class trained on: what the head's weights, three rows of two, move by.
 BY_HAND = torch.tensor(

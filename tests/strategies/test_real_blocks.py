@@ -9,9 +9,9 @@ from torch import nn
 from client_app.models import Classifier, build
 from client_app.state import State, digest
 from data import SettingError
+from strategies.core.server import Server
 from strategies.distillation import logits_of
 from strategies.real_blocks import RealBlocks, blocks
-from strategies.server import Server
 
 
 def names_of(model: Classifier) -> list[list[str]]:

@@ -9,9 +9,9 @@ from server_builders import server_of, state_of, updates_of
 
 from client_app.state import difference, digest, norm
 from strategies.coordinate_median import CoordinateMedian
+from strategies.core.server import ServerMethod, Update
 from strategies.fedavg import FedAvg
 from strategies.norm_clipping import NormClipping
-from strategies.server import ServerMethod, Update
 from strategies.trimmed_mean import TrimmedMean
 
 ROBUST = [CoordinateMedian(), TrimmedMean(), NormClipping()]

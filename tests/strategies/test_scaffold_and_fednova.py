@@ -14,11 +14,11 @@ from client_app.state import State, copy, digest, weighted_mean
 from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
 from data import Samples
-from strategies.checks import Refused
+from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.validation import Refused
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
 from strategies.scaffold import Scaffold
-from strategies.server import Server, ServerMethod, Update
 
 PARAMETERS = frozenset({"features.weight", "head.weight", "head.bias"})
 

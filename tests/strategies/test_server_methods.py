@@ -12,11 +12,11 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from data import SettingError
-from strategies.checks import Refused, differences, expected_of, not_finite
+from strategies.core.questions import integer_sum
+from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.server_optimizer import FORMS, ServerOptimizer
+from strategies.core.validation import Refused, differences, expected_of, not_finite
 from strategies.fedavg import FedAvg
-from strategies.questions import integer_sum
-from strategies.server import Server, ServerMethod, Update
-from strategies.server_optimizer import FORMS, ServerOptimizer
 from strategies.tau_norm import TauNorm
 
 

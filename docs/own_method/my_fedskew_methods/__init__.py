@@ -10,7 +10,7 @@ from torch import Tensor
 from client_app.client import Client, Variant
 from client_app.state import State, weighted_mean
 from server_app.methods import Method
-from strategies.server import Server, ServerMethod, Update
+from strategies.core.server import Server, ServerMethod, Update
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from client_app.app_files import app_files
 from fedskew.engines import APP
-from fedskew.engines.doorway import doorway
+from fedskew.engines.stub_app import doorway
 
 PYPROJECT = APP / "pyproject.toml"
 IMPORTING = """

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from in_process import Outcome
 
-from client_app.play import Answer
-from client_app.play import Outcome as Played
+from client_app.handlers import Answer
+from client_app.handlers import Outcome as Played
 from fedskew.engines import appended
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid, chunks
-from strategies.exchange import TRAIN, Request, TooFewReplies
+from strategies.core.exchange import TRAIN, Request, TooFewReplies
 
 Train = Callable[..., Outcome]
 

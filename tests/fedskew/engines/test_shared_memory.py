@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from client_app.blob import DTYPES
+from client_app.serialization import DTYPES
 from fedskew.engines.shared_memory import ALIGNMENT, STEP, SharedMemory
 
 STATES = [

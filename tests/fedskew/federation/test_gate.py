@@ -32,14 +32,15 @@ from flwr.proto.node_pb2 import Node
 
 from data import DataError, SettingError
 from fedskew.cli.federation import application
-from fedskew.federation import absence, handed_out, intake
 from fedskew.federation import folder as folders
-from fedskew.federation import gate as gates
+from fedskew.federation import gateway as gates
+from fedskew.federation import handed_out, intake
+from fedskew.federation import lost_messages as absence
 from fedskew.federation.folder import FederationFolder, add, begin
-from fedskew.federation.gate import PASSED, Gate
+from fedskew.federation.gateway import PASSED, Gate
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
-from fedskew.federation.objects import KEPT, Objects
+from fedskew.federation.object_cache import KEPT, Objects
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:
@@ -276,7 +277,7 @@ def test_an_object_is_fetched_once_for_all_sites(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model of a round is one object; what differs, is not there yet, or is not whole goes to the SuperLink."""
-    monkeypatch.setattr("fedskew.federation.objects.HELD", 0.0)
+    monkeypatch.setattr("fedskew.federation.object_cache.HELD", 0.0)
     asked: list[str] = []
     there = {"model": b"weights"}
 
@@ -332,7 +333,7 @@ def test_an_object_is_fetched_once_for_all_sites(
 
 def test_an_object_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that hears that it is not there asks again after seconds."""
-    monkeypatch.setattr("fedskew.federation.objects.POLL", 0.0)
+    monkeypatch.setattr("fedskew.federation.object_cache.POLL", 0.0)
     coming = PullObjectResponse(object_found=True).SerializeToString()
     there = PullObjectResponse(
         object_found=True, object_available=True, object_content=b"x"
@@ -355,7 +356,7 @@ def test_an_object_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_objects_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("fedskew.federation.objects.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedskew.federation.object_cache.time.monotonic", lambda: now[0])
     content = PullObjectResponse(object_found=True, object_available=True).SerializeToString()
     asked: list[float] = []
 

@@ -9,12 +9,12 @@ import typer
 
 from fedskew.cli.federation import status
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation import readiness
-from fedskew.federation.control import RunStatus
+from fedskew.federation import status as readiness
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.readiness import AWAY, NOT_ASKED, READY, REFUSES, SiteStatus, look, recorded
+from fedskew.federation.status import AWAY, NOT_ASKED, READY, REFUSES, SiteStatus, look, recorded
+from fedskew.federation.superlink import RunStatus
 from server_app.record import RoundRecord
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from tests.site_files import NAMES, agreed, write
 

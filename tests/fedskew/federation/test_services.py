@@ -17,8 +17,8 @@ import pytest
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
 from fedskew.federation.certificates import write_authority, write_server
-from fedskew.federation.control import Failing, Unreachable
 from fedskew.federation.services import wait_for
+from fedskew.federation.superlink import Failing, Unreachable
 
 
 def watched(

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation import database, submission, supervision
-from fedskew.federation.control import Failing, RunStatus, UnknownRun, Unreachable
+from fedskew.federation import database, supervision
+from fedskew.federation import run as submission
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.submission import Lost, follow
+from fedskew.federation.run import Lost, follow
+from fedskew.federation.superlink import Failing, RunStatus, UnknownRun, Unreachable
 from server_app.lock import FolderBusy, locked
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from tests.site_files import agreed, public_key, write
 

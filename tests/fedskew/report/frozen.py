@@ -11,12 +11,12 @@ from typing import Any
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import Document, document
-from fedskew.report.gather import Gathered, gather
+from fedskew.report.results import Gathered, gather
 from fedskew.report.text import csv_text, markdown
 from server_app.record import RoundRecord
-from server_app.results import RunFolder, line_of
+from server_app.round_selection import summarize
+from server_app.run_folder import RunFolder, line_of
 from server_app.run_settings import RunSettings
-from server_app.selection import summarize
 
 HERE = Path(__file__).parent
 ENTRY: dict[str, Any] = {

@@ -9,11 +9,11 @@ from frozen import gathered
 
 from fedskew.report.detail_tables import client_tables
 from fedskew.report.document import document
-from fedskew.report.gather import Gathered
 from fedskew.report.page import html
+from fedskew.report.results import Gathered
 from fedskew.report.table import Table, TableCell, fitted
 from server_app.evaluation import spread
-from server_app.selection import Point
+from server_app.round_selection import Point
 
 AREAS = {0: [0.5, nan, 0.75], 1: [0.7, nan, nan]}
 """AUROC by seed and client."""

@@ -11,10 +11,10 @@ from scipy.stats import ttest_1samp
 
 from fedskew.report import statistics
 from fedskew.report.differences import comparison, differences
-from fedskew.report.gather import Gathered, Measured
+from fedskew.report.results import Gathered, Measured
 from fedskew.report.statistics import student
 from server_app.record import ModelNumbers, RoundRecord
-from server_app.selection import Point
+from server_app.round_selection import Point
 
 TESTED_C = np.full(10, 40)
 

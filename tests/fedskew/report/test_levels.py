@@ -9,13 +9,13 @@ from frozen import gathered
 from fedskew.report.claims import SAYS, judge, never_lines
 from fedskew.report.detail_tables import bar_lines
 from fedskew.report.document import counted
-from fedskew.report.gather import Gathered
-from fedskew.report.levels import takes_training
 from fedskew.report.main_tables import main_table, reach_table
+from fedskew.report.results import Gathered
+from fedskew.report.rounds_to_target import takes_training
 from fedskew.report.text import seeds_words
 from fedskew.report.units import chance_of
 from server_app.record import ModelNumbers, RoundRecord
-from server_app.selection import Point
+from server_app.round_selection import Point
 
 COLUMNS = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
 

@@ -9,13 +9,13 @@ import torch
 from frozen import gathered
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from client_app.scores import Scores
+from client_app.metrics import Scores
 from client_app.state import State
-from fedskew.report.gather import Gathered
 from fedskew.report.ranking import delong, drawn_weights, intervals, ranking_tables, resampled
+from fedskew.report.results import Gathered
 from server_app.evaluation import measured
 from server_app.predictions import Predictions, write_predictions
-from server_app.results import RunFolder
+from server_app.run_folder import RunFolder
 
 PATIENTS = """
     3.0 5.8 10 0  3.2 6.3 5 1  3.9 6.8 3 1  2.8 4.8 6 0  3.2 5.8 3 1  0.9 4.0 5 0  2.5 5.7 8 0  1.6 5.6 5 1  3.8 5.7 5 1

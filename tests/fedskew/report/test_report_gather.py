@@ -10,10 +10,10 @@ from frozen import frozen, gathered
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.document import document
-from fedskew.report.gather import Gathered, gather
 from fedskew.report.page import html
+from fedskew.report.results import Gathered, gather
 from fedskew.report.text import as_json, markdown
-from server_app.results import line_of
+from server_app.run_folder import line_of
 
 
 def again(experiment: Experiment, results: Path) -> Gathered:

@@ -9,10 +9,11 @@ import pytest
 from frozen import ENTRY, gathered
 
 from data import SettingError
+from fedskew.method_selection.conduct import Trained, examples
 from fedskew.report.claims import judge
 from fedskew.report.differences import differences
-from fedskew.report.gather import Measured
-from fedskew.report.levels import reach, reached
+from fedskew.report.results import Measured
+from fedskew.report.rounds_to_target import reach, reached
 from fedskew.report.statistics import (
     Strata,
     Summary,
@@ -25,10 +26,9 @@ from fedskew.report.statistics import (
     strata,
 )
 from fedskew.report.table import words_and_unit
-from fedskew.selection.conduct import Trained, examples
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Spread
-from server_app.selection import Point, select, summarize
+from server_app.round_selection import Point, select, summarize
 
 
 def point(round: int, accuracy: float, validation: ModelNumbers | None = None) -> Point:

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from fedskew.cli import report as report_cli
 from fedskew.report.document import Document, Section, document
-from fedskew.report.gather import gather
 from fedskew.report.page import html
+from fedskew.report.results import gather
 from fedskew.report.text import as_json, csv_text, markdown, show
-from server_app.selection import Point
+from server_app.round_selection import Point
 
 FULL = Path("/dev/full")
 

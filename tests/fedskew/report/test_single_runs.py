@@ -10,11 +10,11 @@ from frozen import HERE, frozen, write
 
 from fedskew.cli import report as report_cli
 from fedskew.experiments.experiments import experiment
-from fedskew.report.gather import RunRecords, short_name
+from fedskew.report.results import RunRecords, short_name
 from fedskew.report.single_runs import single_runs
-from server_app.results import RunFolder, line_of
+from server_app.round_selection import summarize
+from server_app.run_folder import RunFolder, line_of
 from server_app.run_settings import RunSettings, Scalar
-from server_app.selection import summarize
 from server_app.settings import parse
 
 

@@ -1,0 +1,64 @@
+"""A user's own model: the setting model = MODULE:FUNCTION."""
+
+from collections.abc import Callable
+
+import torch
+
+from client_app.models.backbone import is_backbone
+from client_app.models.classifier import Classifier
+from client_app.user_code import load
+from data import SettingError, require
+
+
+def is_own_model(name: str) -> bool:
+    """Return whether `name` is MODULE:FUNCTION."""
+    return ":" in name and not is_backbone(name)
+
+
+def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    """Return what FUNCTION of MODULE makes of the inputs' shape and the number of classes.
+
+    Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
+    head and whose head has `classes` outputs and a bias.
+    """
+    model = _model(name, load("model", name, "function"), shape, classes)
+    kind = type(model).__name__
+    require(
+        isinstance(model, Classifier),
+        "model",
+        name,
+        f"must return a client_app.models.Classifier, not {kind}",
+    )
+    head = model.head
+    require(isinstance(head, torch.nn.Linear), "model", name, "its head must be a torch.nn.Linear")
+    require(head.bias is not None, "model", name, "its head must have a bias")
+    require(
+        head.out_features == classes,
+        "model",
+        name,
+        f"its head has {head.out_features} outputs, not {classes}",
+    )
+    model.eval()
+    try:
+        with torch.no_grad():
+            features = model.features(torch.zeros(2, *shape))
+    except Exception as error:
+        described = "x".join(map(str, shape))
+        raise SettingError("model", name, f"cannot take inputs of {described}: {error}") from error
+    model.train()
+    rule = (
+        f"its features have shape {tuple(features.shape)} for 2 inputs, not (2, "
+        f"{head.in_features}) as its head takes"
+    )
+    require(features.shape == (2, head.in_features), "model", name, rule)
+    return model
+
+
+def _model(
+    name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int
+) -> Classifier:
+    try:
+        return function(shape, classes)
+    except Exception as error:
+        rule = f"failed for shape {shape} and {classes} classes: {type(error).__name__}: {error}"
+        raise SettingError("model", name, rule) from error

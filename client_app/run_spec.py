@@ -1,0 +1,81 @@
+"""What the server tells a client about the run."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from client_app.client import Variant
+from client_app.models import PLAIN, ModelSettings
+from client_app.optimizer import TrainingSettings
+from client_app.user_code import load, place_of
+from client_app.variants import VARIANTS
+from data import DataSettings
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The part of a run's settings that its clients need; it travels with every message as JSON."""
+
+    data: DataSettings
+    training: TrainingSettings
+    model: str
+    variants: tuple[Variant, ...]
+    seed: int
+    device: str
+    """auto, cpu or cuda."""
+    folder: Path
+    """The run's folder; the clients' memory is below it."""
+    code: str
+    """`code_version()` of the server: a client that runs other code refuses."""
+    model_settings: ModelSettings = PLAIN
+    rounds: int = 0
+    """Rounds that the run is to have; 0 where the server does not say."""
+
+    def to_json(self) -> str:
+        """Return the assignment as JSON."""
+        return json.dumps(
+            {
+                "data": asdict(self.data),
+                "training": asdict(self.training),
+                "model": self.model,
+                "model-settings": asdict(self.model_settings),
+                "variants": {
+                    place_of(type(variant)) or variant.name: asdict(variant)
+                    for variant in self.variants
+                },
+                "seed": self.seed,
+                "device": self.device,
+                "folder": str(self.folder),
+                "code": self.code,
+                "rounds": self.rounds,
+            },
+            sort_keys=True,
+        )
+
+    @staticmethod
+    def from_json(text: str, own_code: bool = True) -> "Assignment":
+        """Undo `to_json`. Without `own_code` no module that the text names is imported, and KeyError is raised."""
+        fields: dict[str, Any] = json.loads(text)
+        return Assignment(
+            data=DataSettings(**fields["data"]),
+            training=TrainingSettings(**fields["training"]),
+            model=fields["model"],
+            model_settings=ModelSettings(**fields["model-settings"]),
+            variants=tuple(
+                kind_of(name, own_code)(**stated) for name, stated in fields["variants"].items()
+            ),
+            seed=fields["seed"],
+            device=fields["device"],
+            folder=Path(fields["folder"]),
+            code=fields["code"],
+            rounds=fields.get("rounds", 0),
+        )
+
+
+def kind_of(name: str, own_code: bool) -> type[Variant]:
+    """Return a variant's class by its name, or by MODULE:CLASS."""
+    if own_code and ":" in name:
+        kind: type[Variant] = load("method", name, "class")
+        return kind
+    return VARIANTS[name]

@@ -1,0 +1,223 @@
+"""hf:NAME_OR_PATH: images of the datasets library, of a folder or of its cache; nothing is asked of the network."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.readers.folder import SPLITS
+from data.readers.intensity import UnknownRange
+from data.readers.medical import needed
+from data.readers.metadata import Belonging
+from data.readers.rows import LABEL, LIKE_LABELS, classes_of, numbered_labels
+from data.readers.splits import Guess, Raw, Split
+from data.readers.stored_range import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
+from data.settings import ROLES, DataError, DataSettings
+from data.text import said
+
+SAVED = ("dataset_dict.json", "state.json")
+"""What save_to_disk leaves in a folder."""
+
+
+def place_of(path: Path, settings: DataSettings) -> str:
+    """The folder, or the name that the library has a data set by."""
+    root = Path(settings.data_root).expanduser()
+    return (
+        str(path) if path.exists() or not path.is_relative_to(root) else str(path.relative_to(root))
+    )
+
+
+@contextmanager
+def quietly(where: str) -> Iterator[Any]:
+    """The library, without its warnings and bars. Raises DataError for everything that goes wrong inside."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            library = needed("datasets", "hf", where)
+            library.disable_progress_bars()
+            yield library
+    except DataError:
+        raise
+    except (
+        Exception
+    ) as error:  # a damaged file, or a name that the cache lacks, surfaces as anything
+        rule = "the datasets library cannot read it, without the network but for download = true"
+        raise DataError(f"{where}: {rule}: {said(error)}") from error
+
+
+@contextmanager
+def offline(stays: bool) -> Iterator[None]:
+    """Let the libraries ask their cache alone, if it `stays` so; they have read the environment when imported."""
+    places = ((import_module("huggingface_hub.constants"), "HF_HUB_OFFLINE"),
+              (import_module("datasets.config"), "HF_DATASETS_OFFLINE"))  # fmt: skip
+    before = [getattr(module, name) for module, name in places]
+    try:
+        for module, name in places:
+            setattr(module, name, stays)
+        yield
+    finally:
+        for (module, name), value in zip(places, before, strict=True):
+            setattr(module, name, value)
+
+
+@lru_cache(maxsize=4)
+def parts_of(place: str, download: bool) -> dict[str, Any]:
+    """The library's data sets by split; a single one is called train. Raises DataError."""
+    with quietly(place) as library:
+        folder = Path(place)
+        if folder.is_dir() and any((folder / name).is_file() for name in SAVED):
+            loaded = library.load_from_disk(place)
+        else:
+            with offline(not download):
+                loaded = library.load_dataset(place)
+        return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
+    """Which column means what: by `columns`, by the roles' own names, or where there is one alone of a kind.
+
+    Raises:
+        DataError: a column that is not there, none or several of images, or of what looks like a label.
+    """
+    stated, header, shown = settings.column_names, list(part.features), ", ".join(part.features)
+    for name in filter(None, stated.values()):
+        if name not in header:
+            raise DataError(
+                f"{place}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+            )
+    roles = {role: stated.get(role, role) for role in ROLES if stated.get(role, role) in header}
+    images = [name for name, feature in part.features.items() if type(feature).__name__ == "Image"]
+    labels = [name for name in header if name.lower() in LIKE_LABELS]
+    for role, names, kind in (("path", images, "images"), (LABEL, labels, "labels")):
+        if role in stated:
+            continue
+        if len(names) != 1:
+            before = f"{settings.columns},".lstrip(",")
+            ways = " or ".join(f"--set 'columns={before}{role}={name}'" for name in names or header)
+            raise DataError(f"{place}: {len(names)} columns look like {kind}, of {shown}: {ways}")
+        roles[role] = names[0]
+    if roles["path"] not in images:
+        raise DataError(
+            f"{place}: column {roles['path']}: is of type {part.features[roles['path']]}: must be images"
+        )
+    return roles
+
+
+def belonging(path: Path, settings: DataSettings) -> Belonging:
+    """The rows of all splits, which are the column split where there are several. Raises DataError."""
+    place = place_of(path, settings)
+    parts = parts_of(place, settings.download)
+    roles = roles_of(place, next(iter(parts.values())), settings)
+    cells: dict[str, list[str]] = {role: [] for role in roles if role != "path"}
+    with quietly(place):
+        for part in parts.values():
+            for role in cells:
+                feature, column = part.features[roles[role]], part[roles[role]]
+                named = role == LABEL and hasattr(feature, "int2str")
+                cells[role] += [
+                    feature.int2str(value) if named else str(value).strip() for value in column
+                ]
+        if len(parts) > 1:
+            if unknown := next((key for key in parts if key.lower() not in SPLITS), None):
+                raise DataError(f"{place}: split {unknown!r}: must be one of {', '.join(SPLITS)}")
+            roles["split"], cells["split"] = (
+                "split",
+                [key for key, part in parts.items() for _ in range(len(part))],
+            )
+    return Belonging(place, roles, {role: tuple(words) for role, words in cells.items()})
+
+
+def read(
+    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
+    """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
+    from data.readers.image_files import joined
+    from data.readers.pixels import brought, from_pil
+
+    rows = belonging(path, settings)
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for images"
+        raise DataError(f"{rows.where}: input-shape = {settings.input_shape!r}: {rule}")
+    names = tuple(name.strip() for name in class_names)
+    labels = numbered_labels(Path(rows.where), rows.of(LABEL), names, rows.columns[LABEL])
+    channels, height, width = shape
+    column, where = rows.columns["path"], Path(rows.where)
+    with quietly(rows.where):
+        opened = (
+            from_pil(where, row[column], channels, settings)
+            for part in parts_of(rows.where, settings.download).values()
+            for row in part.select_columns([column])
+        )
+        try:
+            images = joined(brought(image, channels, (width, height)) for image in opened)
+        except UnknownRange as error:
+            raise widened(error, look_at_rows(rows, settings)) from None
+        wide = images.dtype == np.float32 and not settings.pixel_range
+        if wide and images.max() <= DARK:
+            refuse_nearly_black(rows.where, look_at_rows(rows, settings))
+    return rows.divided(Split(images, np.array(labels, np.int64), rows.where, ""), settings)
+
+
+def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
+    """What numbers the images of rows spread over all sites and classes hold. Raises DataError."""
+    from data.readers.pixels import stored_of_pil
+
+    column = rows.columns["path"]
+    parts = parts_of(rows.where, settings.download).values()
+    places = [(part, index) for part in parts for index in range(len(part))]
+    groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
+
+    def stored(place: int) -> object:
+        part, index = places[place]
+        return stored_of_pil(part[index][column], 0)
+
+    with quietly(rows.where):
+        return look_at(stored, groups)
+
+
+def look(path: Path, settings: DataSettings) -> Guess:
+    """What would fit, by the columns' types and the first image. Raises DataError."""
+    from data.readers.pixels import brought, from_pil
+
+    rows = belonging(path, settings)
+    part = next(iter(parts_of(rows.where, settings.download).values()))
+    with quietly(rows.where):
+        first = part[0][rows.columns["path"]]
+        try:
+            image = brought(from_pil(Path(rows.where), first, 0, settings), 0)
+        except UnknownRange as error:
+            raise widened(error, look_at_rows(rows, settings)) from None
+        known = getattr(part.features[rows.columns[LABEL]], "names", None)
+    notes = (
+        []
+        if rows.of("split") or rows.of("fold")
+        else ["nothing says who tests: a fifth does, drawn by split-seed"]
+    )
+    if rows.sites:
+        notes.append(
+            f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"
+        )
+    shape = "x".join(map(str, (image.shape[2], *image.shape[:2])))
+    if settings.pixel_range:
+        notes += note_of_cut(settings, look_at_rows(rows, settings))
+    return Guess(
+        {"classes": ",".join(known or classes_of(rows.of(LABEL))), "input-shape": shape},
+        tuple(notes),
+    )
+
+
+def files(path: Path, settings: DataSettings) -> list[Path]:
+    """The files that the cached copy depends on. Raises DataError where nothing is there."""
+    place = place_of(path, settings)
+    if Path(place).is_dir():
+        return sorted(file for file in Path(place).rglob("*") if file.is_file())
+    return [
+        Path(file["filename"])
+        for part in parts_of(place, settings.download).values()
+        for file in part.cache_files
+    ]

@@ -1,0 +1,246 @@
+"""Readers of the official layouts that torchvision does not know; images in folders stay undecoded."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.random_draws import generator
+from data.readers.abide import read_site, windows_of
+from data.readers.abide_pcp import fetch_pcp, incomplete, read_pcp
+from data.readers.catalog import KNOWN
+from data.readers.folder import class_folders, read_split, visible
+from data.readers.image_files import ImageFiles
+from data.readers.npz import refuse_large
+from data.readers.splits import Raw, Split, stratified
+from data.settings import DataError, DataSettings
+from data.text import said
+
+Listed = tuple[list[str], list[int]]
+"""Paths and labels."""
+
+
+def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """The data set `name` from its official files below data-root, its images to be brought to `shape`.
+
+    Raises:
+        DataError: a file that is missing or cannot be read, said in one sentence.
+    """
+    root = Path(settings.data_root).expanduser()
+    try:
+        return READERS[KNOWN[name].layout](name, root, settings, shape)
+    except DataError:
+        raise
+    except Exception as error:  # a damaged file surfaces as anything
+        raise DataError(
+            f"{root}: {name} cannot be read: {type(error).__name__}: {said(error)}"
+        ) from error
+
+
+def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """X (32, 32, 3, N) and y (N, 1); SVHN's label 10 is the digit 0."""
+    from scipy.io import loadmat, whosmat
+
+    splits = []
+    for key, file in zip(("train", "test"), KNOWN[name].files, strict=True):
+        heads = [head for head in whosmat(root / file) if head[0] in ("X", "y")]
+        sizes = {array: math.prod(shape) * np.dtype(kind).itemsize for array, shape, kind in heads}
+        refuse_large(root / file, sizes, settings)
+        arrays = loadmat(root / file, variable_names=["X", "y"])
+        labels = arrays["y"].ravel().astype(np.int64)
+        splits.append(
+            Split(
+                np.moveaxis(arrays["X"], -1, 0),
+                np.where(labels == 10, 0, labels),
+                str(root / file),
+                key,
+            )
+        )
+    return Raw(*splits)
+
+
+def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training or validation data."""
+    folder, classes = root / "CINIC-10", KNOWN[name].class_names
+    train, valid, test = (
+        read_split(folder / part, key, classes, shape, settings)
+        for part, key in (("train", "train"), ("valid", "val"), ("test", "test"))
+    )
+    if settings.cinic_train == "train":
+        return Raw(train, test, valid)
+    first, second = train.images, valid.images
+    assert isinstance(first, ImageFiles) and isinstance(second, ImageFiles)
+    files = [f"{part}/{path.relative_to(folder / part)}" for part, there in (("train", first), ("valid", second))
+             for path in map(there.path, range(len(there)))]  # fmt: skip
+    labels = np.concatenate([train.labels, valid.labels])
+    return Raw(
+        Split(ImageFiles.of(folder, files, shape, settings), labels, str(folder), "train"), test
+    )
+
+
+def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """train/WNID/images/* and, as test data, val/images/* with the classes of val_annotations.txt.
+
+    Classes are numbered by their sorted WordNet ids; the official test images have no labels.
+    """
+    folder = root / "tiny-imagenet-200"
+    number = {
+        wnid: label for label, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))
+    }
+    rows = [
+        line.split("\t")
+        for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()
+    ]
+    train = [(f"train/{w}/images/{file.name}", k) for w, k in number.items()
+             for file in visible(folder / "train" / w / "images")]  # fmt: skip
+    test = [(f"val/images/{file}", number[wnid]) for file, wnid, *_ in rows]
+    return Raw(
+        _split(folder, train, "train", shape, settings),
+        _split(folder, test, "test", shape, settings),
+    )
+
+
+def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read."""
+    folder = root / "office_caltech_10" / name.removeprefix("office-")
+    folder_names = office_class_folders(folder, KNOWN[name].class_names)
+    return _halved(read_split(folder, "train", folder_names, shape, settings))
+
+
+def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the class folders of one domain of Office-Caltech10, in the order of `class_names`.
+
+    Copies of the data set write `back_pack` or `backpack`, so spaces, `-`, `_` and capitals do not count. A class
+    without a folder keeps its own name.
+
+    Raises:
+        DataError: a folder is none of the classes, or two are the same one.
+    """
+    found: dict[str, str] = {}
+    for name in class_folders(folder):
+        letters = _letters(name)
+        if letters in found:
+            raise DataError(f"{folder}: {found[letters]} and {name} are the same class: keep one")
+        found[letters] = name
+
+    known = {_letters(name): name for name in class_names}
+    unknown = [name for letters, name in found.items() if letters not in known]
+    if unknown:
+        raise DataError(
+            f"{folder}: class folders {', '.join(unknown)} are none of Office-Caltech10's; "
+            f"its classes are {', '.join(class_names)}"
+        )
+    return tuple(found.get(letters, name) for letters, name in known.items())
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a folder's name, in lower case."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """DOMAIN/CLASS/* of FedBN's ten classes, split by DOMAIN_train.txt and DOMAIN_test.txt, or 80 to 20 without them.
+
+    The training images are shuffled once, so that a recipe can take the first ones.
+    """
+    folder, domain = root / "DomainNet", name.removeprefix("domainnet-")
+    number = {name: label for label, name in enumerate(KNOWN[name].class_names)}
+    if not (folder / f"{domain}_train.txt").is_file():
+        files = [(f"{domain}/{c}/{file.name}", k) for c, k in number.items() if (folder / domain / c).is_dir()
+                 for file in visible(folder / domain / c)]  # fmt: skip
+        return _halved(_split(folder, files, "train", shape, settings))
+    splits = []
+    for key in ("train", "test"):
+        lines = [
+            line.split()[0]
+            for line in (folder / f"{domain}_{key}.txt").read_text().splitlines()
+            if line.strip()
+        ]
+        chosen = [
+            (line, number[line.split("/")[1]]) for line in lines if line.split("/")[1] in number
+        ]
+        splits.append(_split(folder, chosen, key, shape, settings))
+    order = generator(0, f"{name}: order").permutation(len(splits[0].labels))
+    return Raw(splits[0].take(order, "train"), splits[1])
+
+
+def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """mnist_m_{train,test}/*.png and mnist_m_{train,test}_labels.txt, whose lines are a file's name and its digit."""
+    splits = []
+    for key in ("train", "test"):
+        rows = [
+            line.split()
+            for line in (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()
+        ]
+        folder = root / "mnist_m" / f"mnist_m_{key}"
+        splits.append(
+            _split(folder, [(file, int(label)) for file, label in rows], key, shape, settings)
+        )
+    return Raw(*splits)
+
+
+def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """The images of ImageNet_LT_{train,val,test}.txt, whose lines are a path below data-root/ImageNet and a label."""
+    folder, splits = root / "ImageNet", {}
+    for key in ("train", "test", "val"):
+        if (folder / f"ImageNet_LT_{key}.txt").is_file():
+            rows = [
+                line.rsplit(maxsplit=1)
+                for line in (folder / f"ImageNet_LT_{key}.txt").read_text().splitlines()
+            ]
+            if (
+                rows and not (first := folder / rows[0][0]).is_file()
+            ):  # one of each list, as looking at all takes long
+                raise DataError(f"{first}: is not there, and ImageNet_LT_{key}.txt names it")
+            splits[key] = _split(
+                folder,
+                [(file, int(label)) for file, label in rows],
+                key,
+                shape,
+                settings,
+                central=True,
+            )
+    return Raw(splits["train"], splits["test"], splits.get("val"))
+
+
+def _split(
+    folder: Path,
+    files: list[tuple[str, int]],
+    key: str,
+    shape: tuple[int, ...],
+    settings: DataSettings,
+    central: bool = False,
+) -> Split:
+    if not files:
+        raise DataError(f"{folder}: no image of a class that is asked for in {key}")
+    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings, central)
+    return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
+
+
+def _halved(everything: Split) -> Raw:
+    labels: NDArray[np.int64] = everything.labels.astype(np.int64)
+    train, test = stratified(labels, everything.where)
+    return Raw(everything.take(train, "train"), everything.take(test, "test"))
+
+
+def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """abide/SITE.npz, or the files that nilearn downloads; a download that was interrupted goes on."""
+    file, folder = root / KNOWN[name].files[0], root / "ABIDE_pcp"
+    if not file.is_file() and settings.download and incomplete(folder, file.stem):
+        fetch_pcp(root, file.stem)
+    site = read_site(file, settings) if file.is_file() else read_pcp(folder, file.stem)
+    return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
+
+
+READERS: dict[str, Callable[[str, Path, DataSettings, tuple[int, ...]], Raw]] = {
+    "mat": _mat,
+    "cinic": _cinic,
+    "tiny-imagenet": _tiny_imagenet,
+    "office": _office,
+    "domainnet": _domainnet,
+    "mnist-m": _mnist_m,
+    "imagenet-lt": _imagenet_lt,
+    "abide": _abide,
+}

@@ -1,0 +1,77 @@
+"""medmnist:NAME: a data set of MedMNIST (Yang et al., 2023), which its own package downloads."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from data.readers.arrays import guess_of, read_npz
+from data.readers.medical import needed
+from data.readers.splits import Guess, Raw
+from data.settings import DataError, DataSettings
+from data.text import said
+
+ROOT = "~/.medmnist"
+"""Where the package keeps its files."""
+
+
+def file_of(path: Path) -> Path:
+    """NAME.npz in data-root, or where the package keeps it."""
+    beside, kept = path.with_name(f"{path.name}.npz"), Path(ROOT).expanduser() / f"{path.name}.npz"
+    return kept if kept.is_file() and not beside.is_file() else beside
+
+
+def files(path: Path, settings: DataSettings) -> list[Path]:
+    """The file; none where it is still to be downloaded. Raises DataError where it is not there and may not be."""
+    file = file_of(path)
+    if file.is_file():
+        return [file]
+    if settings.download:
+        return []
+    rule = (
+        f"is not there, nor in {ROOT}: --set download=true gets it through medmnist (pip "
+        "install 'fedskew[medmnist]')"
+    )
+    raise DataError(f"{file}: {rule}")
+
+
+def read(path: Path, settings: DataSettings) -> Raw:
+    """MedMNIST's training, test and validation images; what `npz:` converts, labels (N, 1) say, is converted.
+
+    Raises:
+        DataError: it is not there or cannot be downloaded, or has several labels an image, as ChestMNIST.
+    """
+    if not files(path, settings):
+        _download(path)
+    return read_npz(file_of(path), settings)
+
+
+def look(path: Path, settings: DataSettings) -> Guess:
+    """What would fit, the classes by the names that the package knows. Raises DataError."""
+    return guess_of(read(path, settings), settings, _class_names(path))
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    """The classes' names; empty where the package is not installed, or a comma is in one."""
+    try:
+        info: dict[str, Any] = import_module("medmnist").INFO
+    except ImportError:
+        return ()
+    label = info.get(path.name.partition("_")[0], {}).get("label", {})
+    names = tuple(str(label[key]) for key in sorted(label, key=int))
+    return () if any("," in name for name in names) else names
+
+
+def _download(path: Path) -> None:
+    package = needed("medmnist", "medmnist", f"medmnist:{path.name}")
+    flag, _, size = path.name.partition("_")
+    if flag not in package.INFO:
+        raise DataError(
+            f"medmnist:{path.name}: must be one of {', '.join(package.INFO)}, perhaps with _64, _128 or _224"
+        )
+    kind = getattr(package, package.INFO[flag]["python_class"])
+    try:
+        kind(split="train", download=True, root=str(path.parent), size=int(size or 28))
+    except Exception as error:  # whatever a server answers
+        raise DataError(
+            f"{path.parent}: medmnist cannot download {path.name}: {said(error)}"
+        ) from error

@@ -1,0 +1,131 @@
+"""One image file as pixels: what PIL reads, 16 bits a channel as well, DICOM, and slices of NIfTI volumes."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from data.readers.file_type import is_dicom, is_nifti, truly
+from data.readers.intensity import Stored, chosen_frame, shown
+from data.readers.medical import read_dicom, read_nifti
+from data.settings import DataError, DataSettings
+from data.text import said
+
+EIGHT_BIT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+"""PIL's modes that convert to L or RGB without clipping; 16-bit ones would lose nearly everything in silence."""
+SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
+
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
+
+
+def open_image(
+    file: Path,
+    channels: int,
+    size: tuple[int, int] | None = None,
+    central: bool = False,
+    settings: DataSettings | None = None,
+) -> Pixels:
+    """One image (H, W, channels); 0 channels is as many as it has, no size (width, height) is its own.
+
+    Bytes, or float32 on the scale 0..1 where the file has more than 8 bits a channel.
+
+    Raises:
+        DataError: a file that is missing, no image, one whose black and white nothing says, or of more pixels than
+            max-image-pixels, which are counted before it takes memory for them.
+    """
+    return brought(decode(file, channels, settings or DataSettings()), channels, size, central)
+
+
+def brought(
+    image: Image.Image, channels: int, size: tuple[int, int] | None = None, central: bool = False
+) -> Pixels:
+    """An image of mode L, RGB or F as pixels of a size (width, height), as open_image says."""
+    box = None
+    if size is not None and central:
+        scale = 7 / 8 * min(image.width / size[0], image.height / size[1])
+        half = size[0] * scale / 2, size[1] * scale / 2
+        middle = image.width / 2, image.height / 2
+        box = (middle[0] - half[0], middle[1] - half[1], middle[0] + half[0], middle[1] + half[1])
+    if size is not None and (image.size != size or box is not None):
+        image = image.resize(size, Image.Resampling.BILINEAR, box)
+    pixels = np.asarray(image)
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    return np.repeat(pixels, 3, axis=2) if (pixels.shape[2], channels) == (1, 3) else pixels
+
+
+def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
+    """An image of mode L, RGB or, on the scale 0..1, F. Raises DataError as open_image does."""
+    stored = stored_in(file, channels, settings)
+    return Image.fromarray(shown(file, stored, settings)) if isinstance(stored, Stored) else stored
+
+
+def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
+    """The numbers of a file whose black and white are a question, else an image of mode L or RGB.
+
+    Raises:
+        DataError: as open_image does, but for numbers of no known scale.
+    """
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(132)
+        if is_dicom(head):
+            read = read_dicom(file, channels, settings)
+            return read if isinstance(read, Stored) else Image.fromarray(read)
+        if is_nifti(file):
+            return read_nifti(file, settings)
+        return _with_pil(file, channels, settings)
+    except DataError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        most = settings.max_image_pixels
+        raise DataError(
+            f"{file}: is an image of more pixels than max-image-pixels = {most}"
+        ) from None
+    except OSError as error:
+        if error.errno is not None:
+            raise DataError(f"{file}: cannot be read as an image: {error.strerror}") from error
+        raise DataError(why_not(file, error)) from error
+    except Exception as error:  # a damaged file surfaces as anything, a SyntaxError among others
+        raise DataError(why_not(file, error)) from error
+
+
+def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, settings.max_image_pixels
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a file says beside its pixels
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as opened:
+                if opened.format == "TIFF":
+                    opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
+                return stored_of_pil(opened, channels)
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def from_pil(file: Path, opened: Image.Image, channels: int, settings: DataSettings) -> Image.Image:
+    """An image of any of PIL's modes as L, RGB or F. Raises DataError for numbers of no known scale."""
+    stored = stored_of_pil(opened, channels)
+    return Image.fromarray(shown(file, stored, settings)) if isinstance(stored, Stored) else stored
+
+
+def stored_of_pil(opened: Image.Image, channels: int) -> Stored | Image.Image:
+    """An image of any of PIL's modes: as L or RGB, or its numbers where they are wider than bytes."""
+    if opened.mode in EIGHT_BIT:
+        grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
+        return opened.convert("L" if grey else "RGB")
+    span = (0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None
+    numbers = np.asarray(opened).astype(np.float32)
+    return Stored(numbers, f"mode {opened.mode}: pixels", span)
+
+
+def why_not(file: Path, error: Exception) -> str:
+    """The sentence about a file that is no image, or a damaged one."""
+    kind = truly(file)
+    if kind.endswith("TIFF image") and isinstance(error, UnidentifiedImageError):
+        kind += " of a kind that Pillow does not read, such as 16 bits in color: save it with 8 bits, or as PNG"
+    elif kind.endswith("image") or not kind:
+        kind = f"{kind}, damaged: ".lstrip(", ") * bool(kind) + said(error)
+    return f"{file}: cannot be read as an image: {f'is {kind}' if kind != said(error) else kind}"

@@ -1,0 +1,234 @@
+"""A table in a CSV file: its rows, and which column means what."""
+
+import csv
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.readers.file_type import HEAD, truly
+from data.settings import ROLES, DataError, DataSettings
+from data.text import is_whole, printable, said
+
+LABEL, SUBJECT = "label", "subject"
+LIKE_LABELS = (
+    "label",
+    "labels",
+    "class",
+    "classes",
+    "target",
+    "targets",
+    "diagnosis",
+    "category",
+    "y",
+    "ground_truth",
+)
+"""What a column of labels may be called, in small letters."""
+LIKE_ROLES = {
+    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "img",
+             "image_path", "image_file", "image_name", "picture", "scan"),
+    "site": ("site", "sites", "site_id", "hospital", "hospital_id", "center", "centre", "center_id",
+             "clinic", "institution", "institute"),
+    "patient": ("patient", "patients", "patient_id", "patientid", "pid", "subject", "subject_id",
+                "subjectid", "person", "person_id"),
+}  # fmt: skip
+"""What columns of other roles may be called, in small letters and with _ for spaces and hyphens."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may separate the columns; the first one is usual."""
+STATED_SEPARATOR = re.compile(r"sep=([,;\t])")
+"""The line by which Excel may say it, before the header."""
+MOST_EMPTY_LINES = 20
+"""Lines before the header that may be empty."""
+CURE = "save it as UTF-8 (in Excel: CSV UTF-8)"
+MIB = 2**20
+Rows = Iterator[tuple[int, list[str]]]
+"""Each row's line number and cells; the first one names the columns."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the text of a table is written."""
+
+    encoding: str
+    separator: str
+    stated: bool = False
+    """Whether the first line says the separator, and is no header."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user has to know about it, one sentence each."""
+        sentences = []
+        if self.encoding.startswith("utf-16"):
+            sentences.append("the text is read as UTF-16")
+        if self.separator != ",":
+            what = f"{SEPARATORS[self.separator]} separate the columns"
+            sentences.append(f"{what}, and a comma in a number is its decimal mark")
+        return sentences
+
+
+def writing_of(path: Path, known: Collection[str] = ()) -> Writing:
+    """Return how a table is written, by its first bytes and its first line.
+
+    UTF-8 and UTF-16 are read, the latter also without a byte order mark. Commas, semicolons (as Excel writes them where
+    the comma is the decimal mark) or tabs separate the columns. Where the header holds several of these, the one by
+    which a column gets a name of `known`, in small letters; else the comma.
+
+    Raises:
+        OSError: the file cannot be opened.
+        UnicodeError: the first line is no text of that encoding.
+    """
+    with path.open("rb") as file:
+        encoding = _encoding_of(file.read(HEAD))
+    with path.open(encoding=encoding, newline="") as text:
+        lines = (text.readline(HEAD).strip("\r\n") for _ in range(MOST_EMPTY_LINES))
+        line = next(filter(None, lines), "")
+    if stated := STATED_SEPARATOR.fullmatch(line):
+        return Writing(encoding, stated[1], stated=True)
+    unquoted = re.sub(r'"[^"]*"', "", line)  # a name in quotes may hold any of them
+    there = [separator for separator in SEPARATORS if separator in unquoted]
+    for separator in there if len(there) > 1 else ():
+        names = next(csv.reader([line], delimiter=separator), [])
+        if any(name.strip().lower() in known for name in names):
+            return Writing(encoding, separator)
+    return Writing(encoding, there[0] if there else ",")
+
+
+def _encoding_of(head: bytes) -> str:
+    """Return the encoding of a text that begins so: UTF-16 by its byte order mark or its zeros, else UTF-8."""
+    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "utf-8"  # the mark of UTF-32, which is refused as no UTF-8
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    zeros = [byte == 0 for byte in head[:4]]
+    if zeros == [False, True, False, True]:
+        return "utf-16-le"
+    if zeros == [True, False, True, False]:
+        return "utf-16-be"
+    return "utf-8-sig"  # spreadsheets write a mark before the first name
+
+
+def rows_in(path: Path, writing: Writing) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of every row that is not empty.
+
+    Raises:
+        OSError, UnicodeError, csv.Error: the file cannot be opened, or is no such text.
+    """
+    with path.open(encoding=writing.encoding, newline="") as file:
+        reader = csv.reader(file, delimiter=writing.separator, strict=True)
+        if writing.stated:
+            next(reader)
+        yield from ((reader.line_num, row) for row in reader if row)
+
+
+def named(settings: DataSettings) -> set[str]:
+    """Return the names of columns that `columns` states, in small letters."""
+    return {name.lower() for name in settings.column_names.values()}
+
+
+@contextmanager
+def opened(
+    path: Path, settings: DataSettings, known: Collection[str] = LIKE_LABELS
+) -> Iterator[Rows]:
+    """The rows of a CSV file in UTF-8 or UTF-16. Raises DataError, also for what is read inside.
+
+    `known` are names of columns, in small letters, that help to tell what separates them (`writing_of`).
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    if path.stat().st_size > settings.max_unpacked_mib * MIB:
+        raise DataError(
+            f"{path}: is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows"
+        )
+    try:
+        yield rows_in(path, writing_of(path, {*known, *named(settings)}))
+    except (csv.Error, UnicodeError) as error:
+        kind = truly(path)
+        reason = said(error)
+        if kind and not kind.startswith("text"):
+            reason += f"; it is {kind}"
+        elif isinstance(error, UnicodeError):
+            reason += f"; {CURE}"
+        raise DataError(f"{path}: cannot be read as a CSV file in UTF-8: {reason}") from error
+
+
+def header_of(path: Path, rows: Rows) -> list[str]:
+    """The columns' names. Raises DataError where one has none, or another's."""
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if not header:
+        raise DataError(f"{path}: is empty; its first row must name the columns")
+    for name in header:
+        if not name or header.count(name) > 1:
+            raise DataError(
+                f"{path}: column {name[:80]!r}: every column must have a name of its own"
+            )
+    return header
+
+
+def role_like(name: str) -> str:
+    """Return the role that a column of that name probably has, beside label; empty for none."""
+    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+    return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
+
+
+def cure_of(settings: DataSettings, roles: dict[str, str]) -> str:
+    """Return the --set that adds roles, each with its column, to those that `columns` states."""
+    parts = [settings.columns] if settings.columns else []
+    parts += [f"{role}={name}" for role, name in roles.items()]
+    return f"--set 'columns={','.join(parts)}'"
+
+
+def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
+    """Which column means what: by `columns`, then by the roles' own names.
+
+    A table with a column `path` is one of images, any other one of numbers.
+
+    Raises:
+        DataError: a column that is not there, or two that may be the label.
+    """
+    stated = settings.column_names
+    shown = printable(", ".join(header)[:200])
+    for name in stated.values():
+        if name and name not in header:
+            raise DataError(
+                f"{path}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+            )
+    roles = {
+        role: stated.get(role, role)
+        for role in (*stated, *ROLES)
+        if stated.get(role, role) in header
+    }
+    if LABEL in stated and roles.get(LABEL):
+        return roles
+    taken = {name for role, name in roles.items() if role != LABEL}
+    alike = [name for name in header if name.lower() in LIKE_LABELS and name not in taken]
+    ways = [cure_of(settings, {LABEL: name}) for name in alike]
+    if len(alike) > 1:
+        raise DataError(
+            f"{path}: columns {' and '.join(alike)} both look like the label: {' or '.join(ways)}"
+        )
+    if LABEL not in roles:
+        rule = (
+            f"if that is it: {ways[0]}"
+            if ways
+            else f"say which it is: {cure_of(settings, {LABEL: 'NAME'})}"
+        )
+        raise DataError(f"{path}: there is no column {LABEL!r}, only {shown}; {rule}")
+    return roles
+
+
+def classes_of(labels: Sequence[str]) -> list[str]:
+    """The classes in order: by value where all are whole numbers, else by name."""
+    names = sorted(set(labels))
+    return sorted(names, key=int) if all(map(is_whole, names)) else names
+
+
+def numbered_labels(
+    path: Path, labels: Sequence[str], class_names: tuple[str, ...], column: str
+) -> list[int]:
+    """The labels' places in `class_names`. Raises DataError for one that is not there."""
+    number = {name: label for label, name in enumerate(class_names)}
+    if unknown := next((label for label in labels if label not in number), None):
+        rule = f"must be one of classes = {', '.join(class_names)}"
+        raise DataError(f"{path}: column {column}: {unknown[:80]!r}: {rule}")
+    return [number[label] for label in labels]

@@ -1,0 +1,236 @@
+"""Images and labels as they come from disk, and the checks that every one of them has to pass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.readers.image_files import ImageFiles
+from data.readers.images import bring_to
+from data.readers.stored_range import decoded
+from data.settings import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Train, test or validation data before they are brought to the input shape."""
+
+    images: NDArray[np.generic] | ImageFiles
+    """(N, H, W) or (N, H, W, C), uint8 or float32, or float32 vectors (N, F)."""
+    labels: NDArray[np.generic]
+    """(N,), whole numbers from 0."""
+    where: str
+    """File or folder that an error names."""
+    key: str
+    """train, test or val; empty where there is one split alone."""
+    groups: NDArray[Any] | None = None
+    """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
+    sites: NDArray[np.int64] | None = None
+    """(N,): the site that each sample is of, numbered from 0; None where there are none."""
+    patients: NDArray[np.int64] | None = None
+    """(N,): the patient that each sample is of, where samples are tested one by one: a patient may have samples of
+    several classes. None where `groups` names the subjects, or where nobody is known."""
+
+    @property
+    def subjects(self) -> NDArray[Any] | None:
+        """(N,): the subject or patient of each sample; None where nobody is known."""
+        return self.patients if self.groups is None else self.groups
+
+    def take(self, indices: NDArray[np.int64], key: str) -> "Split":
+        """Some of the samples, in that order, as the split `key`."""
+        images = (
+            self.images.only(indices)
+            if isinstance(self.images, ImageFiles)
+            else self.images[indices]
+        )
+        groups = None if self.groups is None else self.groups[indices]
+        sites = None if self.sites is None else self.sites[indices]
+        patients = None if self.patients is None else self.patients[indices]
+        return Split(images, self.labels[indices], self.where, key, groups, sites, patients)
+
+    def of_sites(
+        self, sites: NDArray[np.int64] | None, patients: NDArray[np.int64] | None = None
+    ) -> "Split":
+        """The same samples with their sites and patients."""
+        return replace(self, sites=sites, patients=patients)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A data set as read."""
+
+    train: Split
+    test: Split
+    val: Split | None = None
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    """What was changed to read it, a sentence each."""
+    sites: tuple[str, ...] = field(default=(), kw_only=True)
+    """The names of the splits' sites, by number."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What would fit data on disk."""
+
+    settings: dict[str, str]
+    """By key, as --set takes them."""
+    notes: tuple[str, ...] = ()
+    """What a user has to know of how they are read, a sentence each."""
+
+
+def checked(
+    split: Split, shape: tuple[int, ...], classes: int
+) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Inputs (N, *shape), uint8 or float32, and labels (N,), int64.
+
+    Raises:
+        DataError: what cannot be trained on, said in one sentence.
+    """
+    if isinstance(split.images, ImageFiles):
+        sites = np.zeros_like(split.labels) if split.sites is None else split.sites
+        groups = list(zip(sites.tolist(), split.labels.tolist(), strict=True))
+        pixels = decoded(split.images, groups, split.where, training=split.key == "train")
+        split = replace(split, images=pixels)
+    check_form(split)
+    images, labels = split.images, split.labels
+    assert not isinstance(images, ImageFiles)
+    images_key, labels_key = keys_of(split)
+    check = partial(require_of, split)
+    example = (
+        labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
+    )
+    rule = "labels must be stored as whole numbers of an integer type"
+    check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
+    whole = labels.astype(np.int64)
+    outside = (whole < 0) | (whole >= classes)
+    if outside.any():
+        first = int(np.argmax(outside))
+        rule = f"labels must be 0..{classes - 1}"
+        check(
+            False, labels_key, f"label {whole[first]} of {classes} classes at index {first}", rule
+        )
+    if images.dtype == np.float32:
+        finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
+        first = int(np.argmin(finite))
+        check(
+            bool(finite.all()),
+            images_key,
+            f"NaN or infinite pixel in image {first}",
+            "pixels must be finite",
+        )
+    try:
+        inputs = bring_to(images, shape)
+    except ValueError as error:
+        raise DataError(f"{split.where}: {images_key}: {error}") from None
+    return inputs, whole
+
+
+def keys_of(split: Split) -> tuple[str, str]:
+    """What images and labels are called in an npz file."""
+    return f"{split.key}_images".lstrip("_"), f"{split.key}_labels".lstrip("_")
+
+
+def require_of(split: Split, holds: bool, key: str, value: str, rule: str) -> None:
+    """Raise DataError, naming file, key, value and rule, unless `holds`."""
+    if not holds:
+        raise DataError(f"{split.where}: {key}: {value}: {rule}")
+
+
+def check_form(split: Split) -> None:
+    """Refuse types, shapes and lengths that cannot be trained on; no pixel is looked at.
+
+    Raises:
+        DataError: one of these, said in one sentence.
+    """
+    images, labels = split.images, split.labels
+    images_key, labels_key = keys_of(split)
+    check = partial(require_of, split)
+    rule = "must be uint8 images, or float32 images or vectors"
+    check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
+    allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
+    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
+    check(
+        images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule
+    )
+    check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
+    lengths = f"{len(images)} images and {len(labels)} labels"
+    check(
+        len(images) == len(labels),
+        images_key,
+        lengths,
+        f"{images_key} and {labels_key} must be equally long",
+    )
+    check(len(images) > 0, images_key, "no image", "must hold at least one")
+    check_subjects(split)
+
+
+def check_subjects(split: Split) -> None:
+    """Raise DataError for subjects that are no whole numbers, or not one a sample."""
+    if (subjects := split.subjects) is None:
+        return
+    rule = "must be whole numbers (N,), one a sample"
+    fits = subjects.dtype.kind in "iu" and subjects.shape == split.labels.shape
+    stated = f"dtype {subjects.dtype}, shape {subjects.shape}"
+    require_of(split, fits, f"{split.key}_subjects", stated, rule)
+
+
+def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
+    """The splits of one file, by key, with their subjects numbered from 0; no two splits share a number.
+
+    Where the test split names its subjects, they are tested as one, and so are those of the other splits. Where it
+    does not, samples are tested one by one, and the subjects of the others are their `patients`.
+
+    Raises:
+        DataError: a subject that is in two splits, or one with samples of several classes that is tested as one.
+    """
+    changed = dict(splits)
+    before: dict[str, NDArray[np.generic]] = {}
+    start = 0
+    for key in (
+        "test",
+        "train",
+        "val",
+    ):  # the test split first: its numbers go into the data's hash
+        split = splits.get(key)
+        if split is None or split.groups is None:
+            continue
+        check_subjects(split)
+        names, first_S, groups_N = np.unique(split.groups, return_index=True, return_inverse=True)
+        for other, others in before.items():
+            if (shared := np.intersect1d(names, others)).size:
+                rule = f"is in {other}_subjects too: a subject must be in one split alone"
+                raise DataError(f"{split.where}: {key}_subjects: {shared[0]}: {rule}")
+        before[key] = names
+        numbers_N = groups_N.astype(np.int64) + start
+        start += len(names)
+        if "test" not in before:
+            changed[key] = replace(split, groups=None, patients=numbers_N)
+            continue
+        torn = np.flatnonzero(split.labels != split.labels[first_S][groups_N])
+        if torn.size:
+            subject = names[groups_N[torn[0]]]
+            rule = "has samples of several classes, and a subject is tested as one"
+            raise DataError(f"{split.where}: {key}_subjects: {subject}: {rule}")
+        changed[key] = replace(split, groups=numbers_N)
+    return changed
+
+
+def stratified(
+    labels_N: NDArray[np.int64], where: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
+
+    Raises:
+        DataError: a class with a single sample.
+    """
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    try:
+        split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+        train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
+    except ValueError as error:
+        raise DataError(f"{where}: cannot be split 80 to 20 by class: {error}") from None
+    return train.astype(np.int64), test.astype(np.int64)

@@ -1,0 +1,103 @@
+"""A user's own data: KIND:PATH, one file here a kind."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.readers import arrays, folder, huggingface, medmnist, tables
+from data.readers.splits import Guess, Raw
+from data.settings import DataError, DataSettings
+
+Classes = tuple[str, ...]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of data is read."""
+
+    read: Callable[[Path, Classes, Shape, DataSettings], Raw]
+    look: Callable[[Path, DataSettings], Guess]
+    """What would fit; the first image of many is enough."""
+    files: Callable[[Path, DataSettings], list[Path]]
+    """All that the cached copy depends on."""
+
+
+def one_file(path: Path, settings: DataSettings) -> list[Path]:
+    """The file itself. Raises DataError where it is none."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    return [path]
+
+
+def all_files(path: Path, settings: DataSettings) -> list[Path]:
+    """Every file in a folder. Raises DataError where it is none."""
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such folder")
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+KINDS = {
+    "npz": Kind(
+        lambda path, classes, shape, settings: arrays.read_npz(path, settings),
+        arrays.look,
+        one_file,
+    ),
+    "folder": Kind(folder.read_folder, folder.look, all_files),
+    "medmnist": Kind(
+        lambda path, classes, shape, settings: medmnist.read(path, settings),
+        medmnist.look,
+        medmnist.files,
+    ),
+    "hf": Kind(huggingface.read, huggingface.look, huggingface.files),
+    "csv": Kind(tables.read_csv, tables.look, tables.files_of_table),
+}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of KIND:PATH."""
+    return KINDS[name.split(":", 1)[0]]
+
+
+def kind_of_path(path: Path) -> str:
+    """The kind of data that a file or folder is, by its name."""
+    if any((path / name).is_file() for name in huggingface.SAVED):
+        return "hf"
+    return "folder" if path.is_dir() else "csv" if path.suffix.lower() == ".csv" else "npz"
+
+
+def path_of(name: str, settings: DataSettings) -> Path:
+    """The file or folder of KIND:PATH; a relative one lies below data-root, if that is set."""
+    path = Path(name.split(":", 1)[1]).expanduser()
+    return Path(settings.data_root).expanduser() / path if settings.data_root else path
+
+
+def read_own(name: str, classes: Classes, shape: Shape, settings: DataSettings) -> Raw:
+    """The data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
+    return kind_of(name).read(path_of(name, settings), classes, shape, settings)
+
+
+def files_of_own(name: str, settings: DataSettings) -> list[Path]:
+    """The files that KIND:PATH depends on. Raises DataError where they are not there."""
+    return kind_of(name).files(path_of(name, settings), settings)
+
+
+def look(name: str, settings: DataSettings) -> Guess:
+    """What `classes` and `input-shape`, perhaps more, would fit. Raises DataError, the true cause, where nothing."""
+    return kind_of(name).look(path_of(name, settings), settings)
+
+
+def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
+    """The sites that a table of one's own names; none where it has none, or is not there. Raises DataError."""
+    path = path_of(dataset, settings)
+    if dataset.startswith("hf:"):
+        return huggingface.belonging(path, settings).sites
+    return tables.sites_of(path, settings) if dataset.startswith("csv:") else ()
+
+
+def seen(name: str, settings: DataSettings) -> dict[str, str]:
+    """What would fit, as `look` says, as far as the data can be read."""
+    try:
+        return look(name, settings).settings
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,151 @@
+"""sites:FILE: data that the server sees nothing of. FILE is federation.toml, and every site reads its own data."""
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from data.agreement import Agreement, read_agreement
+from data.readers.catalog import KNOWN, SITES_PREFIX
+from data.rules import SettingError
+from data.settings import OF_OWN, DataError, DataSettings
+
+RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
+"""FILE#SHA256: how resolved settings name the agreement, so that it cannot be changed under a run."""
+OF_ABIDE = ("window_width", "window_stride", "test_fold")
+OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
+"""What a run states for all sites beside what the agreement says."""
+OF_A_SITE = (
+    "data_root",
+    "download",
+    "cache",
+    "max_image_pixels",
+    "max_unpacked_mib",
+    "recipe",
+    "cinic_train",
+    *OF_OWN,
+)
+OF_THE_SERVER = ("holdout_per_class", "unseen_domain", "validation_fraction")
+
+
+def agreement_of(dataset: str) -> Agreement:
+    """Return the agreement of sites:FILE or sites:FILE#SHA256. Raises DataError for one that is no longer that one."""
+    resolved = RESOLVED.fullmatch(dataset.removeprefix(SITES_PREFIX))
+    agreement = read_agreement(file_of(dataset))
+    if resolved and agreement.sha256 != resolved["sha256"]:
+        raise DataError(
+            f"{resolved['path']}: is not the federation.toml that the run began with: its sha256 is "
+            f"{agreement.sha256[:16]}..., not {resolved['sha256'][:16]}..."
+        )
+    return agreement
+
+
+def file_of(dataset: str) -> Path:
+    """Return the path of federation.toml in sites:FILE or sites:FILE#SHA256."""
+    stated = dataset.removeprefix(SITES_PREFIX)
+    resolved = RESOLVED.fullmatch(stated)
+    return Path(resolved["path"] if resolved else stated).expanduser()
+
+
+def in_messages(agreement: Agreement) -> str:
+    """Return how messages name the data set: without a path."""
+    return f"{SITES_PREFIX}{agreement.sha256}"
+
+
+def resolved(settings: DataSettings) -> DataSettings:
+    """Return the settings of sites: with what the agreement says. Resolving twice changes nothing.
+
+    Raises:
+        SettingError: a setting that is a site's own affair, needs samples at the server, or contradicts the agreement.
+        DataError: the file cannot be read.
+    """
+    file = settings.dataset.removeprefix(SITES_PREFIX)
+    settings.require(
+        bool(file.strip()), "dataset", "'sites:' must go on with the path of federation.toml"
+    )
+    agreement = agreement_of(settings.dataset)
+    agreed = as_settings(agreement)
+    for field, value in agreed.items():
+        stated = getattr(settings, field)
+        settings.require(stated in ("", value), field, f"must be that of federation.toml, {value}")
+    clients = len(agreement.sites)
+    settings.require(
+        settings.clients in (0, clients), "clients", f"must be 0 or {clients}, the sites of {file}"
+    )
+    rule = "must be auto: every site holds what it holds"
+    settings.require(settings.partition in ("auto", "domains"), "partition", rule)
+    for field in (field.name for field in fields(settings)):
+        if field not in (*OF_ALL, *agreed) and not settings.is_default(field):
+            raise SettingError(settings.key(field), getattr(settings, field), why_not(field))
+    images = settings.augmentation == "none" or len(agreement.shape) == 3
+    settings.require(
+        images, "augmentation", f"is for images, and the inputs are vectors of {agreement.shape[0]}"
+    )
+    path = RESOLVED.fullmatch(file)
+    named = file if path else f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
+    return replace(
+        settings, dataset=f"{SITES_PREFIX}{named}", clients=clients, partition="domains", **agreed
+    )
+
+
+def why_not(field: str) -> str:
+    """Return why a setting does not go with sites:."""
+    if field in OF_A_SITE:
+        return "does not go with dataset = sites:FILE: how a site reads its data is its own affair"
+    if field in OF_THE_SERVER:
+        return "does not go with dataset = sites:FILE: the server has no sample"
+    return "does not go with dataset = sites:FILE: every site holds what it holds, and nothing is dealt out"
+
+
+def as_settings(agreement: Agreement) -> dict[str, Any]:
+    """Return what the agreement says as the fields of settings that it stands for."""
+    return {
+        "classes": ",".join(agreement.classes),
+        "input_shape": "x".join(map(str, agreement.shape)),
+        "mean": in_channels(agreement.mean, agreement.shape),
+        "std": in_channels(agreement.std, agreement.shape),
+    }
+
+
+def in_channels(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
+    """Return the mean or standard deviation of each channel (of vectors, as stated) as settings have it."""
+    channels = shape[0] if len(shape) == 3 else 1
+    return ",".join(map(str, values * channels if len(values) == 1 else values))
+
+
+def settings_at_site(
+    settings: DataSettings, agreement: Agreement, spec: str, cache: Path, reading: DataSettings
+) -> DataSettings:
+    """Return the settings by which a site reads `spec`; of the run's, only what no site decides for itself counts.
+    `reading` is how this one reads: of it the settings of OF_OWN count.
+
+    Raises DataError where the classes of a known data set are not the agreement's.
+    """
+    kind, _, place = spec.partition(":")
+    run: dict[str, Any] = {"augmentation": settings.augmentation}
+    run |= {field: getattr(reading, field) for field in OF_OWN}
+    if kind == "abide":
+        path = Path(place)
+        spec = abide_name(path.name)
+        if KNOWN[spec].class_names != agreement.classes:
+            known = ", ".join(KNOWN[spec].class_names)
+            raise DataError(
+                f"{place}: its classes are {known}, and federation.toml says {', '.join(agreement.classes)}"
+            )
+        run |= {
+            "data_root": str(path.parent),
+            **{field: getattr(settings, field) for field in OF_ABIDE},
+        }
+    return DataSettings(
+        dataset=spec,
+        cache=str(cache),
+        partition="pooled",
+        clients=1,
+        **run,
+        **as_settings(agreement),
+    )
+
+
+def abide_name(site: str) -> str:
+    """Return the name of the data set of a site of ABIDE."""
+    return f"abide-{site.lower().replace('_', '-')}"

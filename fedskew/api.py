@@ -1,0 +1,117 @@
+"""What `import fedskew` offers: a run from settings, a run's folder as a typed result, the methods there are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if (
+    TYPE_CHECKING
+):  # both take a second to import, which `import fedskew` and the command line's --help do without
+    from server_app.methods import Method
+    from server_app.record import RoundRecord
+    from server_app.run_settings import Scalar
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run's folder as it was when it was read: of a finished run, or of one on its way."""
+
+    folder: Path
+    settings: Mapping[str, "Scalar"]
+    """Every setting in force by its key."""
+    rounds: tuple["RoundRecord", ...]
+    """The records of the rounds so far."""
+    models: Mapping[str, Mapping[str, Any]]
+    """The numbers of every deployed model by selection (last, best-test, ...), as in summary.json."""
+    hash: str | None
+    """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
+    finished: bool
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The last evaluation's balanced accuracy, a share: of the method's model, or of the average where it has none.
+
+        Raises LookupError where nothing has been evaluated, or the method deploys several models beside the average.
+        """
+        names = [name for name in self.models if name != "average"] or list(self.models)
+        if len(names) != 1:
+            raise LookupError(
+                f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead"
+            )
+        return float(self.models[names[0]]["last"]["balanced-accuracy"])
+
+
+def run(
+    settings: Mapping[str, "Scalar"] | None = None,
+    *,
+    engine: str = "inprocess",
+    workers: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Result:
+    """Run what the settings state, from its checkpoint if it has one, and return the result; see `fedskew run`.
+
+    The keys are those of `fedskew list settings`; what is left out has its default. A finished run is not repeated.
+    `progress` gets a line a round. The engine `workers` plays clients in `workers` processes, 0 for one a core: a
+    script that uses it needs `if __name__ == "__main__":`. Raises SettingError or DataError for bad input, which are
+    ValueErrors, RuntimeError for a run that fails.
+    """
+    from fedskew.engines import execute
+    from fedskew.sweep import refuse_missing_gpus
+    from server_app.settings import parse
+
+    chosen = parse(settings or {})
+    refuse_missing_gpus([chosen], engine)
+    execute(chosen, engine, progress or (lambda line: None), workers=workers)
+    return load(chosen.folder)
+
+
+def load(folder: str | PathLike[str]) -> Result:
+    """Return what a run's folder holds. Raises DataError for a folder that is no run's."""
+    from data import DataError
+    from server_app.round_selection import summarize
+    from server_app.run_folder import RunFolder
+
+    path = Path(folder)
+    run_folder = RunFolder(path, moved=True)
+    stated = run_folder.origin()
+    if not stated:
+        raise DataError(f"{path}: is no run's folder: settings.json is missing or damaged")
+    settings, rounds = stated["settings"], run_folder.rounds()
+    summary = run_folder.finished(settings["rounds"])
+    return Result(
+        folder=path,
+        settings=settings,
+        rounds=tuple(rounds),
+        models=summarize(rounds) if summary is None else summary["models"],
+        hash=None if summary is None else summary["hash"]["all"],
+        finished=summary is not None,
+    )
+
+
+def check_method(name: str) -> "Method":
+    """Return the method of that name, of one's own as MODULE:CLASS or an installed package's, after trying it.
+
+    Two tiny clients train two rounds with it: it must run where classes are missing, repeat to the bit and change
+    nothing that it is given. Prints one sentence that says so, as a method that passes has nothing else to show.
+    Raises SettingError with the reason why it is none.
+    """
+    from data import require
+    from server_app.plugins import find
+
+    method = find(name)
+    require(method is not None, "method", name, "is no method")
+    assert method is not None
+    if method.source:  # only a method of the user's own has a hash of its sources
+        print(f"{name} keeps the contract of methods: FedSkew trained two tiny clients with it.")
+    else:
+        print(f"{name} is a method of FedSkew's own, which its tests hold to the contract.")
+    return method
+
+
+def methods() -> dict[str, "Method"]:
+    """Return the methods by their names, each with its paper, parts and uploads; `a+b` composes them."""
+    from server_app.methods import METHODS
+
+    return dict(METHODS)

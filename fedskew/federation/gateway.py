@@ -1,0 +1,293 @@
+"""The gate: the one port of a federation that its sites reach. `python -m fedskew.federation.gateway FOLDER`.
+
+Behind a SuperLink's one port are three interfaces, and two of them ask for no account: whoever reaches it could submit
+code, remove a hospital, or take over the running ServerApp with all updates. The gate passes on what a SuperNode asks
+of the fleet interface, of the nodes of federation.toml alone, and nothing else. Who has signed a request, and when, is
+looked at before its body is read; a reply passes only in the name of the node that pushes it.
+
+A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
+until there is a message, and says it again until the node does something that shows that it has come. What is lost for
+good is given up by absence.py.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import ssl
+import sys
+import threading
+import time
+from base64 import b64decode
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from google.protobuf.message import DecodeError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from data import DataError
+from data.agreement import as_flower_has_it
+from fedskew.federation.folder import FederationFolder
+from fedskew.federation.gateway_metrics import Traffic
+from fedskew.federation.handed_out import HandedOut
+from fedskew.federation.intake import (
+    SMALL,
+    Intake,
+    NoRoom,
+    TooLarge,
+    TooManyRequests,
+    TooSlow,
+    pieces_of,
+    size_of,
+    streamed,
+)
+from fedskew.federation.lost_messages import BEGIN, END, Absence
+from fedskew.federation.object_cache import Objects, Reply
+from site_agent.metrics import server
+
+log = logging.getLogger("fedskew.gate")
+PASSED = frozenset(
+    f"/v1/fleet/{call}"
+    for call in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
+        "get-fab", "push-object", "pull-object", "confirm-message-received",
+    )
+)  # fmt: skip
+"""What a registered SuperNode asks; registering and its opposite are the coordinator's."""
+PULL, PUSH, OBJECT, UPLOAD, CONFIRM, HEARTBEAT = (
+    f"/v1/fleet/{call}"
+    for call in (
+        "pull-messages", "push-messages", "pull-object", "push-object", "confirm-message-received",
+        "send-node-heartbeat",
+    )
+)  # fmt: skip
+HOLD = 15.0
+"""Seconds that a question for messages is held at most; a node waits 30 for an answer."""
+SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
+"""Seconds between two looks for a message at least and at most, and as a share of the time since the node's last; each
+costs the SuperLink 10 ms. Where there is a message for a site, those for the others are looked for at once."""
+SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+AGES = (-5.0, 305.0)
+"""Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
+TIMEOUT = 60.0
+"""Seconds that the SuperLink has for an answer."""
+UNANSWERED = 503
+"""The gate's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
+HANDED_OUT = "handed-out.jsonl"
+"""File in the folder of flwr's state that says which objects each site was told of."""
+CLOSE = {"connection": "close"}
+"""Header of an answer before the whole body was read."""
+
+
+class Gate:
+    """Answers the sites' requests with those of the SuperLink."""
+
+    def __init__(self, folder: FederationFolder) -> None:
+        self.sites = {as_flower_has_it(site.key): site.name for site in folder.agreement.sites}
+        self.largest = folder.coordinator.largest_message
+        self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
+        authority = ssl.create_default_context(cafile=str(folder.authority[0]))
+        self.client = httpx.AsyncClient(verify=authority, timeout=TIMEOUT, trust_env=False)
+        self.sent: dict[str, Reply] = {}
+        """By site, the message that is on its way to it."""
+        self.active = dict.fromkeys(self.sites.values(), 0.0)
+        """When a site last did anything but ask for messages."""
+        self.absence = Absence(self.active, self.ask)
+        self.arrival = asyncio.Event()
+        self.objects = Objects()
+        self.handed_out = HandedOut(folder.state / HANDED_OUT)
+        self.intake = Intake(self.largest)
+        self.traffic = Traffic(self.sites.values())
+
+    def application(self) -> Starlette:
+        """Return the gate as an ASGI application."""
+        methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"]
+        return Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
+
+    async def answer(self, request: Request) -> Response:
+        """Pass a request on, or refuse it.
+
+        404 is for another path, 403 for another key, node or object, 413 for a large body, 408 for a slow one, 429 for
+        too many requests at a time, 503 where there is no room for a body.
+        """
+        began, site = time.perf_counter(), self.site(request)
+        status, content, headers = await self.exchange(request, site)
+        seconds, name = time.perf_counter() - began, site or "unknown"
+        host = request.client.host if request.client else "?"
+        received = getattr(request.state, "received", 0)
+        self.traffic.add(site, request.url.path, status, received, len(content), seconds)
+        log.info(
+            "%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds
+        )
+        return Response(content, status, headers)
+
+    async def exchange(self, request: Request, site: str | None) -> Reply:
+        """Return the answer to a request."""
+        if request.method != "POST" or request.url.path not in PASSED:
+            return 404, b"", {}
+        if site is None:
+            return 403, b"", {}
+        most = self.largest if request.url.path == UPLOAD else min(self.largest, SMALL)
+        try:
+            size = size_of(request, most)
+            async with self.intake.room(site, size):
+                pieces = await pieces_of(request, size)
+                if request.url.path == UPLOAD:
+                    self.absence.heard[site] = time.monotonic()
+                    self.at_work(site)
+                    return await self.ask(request, pieces)
+                return await self.small(request, b"".join(pieces), site)
+        except TooLarge:
+            return 413, b"", CLOSE
+        except TooSlow:
+            return 408, b"", CLOSE
+        except TooManyRequests:
+            return 429, b"", CLOSE
+        except NoRoom:
+            return UNANSWERED, b"", CLOSE
+
+    async def small(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return the answer to any request but one that brings an object."""
+        if request.url.path == PUSH and not of_its_node(body):
+            return 403, b"", {}
+        if request.url.path == OBJECT and not self.handed_out.allows_fetching(site, body):
+            return 403, b"", {}
+        if request.url.path == CONFIRM and not self.handed_out.allows_confirming(site, body):
+            return 403, b"", {}
+        if request.url.path == BEGIN:
+            await self.absence.end_former(request, site)
+        else:
+            self.absence.heard[site] = time.monotonic()
+        if request.url.path == PULL:
+            return await self.message(request, body, site)
+        if request.url.path == END:
+            self.absence.nodes.pop(site, None)
+        if request.url.path == HEARTBEAT:
+            await self.absence.ended(site)
+        else:
+            self.at_work(site)
+        if request.url.path == OBJECT:
+            return await self.objects.get(body, lambda: self.ask(request, [body]))
+        return await self.ask(request, [body])
+
+    def at_work(self, site: str) -> None:
+        """Note that a site does something with its message, which so has come."""
+        self.sent.pop(site, None)
+        self.absence.uncertain.discard(site)
+        self.active[site] = time.monotonic()
+
+    async def message(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return the next message for a site, or after a while that there is none."""
+        began = time.monotonic()
+        try:
+            self.absence.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
+        except DecodeError:
+            return 403, b"", {}
+        while site not in self.sent:
+            status, content, headers = await self.ask(request, [body])
+            now = time.monotonic()
+            response = PullMessagesResponse.FromString(content if status == 200 else b"")
+            if response.messages_list:
+                self.handed_out.note(site, response)
+                self.sent[site] = status, content, headers
+                self.absence.uncertain.discard(site)
+                self.arrival.set()
+                self.arrival = asyncio.Event()
+            elif status == 200 and self.absence.is_doubtful(site, now - began):
+                await self.absence.give_up(request, site)
+            elif status != 200 or now > began + HOLD or await request.is_disconnected():
+                self.absence.uncertain |= {site} if status == UNANSWERED else set()
+                return status, content, headers
+            else:
+                pause = min(LONGEST, max(SHORTEST, SHARE * (now - self.active[site])))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.arrival.wait(), pause)
+        return self.sent[site]
+
+    async def ask(self, request: Request, pieces: list[bytes], path: str = "") -> Reply:
+        """Return the SuperLink's answer to a request with a body in pieces, to its own path or another."""
+        path, headers = path or request.url.path, kept(request.headers)
+        headers["content-length"] = str(sum(map(len, pieces)))
+        try:
+            answer = await self.client.post(
+                self.behind + path, content=streamed(pieces), headers=headers
+            )
+        except httpx.HTTPError as error:
+            log.warning("the SuperLink does not answer: %r", error)
+            return UNANSWERED, b"", {}
+        return answer.status_code, answer.content, kept(answer.headers)
+
+    def site(self, request: Request) -> str | None:
+        """Return the name of the site whose key has signed a request, lately by its own clock; or None."""
+        try:
+            pem, signature = (b64decode(request.headers[name], validate=True) for name in SIGNED)
+            name, stamp = self.sites[pem], request.headers[TIMESTAMP_HEADER]
+            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+            signed = verify_signature(bytes_to_public_key(pem), stamp.encode("ascii"), signature)
+        except (LookupError, ValueError, TypeError):
+            return None
+        return name if signed and AGES[0] < age < AGES[1] else None
+
+
+def of_its_node(body: bytes) -> bool:
+    """Return whether replies say that they are from the node in whose name they are pushed.
+
+    The SuperLink compares the key with that name, and with nothing that stands in a reply.
+    """
+    try:
+        pushed = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    return all(reply.metadata.src_node_id == pushed.node.node_id for reply in pushed.messages_list)
+
+
+def kept(headers: Any) -> dict[str, str]:
+    """Return the headers that are flwr's, and the body's kind."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name.lower().startswith("flwr-") or name == "content-type"
+    }
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    folder = FederationFolder(Path(sys.argv[1]))
+    try:
+        gate, coordinator = Gate(folder), folder.coordinator
+    except DataError as error:
+        sys.exit(f"gate: {error}")
+    if coordinator.metrics_port:
+        metrics = server(
+            coordinator.metrics_port,
+            lambda: gate.traffic.text(shutil.disk_usage(folder.state).free),
+        )
+        threading.Thread(target=metrics.serve_forever, daemon=True).start()
+    certificate, key = map(str, folder.server)
+    uvicorn.run(
+        gate.application(),
+        host=coordinator.listen,
+        port=coordinator.port,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""A run of a federation: submitted, followed by its records, and submitted again where its process was lost."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psutil
+
+from data import federate
+from data.text import printable
+from fedskew.engines import APP, following
+from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.launcher import reason
+from fedskew.engines.processes import alive, running
+from fedskew.federation.database import anew, explained
+from fedskew.federation.folder import FederationFolder
+from fedskew.federation.services import SERVER_APP
+from fedskew.federation.superlink import Control, RunStatus, UnknownRun, Unreachable
+from fedskew.federation.supervision import GateWatch, PendingRun, gate_answers
+from server_app.lock import FolderBusy, locked
+from server_app.run_folder import RunFolder
+from server_app.run_settings import RunSettings
+from server_app.sites import two_sites_warning
+
+POLL, LOOK = 0.2, 5.0
+"""Seconds between two looks for the result, and for the run's status."""
+FAREWELL = 3.0
+"""Seconds that a run's status may need to tell of an end that its process has met."""
+ATTEMPTS = 5
+"""Submissions in a row that may be lost without a round in between."""
+PATIENCE = 600.0
+"""Seconds without a word from the SuperLink after which the run is given up; it may take 180 to start."""
+LOST = (
+    "no heartbeat received from the task",
+    "task failed with unknown error",
+    "superlink was restarted",
+)
+"""How flwr's details of a run begin whose process was lost, and did not fail. The second is that of a process that a
+signal ended, which it gets when its SuperLink is gone. What an app raises has a preamble of flwr's before it, so no
+sentence of an app can begin like this."""
+
+
+class Lost(ConnectionError):
+    """The run's process, or the SuperLink, is gone; the run can be submitted again."""
+
+
+def run(
+    folder: FederationFolder, settings: RunSettings, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run the settings in the federation and return the summary.
+
+    The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
+    Raises LaunchFailed with the reason where the app itself failed, is lost again and again or is never begun, and
+    where the SuperLink stays away or fails; FolderBusy where another run of the federation is followed already.
+    """
+    results = RunFolder(settings.folder)
+    with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
+        if finished is not None:
+            return finished
+    if warning := two_sites_warning(settings):
+        tell(warning)
+    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    config = settings.going_on().flat()
+    losses: list[int] = []
+    away: float | None = None  # since when the SuperLink has not answered
+    with alone(folder), following(results, tell):
+        while results.summary() is None:
+            end_orphans(folder)
+            results.note_waiting("")  # of a process that was killed while it waited
+            try:
+                with explained(folder):
+                    number = control.submit(APP, config)
+                    away = None
+                    follow(folder, control, number, results, tell)
+            except Unreachable as error:
+                if away is None:
+                    away = time.monotonic()
+                    tell(
+                        f"{error}: the run is submitted again when it does, within {PATIENCE / 60:g} minutes"
+                    )
+                elif time.monotonic() - away > PATIENCE:
+                    raise LaunchFailed(
+                        f"the SuperLink has not answered for {PATIENCE / 60:g} minutes: `fedskew federation up "
+                        f"{folder.path}` starts it, and the same command then goes on where the run stands"
+                    ) from None
+                time.sleep(LOOK)
+            except Lost as error:
+                losses.append(
+                    results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
+                )
+                if losses[-ATTEMPTS:] == ATTEMPTS * losses[-1:]:
+                    raise LaunchFailed(
+                        f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
+                        "may say why; the same command goes on where the run stands"
+                    ) from None
+                wait_for_gate(folder, error)
+                tell(f"{error}: submitting the run again")
+                time.sleep(LOOK)
+    summary = results.summary()
+    assert summary is not None
+    return summary
+
+
+@contextmanager
+def alone(folder: FederationFolder) -> Iterator[None]:
+    """Hold the federation for one run: another one's process would be ended as an orphan. Raises FolderBusy."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder.state))
+        except FolderBusy as error:
+            raise FolderBusy(f"{error}: a federation trains one run at a time") from None
+        yield
+
+
+def follow(
+    folder: FederationFolder,
+    control: Control,
+    number: int,
+    results: RunFolder,
+    tell: Callable[[str], None],
+) -> None:
+    """Return once there is a summary; `tell` gets a line about whatever holds the run up.
+
+    Raises Lost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
+    """
+    process: psutil.Process | None = None
+    looked, gone = time.monotonic(), float("inf")
+    pending, gate = PendingRun(folder, control, number, tell), GateWatch(folder, tell)
+    waits_for = ""
+    while not results.summary_file.exists():
+        now = time.monotonic()
+        process = process or next(iter(running(folder.path, SERVER_APP)), None)
+        if process is not None and not alive(process):
+            gone = min(gone, now)
+        if now - looked > LOOK or now - gone > FAREWELL:
+            try:
+                looked, status = now, control.status(number)
+            except UnknownRun as error:
+                raise Lost(f"run {number} was lost ({error})") from None
+            pending.check(status)
+            gate.look()
+            before, waits_for = waits_for, waiting_line(results)
+            if waits_for not in ("", before):
+                tell(waits_for)
+            if status.finished and not results.summary_file.exists():
+                if is_lost(status):
+                    raise Lost(f"run {number} was lost ({status.details})")
+                why = reason("", status.details) or f"run {number} ended: {status.status}"
+                if gate.was_silent:
+                    raise Lost(gate.reason(why))
+                raise LaunchFailed(why)
+            if now - gone > FAREWELL:
+                raise Lost(f"the process of run {number} is gone")
+        time.sleep(POLL)
+
+
+def wait_for_gate(folder: FederationFolder, why: Exception) -> None:
+    """Return once the gate answers: no site can take part before. Raises LaunchFailed after PATIENCE seconds."""
+    began = time.monotonic()
+    while not gate_answers(folder):
+        if time.monotonic() - began > PATIENCE:
+            raise LaunchFailed(
+                f"{why}; its gate has not answered for {PATIENCE / 60:g} minutes: {anew(folder)}"
+            ) from None
+        time.sleep(LOOK)
+
+
+def is_lost(status: RunStatus) -> bool:
+    """Return whether a run's process was lost, by flwr's own details; an app's failure is none, whatever it says."""
+    return status.details.strip().lower().startswith(LOST)
+
+
+def waiting_line(results: RunFolder) -> str:
+    """Return for whom the ServerApp waits, or "" while it does not."""
+    try:
+        return printable(results.waiting_file.read_text(encoding="utf-8").strip())
+    except OSError:
+        return ""
+
+
+def end_orphans(folder: FederationFolder) -> None:
+    """End server processes of earlier submissions, which would hold the run's lock: a SuperLink may die before them."""
+    orphans = running(folder.path, SERVER_APP)
+    for process in orphans:
+        process.terminate()
+    for process in psutil.wait_procs(orphans, timeout=5)[1]:
+        process.kill()

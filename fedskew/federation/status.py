@@ -1,0 +1,131 @@
+"""Which sites are ready: asked as before round 1 of a run, or, while a run goes on, as its records say."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client_app.policy import QUESTION
+from data.agreement import Agreement
+from fedskew.engines import APP
+from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.launcher import reason
+from fedskew.engines.processes import running
+from fedskew.federation.database import explained
+from fedskew.federation.folder import FederationFolder
+from fedskew.federation.services import SERVER_APP
+from fedskew.federation.superlink import Control
+from fedskew.federation.supervision import PendingRun
+from server_app.record import RoundRecord
+from server_app.run_folder import RunFolder
+from server_app.settings import parse
+
+log = logging.getLogger("fedskew")
+POLL, PARTING = 0.3, 20.0
+"""Seconds between two looks for the answers, and until the process that has asked has to be gone."""
+TIMEOUT = 120.0
+"""Seconds that the sites have for an answer: the first time they may have to read their data."""
+QUICK: Mapping[str, Any] = {"method": "fedavg", "node-wait": 0.0, "timeout": TIMEOUT}
+"""What is asked where nothing else is stated: of every method the least that has to leave a site."""
+READY, AWAY, REFUSES, NOT_ASKED = "ready", "away", "refuses", "not asked"
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    """How a site stands."""
+
+    state: str
+    """READY, AWAY, REFUSES or NOT_ASKED."""
+    about: str = ""
+    """Since when it is away, or the kind of reason for which it refuses, with its number in the site's log."""
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.about}".strip()
+
+
+Sites = Mapping[str, SiteStatus]
+"""By name."""
+
+
+def look(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[str, Sites]:
+    """Return how the sites stand, and by what: the run that goes on, or else an answer to the question of readiness.
+
+    `stated` are settings of the run that is meant. Raises Unreachable where the SuperLink does not answer, LaunchFailed
+    where the question was lost, SettingError for settings that make no run between sites.
+    """
+    control, agreement = (
+        Control(folder.coordinator.superlink_port, folder.authority[0]),
+        folder.agreement,
+    )
+    with explained(folder):
+        states, since = control.sites(agreement), control.absent_since(agreement)
+    away = {
+        name: SiteStatus(AWAY, since[name]) for name, state in states.items() if state != "online"
+    }
+    everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
+    settings = parse({**QUICK, **stated, "dataset": f"sites:{folder.agreement_file.resolve()}"})
+    for config in control.going():
+        if not config.get(QUESTION):
+            run = RunFolder(parse(config).folder)
+            if records := run.rounds():
+                return f"round {records[-1].round} of {run.run}, which goes on", recorded(
+                    agreement, records
+                )
+            return f"{run.run} has begun, and no round of it is over", everybody | away
+    if len(agreement.names) - len(away) < agreement.min_sites:
+        return f"fewer than {agreement.min_sites} sites are online", everybody | away
+    answers = ask(folder, control, settings.flat())
+    replied = {
+        name: SiteStatus(REFUSES, why) if why else SiteStatus(READY)
+        for name, why in answers.items()
+    }
+    return f"asked for method {settings.general.method}", replied | away
+
+
+def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> Sites:
+    """Return how the sites stand in the last round of a run; one that is away, since which it is."""
+    sites: dict[str, SiteStatus] = {}
+    for client, name in enumerate(agreement.names):
+        why = records[-1].failures.get(client, "")
+        if absent(why):
+            first = records[-1].round
+            for record in reversed(records):
+                if not absent(record.failures.get(client, "")):
+                    break
+                first = record.round
+            sites[name] = SiteStatus(AWAY, f"since round {first}")
+        else:
+            sites[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)
+    return sites
+
+
+def absent(why: str) -> bool:
+    """Return whether a site was left out as it was not there."""
+    return why.endswith("is not connected")
+
+
+def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -> dict[str, str]:
+    """Have the app ask the sites, and return by name nothing, or why one is not ready. Raises LaunchFailed."""
+    file = (folder.state / f"{QUESTION}.json").resolve()
+    file.unlink(missing_ok=True)
+    number = control.submit(APP, {**config, QUESTION: str(file)})
+    pending = PendingRun(folder, control, number, log.warning)
+    while not (status := control.status(number)).finished:
+        pending.check(status)
+        time.sleep(POLL)
+    deadline = time.monotonic() + PARTING
+    while (
+        running(folder.path, SERVER_APP) and time.monotonic() < deadline
+    ):  # a run would take it for its process
+        time.sleep(POLL)
+    try:
+        answers: dict[str, str] = json.loads(file.read_text())
+    except FileNotFoundError:
+        why = reason("", status.details) or status.status
+        raise LaunchFailed(
+            f"the sites were not asked ({why}); a run that began meanwhile goes before"
+        ) from None
+    file.unlink()
+    return answers

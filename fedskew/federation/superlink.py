@@ -1,0 +1,149 @@
+"""What the coordinator asks of its SuperLink: sites registered and online, runs submitted and how they ended.
+
+flwr's own client of the control interface in one process: each call of flwr's command line would cost a second.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from client_app.app_files import build
+from data.agreement import Agreement, as_flower_has_it
+
+
+class Unreachable(ConnectionError):
+    """The SuperLink does not answer."""
+
+
+class Failing(RuntimeError):
+    """The SuperLink answers with an error of its own, as with a damaged database."""
+
+
+class UnknownRun(RuntimeError):
+    """The SuperLink does not know the run, as after its database was made anew."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a submitted run stands."""
+
+    status: str
+    """pending, starting, running, or as finished:completed."""
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self.status.startswith("finished")
+
+
+class Control:
+    """The control interface of the SuperLink behind the gate."""
+
+    def __init__(self, port: int, authority: Path) -> None:
+        self.client = ControlHttpClient.from_server_address(
+            server_address=f"127.0.0.1:{port}",
+            insecure=False,
+            root_certificates=authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def ask(self, call: str, request: Any) -> Any:
+        """Return the answer to a call.
+
+        Raises Unreachable when there is none, Failing for an error of the SuperLink's, RuntimeError for a refusal.
+        """
+        try:
+            return getattr(self.client, call)(request)
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+                raise Failing(f"the SuperLink fails at {call} ({status})") from error
+            raise RuntimeError(
+                f"the SuperLink refuses {call}: {error.response.text[:500]}"
+            ) from error
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the SuperLink does not answer: {error}") from error
+
+    def nodes(self) -> dict[bytes, Any]:
+        """Return the registered nodes by their public key; status is registered, online or offline."""
+        nodes = self.ask("ListNodes", ListNodesRequest()).nodes_info
+        return {node.public_key: node for node in nodes if node.status != "unregistered"}
+
+    def register(self, agreement: Agreement) -> None:
+        """Let the agreement's sites in, those that are not yet."""
+        known = self.nodes()
+        for site in agreement.sites:
+            if (key := as_flower_has_it(site.key)) not in known:
+                self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=site.name))
+
+    def sites(self, agreement: Agreement) -> dict[str, str]:
+        """Return each site's status, unknown for one that has not been registered."""
+        nodes = {key: node.status for key, node in self.nodes().items()}
+        return {
+            site.name: nodes.get(as_flower_has_it(site.key), "unknown") for site in agreement.sites
+        }
+
+    def absent_since(self, agreement: Agreement) -> dict[str, str]:
+        """Return since when each site is away, in words; of one that is online since when it was before that."""
+        times = {
+            key: node.last_deactivated_at[:19].replace("T", " ")
+            for key, node in self.nodes().items()
+        }
+        seen = {site.name: times.get(as_flower_has_it(site.key), "") for site in agreement.sites}
+        return {
+            name: f"since {time} UTC" if time else "since the beginning"
+            for name, time in seen.items()
+        }
+
+    def going(self) -> list[dict[str, Any]]:
+        """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
+        runs = sorted(
+            self.ask("ListRuns", ListRunsRequest()).run_dict.values(),
+            key=lambda run: str(run.pending_at),
+        )
+        going = [run for run in reversed(runs) if not run.status.status.startswith("finished")]
+        return [user_config_from_proto(run.override_config) for run in going]
+
+    def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
+        """Submit the app with a run config, and return the run's id."""
+        packed = build(app)
+        fab = fab_to_proto(Fab(hashlib.sha256(packed).hexdigest(), packed, {}))
+        request = StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(config)))
+        answer = self.ask("StartRun", request)
+        if not answer.HasField("run_id"):
+            raise RuntimeError(f"the SuperLink takes no run: {answer.note}")
+        return int(answer.run_id)
+
+    def stop(self, run: int) -> None:
+        """Stop a run: one that is still pending never begins."""
+        self.ask("StopRun", StopRunRequest(run_id=run))
+
+    def status(self, run: int) -> RunStatus:
+        """Return how a run stands. Raises UnknownRun, and what `ask` raises."""
+        try:
+            runs = self.ask("ListRuns", ListRunsRequest(run_id=run)).run_dict
+        except (Failing, Unreachable):
+            raise
+        except RuntimeError as error:
+            raise UnknownRun(str(error)) from error
+        if run not in runs:  # a map of protobuf's would make an empty entry, which never finishes
+            raise UnknownRun(f"the SuperLink does not list run {run}")
+        stated = runs[run].status
+        status = f"{stated.status}:{stated.sub_status}" if stated.sub_status else stated.status
+        return RunStatus(status, stated.details)

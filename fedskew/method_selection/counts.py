@@ -1,0 +1,38 @@
+"""A federation like a table of counts: a data set dealt by exactly these, as a partition file."""
+
+from pathlib import Path
+
+import numpy as np
+
+from data import DataError, Dataset
+from data.partition_files import Dealt, save
+from data.partitions import Indices
+from data.random_draws import generator
+from fedskew.diagnosis.table import SiteTable
+
+
+def deal_like(table: SiteTable, data: Dataset, path: Path, where: str) -> None:
+    """Write who holds what: of the data's first classes, in their order, as many samples as the table says.
+
+    The test set is the data's own samples of these classes. Raises DataError where there are not so many.
+    """
+    classes = len(table.classes)
+    if classes > data.num_classes:
+        raise DataError(
+            f"{where}: has {classes} classes, and {data.name} {data.num_classes}: state another --set dataset"
+        )
+    draws = generator(0, "like a table")
+    parts: list[list[Indices]] = [[] for _ in table.sites]
+    for label, name in enumerate(table.classes):
+        held, wanted_K = np.flatnonzero(data.train_labels == label), table.counts_KC[:, label]
+        if wanted_K.sum() > len(held):
+            rule = f"class {name} has {wanted_K.sum()} samples, and class {label} of {data.name} {len(held)}"
+            raise DataError(
+                f"{where}: {rule}: divide the counts, or state a larger data set with --set dataset"
+            )
+        chosen = np.split(draws.permutation(held), np.cumsum(wanted_K))
+        for part, samples in zip(parts, chosen, strict=False):
+            part.append(samples)
+    train = tuple(np.sort(np.concatenate(part)) for part in parts)
+    test = np.flatnonzero(data.test_labels < classes)
+    save(path, Dealt(data.content, train, test, None, train[0][:0]))

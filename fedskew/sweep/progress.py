@@ -1,0 +1,160 @@
+"""What a user sees of a sweep while it runs: one live table in a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from fedskew.numbers import duration, percent
+from fedskew.scheduling import Job, Outcome
+from fedskew.terminal_table import terminal_table
+from server_app.composition import row_name
+from server_app.record import ModelNumbers, RoundRecord
+from server_app.round_selection import selected
+from server_app.run_folder import RunFolder
+
+
+@dataclass
+class Standing:
+    """How far a job is."""
+
+    job: Job
+    round: int = 0
+    seconds: float = 0.0
+    """Of the rounds that were seen to finish."""
+    rounds: int = 0
+    """Rounds that were seen to finish."""
+    numbers: str = ""
+    """The models' balanced accuracies in percent, when last measured."""
+
+    @property
+    def left(self) -> int:
+        """Rounds to go."""
+        return self.job.settings.general.rounds - self.round
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds of a round, the mean over those that were seen to finish; None before the first."""
+        return self.seconds / self.rounds if self.rounds else None
+
+    def take(self, records: Sequence[RoundRecord]) -> bool:
+        """Take up what is on record, and return whether a round has been finished."""
+        if not records or records[-1].round <= self.round:
+            return False
+        last = records[-1]
+        self.round = last.round
+        self.seconds, self.rounds = self.seconds + last.seconds.round, self.rounds + 1
+        if last.models:
+            self.numbers = accuracies(self.job, last.models)
+        return True
+
+
+class Overview:
+    """Told of everything that happens to the jobs; to be used as a context manager."""
+
+    def __init__(
+        self, console: Console, jobs: Sequence[Job], at_once: int, finished: int = 0
+    ) -> None:
+        self.console, self.at_once, self.finished, self.failed = console, at_once, finished, 0
+        self.total = finished + len(jobs)
+        self.waiting = {job.settings.run_id: job for job in jobs}
+        self.running: dict[str, Standing] = {}
+        self.pace: list[tuple[float, int]] = []
+        """Seconds and rounds of the runs that have ended."""
+        self.width = max((len(job.label) for job in jobs), default=0)
+        self.live = Live(
+            console=console, get_renderable=self.table, refresh_per_second=2, transient=True
+        )
+
+    def __enter__(self) -> "Overview":
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.live.stop()
+
+    def started(self, job: Job) -> None:
+        """A job begins, or goes on."""
+        self.waiting.pop(job.settings.run_id, None)
+        standing = Standing(job)
+        records = RunFolder(job.settings.folder).rounds()
+        standing.round = records[-1].round if records and not job.settings.general.fresh else 0
+        self.running[job.settings.run_id] = standing
+
+    def heard(self, job: Job, line: str) -> None:
+        """A job says something. What is no round is printed: a terminal's table shows the rounds, and elsewhere a line
+        for each would hide the results."""
+        finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
+        if not finished and not line.startswith(("run folder", "finished")):
+            self.say(job, line)
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """A job is over."""
+        standing = self.running.pop(job.settings.run_id)
+        self.pace.append((standing.seconds, standing.rounds))
+        if outcome.summary is None:
+            self.failed += 1
+            result = f"failed: {outcome.reason}"
+        else:
+            self.finished += 1
+            last = {name: selected(outcome.summary, name) for name in outcome.summary["models"]}
+            result = f"finished  {accuracies(job, last)}"
+        self.say(job, result if self.console.is_terminal else f"{result}  ({self.counts()})")
+
+    def say(self, job: Job, words: str) -> None:
+        """Print a line about a job."""
+        self.console.print(f"{job.label:<{self.width}}  {words}", markup=False)
+
+    def seconds_a_round(self) -> float | None:
+        """Return the mean over all rounds seen to finish; None before the first."""
+        seen = self.pace + [
+            (standing.seconds, standing.rounds) for standing in self.running.values()
+        ]
+        rounds = sum(count for _, count in seen)
+        return sum(seconds for seconds, _ in seen) / rounds if rounds else None
+
+    def time_left(self) -> float | None:
+        """Return the seconds until all is done, by the rounds finished so far."""
+        pace = self.seconds_a_round()
+        if pace is None:
+            return None
+        running = sum(run.left * (run.pace or pace) for run in self.running.values())
+        waiting = sum(job.settings.general.rounds for job in self.waiting.values()) * pace
+        slots = max(1, min(self.at_once, len(self.running) + len(self.waiting)))
+        return (running + waiting) / slots
+
+    def counts(self) -> str:
+        """Return one line about all jobs."""
+        words = [f"{self.finished} of {self.total} done", f"{len(self.running)} running"]
+        words += [f"{len(self.waiting)} waiting"] * bool(self.waiting) + [
+            f"{self.failed} failed"
+        ] * bool(self.failed)
+        left = self.time_left()
+        if left is not None and (self.running or self.waiting):
+            words.append(f"about {duration(left)} left")
+        return ", ".join(words)
+
+    def table(self) -> RenderableType:
+        """Return the live table: a row a running job."""
+        table = terminal_table(header=False)
+        for standing in list(self.running.values()):  # a thread of its own draws this
+            pace = standing.pace or self.seconds_a_round()
+            left = "" if pace is None else f"{duration(standing.left * pace)} left"
+            rounds = f"round {standing.round}/{standing.job.settings.general.rounds}"
+            table.add_row(standing.job.label, rounds, standing.numbers, left)
+        return Group(Text(f"{time.strftime('%H:%M:%S')}  {self.counts()}", style="bold"), table)
+
+
+def accuracies(job: Job, models: Mapping[str, ModelNumbers]) -> str:
+    """Return the balanced accuracy of every model, in percent."""
+    return "  ".join(
+        f"{row_name(job.settings.parts, name)} {percent(numbers['balanced-accuracy'])}"
+        for name, numbers in models.items()
+    )

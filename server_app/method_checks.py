@@ -1,0 +1,245 @@
+"""What a method of one's own has to keep to, tried on two tiny clients: the contract tests' rules that need no row.
+
+Two rounds of made-up data with a class missing, of one class, and of one sample: it runs, changes nothing that it is
+given, repeats to the bit, sends what a part of it takes and no more than it says, and what it makes is finite.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from client_app.client import Client, Variant
+from client_app.handlers import Answer
+from client_app.messages import size
+from client_app.models import build
+from client_app.optimizer import TrainingSettings
+from client_app.policy import QUESTION
+from client_app.run_spec import Assignment
+from client_app.state import State, copy, digest, seed_of
+from client_app.training import train_round
+from data import DataSettings, Samples
+from strategies.core.exchange import Exchange
+from strategies.core.questions import integer_sum
+from strategies.core.round_result import Outcome
+from strategies.core.rounds import Rounds
+from strategies.core.server import ServerMethod
+from strategies.core.validation import check_answer
+
+CLASSES, SHAPE, MODEL = 4, (1, 4, 4), "mlp-bn"
+COUNTS = (((6, 0, 3, 1), (1, 2, 0, 4)), ((0, 0, 5, 0), (3, 1, 0, 0)), ((0, 1, 0, 0), (2, 2, 2, 2)))
+"""Samples of each class at both clients, by trial."""
+TRAINING = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.05)
+MEMORY = "0" * 64
+
+
+class Breach(Exception):
+    """What of the contract a method breaks."""
+
+
+def keep(holds: bool, what: str) -> None:
+    """Raise Breach unless `holds`."""
+    if not holds:
+        raise Breach(what)
+
+
+def check(
+    variants: Sequence[Variant],
+    combine: ServerMethod,
+    monitors: Sequence[ServerMethod],
+    deploys: Sequence[ServerMethod],
+) -> None:
+    """Try a method's parts. Raises Breach with what is wrong."""
+    for counts in COUNTS:
+        results = []
+        for _ in range(2):
+            try:
+                results.append(Trial(variants, combine, monitors, deploys, counts).play())
+            except Breach:
+                raise
+            except Exception as error:  # a user's class may fail in any way
+                words = f"{type(error).__name__}: {error}"
+                raise Breach(
+                    f"fails on clients with {counts} samples of the classes: {words}"
+                ) from error
+        keep(
+            results[0] == results[1],
+            "gives other numbers when it is repeated: draw from client.generator",
+        )
+
+
+class Trial:
+    """Two rounds of two clients."""
+
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        combine: ServerMethod,
+        monitors: Sequence[ServerMethod],
+        deploys: Sequence[ServerMethod],
+        counts: Sequence[Sequence[int]],
+    ) -> None:
+        model = build(MODEL, SHAPE, CLASSES, 0)
+        assignment = Assignment(
+            DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), ""
+        )
+        self.variants, self.samples = (
+            variants,
+            [samples_of(held, number) for number, held in enumerate(counts)],
+        )
+        self.rounds = Rounds(
+            model,
+            assignment,
+            clients=len(counts),
+            combine=combine,
+            monitors=monitors,
+            deploys=deploys,
+            examples={number: len(samples) for number, samples in enumerate(self.samples)},
+            holdout=samples_of((2,) * CLASSES, len(counts)),
+        )
+        self.initial = copy(model.state_dict())
+        self.memories: list[Mapping[str, State]] = [{} for _ in counts]
+
+    def play(self) -> str:
+        """Play it and return a hash of all that it made."""
+        rounds = self.rounds
+        for variant in self.variants:
+            if variant.question:
+                rounds.states[variant.name] = integer_sum(self.answers(variant, variant.question))
+        for number in (1, 2):
+            asked = rounds.begin_round(number, rounds.shared)
+            exchange = Exchange(asked, rounds.largest)
+            for client in asked:
+                exchange.answers[client] = self.trained(client, number)
+            updates = rounds.checked(exchange)
+            keep(not exchange.failures, next(iter(exchange.failures.values()), ""))
+            before = prints(updates, rounds.shared, rounds.states)
+            outcome = rounds.outcome(updates)
+            keep(
+                prints(updates, rounds.shared, rounds.states) == before,
+                "changes what the server gives it",
+            )
+            unfit = outcome.not_finite()
+            keep(not unfit, f"makes a {unfit} that is not finite")
+            kept = {name: (t.shape, t.dtype) for name, t in rounds.shared.items()}
+            keep(
+                {name: (t.shape, t.dtype) for name, t in outcome.shared.items()} == kept,
+                "makes another model",
+            )
+            rounds.finish_round(exchange)
+        for part in (part for part in rounds.deploys if part.final_question):
+            asking = next(
+                (variant for variant in self.variants if variant.name == part.final_question), None
+            )
+            keep(
+                asking is not None,
+                f"{part.name} asks {part.final_question}, which is no variant of it",
+            )
+            assert asking is not None
+            answers = self.answers(asking, part.final_question)
+            for answer in answers.values():
+                check_answer(answer, rounds.server, part)
+            outcome = Outcome(rounds.shared, {}, {}, {})
+            outcome.take(
+                part,
+                part.deploy_finally(
+                    rounds.server, rounds.states[part.name], rounds.shared, answers
+                ),
+            )
+            keep(not outcome.not_finite(), f"makes a {outcome.not_finite()} that is not finite")
+            rounds.deployed |= outcome.deployed
+        return digest(
+            [*rounds.deployed.values(), *(rounds.states[name] for name in sorted(rounds.states))]
+        )
+
+    def client(self, number: int, round: int) -> Client:
+        """Return a client at the start of a round."""
+        model, memory = build(MODEL, SHAPE, CLASSES, 0), self.memories[number]
+        model.load_state_dict({**self.initial, **self.rounds.shared, **memory.get("private", {})})
+        return Client(
+            id=number,
+            model=model,
+            samples=self.samples[number],
+            num_classes=CLASSES,
+            round=round,
+            start=copy(self.rounds.shared),
+            broadcast={name: copy(state) for name, state in self.rounds.broadcast().items()}
+            if round
+            else {},
+            memory=memory,
+            seed=seed_of(0, round, number),
+        )
+
+    def trained(self, number: int, round: int) -> Answer:
+        """Return a client's answer to a round."""
+        client = self.client(number, round)
+        before = prints(client.start, client.broadcast, client.memory, client.samples)
+        report = train_round(client, self.variants, TRAINING)
+        after = prints(client.start, client.broadcast, client.memory, client.samples)
+        keep(before == after, "changes what the client gives it")
+        held = len(set(client.labels_N.tolist()))
+        for variant in self.variants:
+            upload = report.uploads.get(variant.name, {})
+            most = variant.upload_bytes(client.model, held)
+            keep(
+                size(upload) <= most,
+                f"{variant.name} uploads {size(upload)} bytes, and its upload_bytes says {most}",
+            )
+        self.memories[number] = report.memory
+        return Answer(
+            states={
+                "model": report.shared,
+                **{f"upload/{name}": state for name, state in report.uploads.items()},
+            },
+            metrics={
+                "num-examples": report.examples,
+                "loss": report.loss,
+                "steps": report.trained.steps,
+                "coefficient-sum": report.trained.coefficient_sum,
+                "remembers": int(bool(report.memory)),
+                "seconds": 0.0,
+            },
+            digests={"memory": MEMORY} if report.memory else {},
+        )
+
+    def answers(self, variant: Variant, question: str) -> dict[int, State]:
+        """Return all clients' answers to a variant's question."""
+        keep(
+            question != QUESTION,
+            f"{variant.name} asks {question}, which is a question of the server's own",
+        )
+        answers: dict[int, State] = {}
+        for number, samples in enumerate(self.samples):
+            answers[number] = variant.answer(self.client(number, 0), question)
+            keep(bool(answers[number]), f"{variant.name} has no answer to its question {question}")
+            reason = variant.breach(answers[number], CLASSES, len(samples))
+            keep(not reason, f"{variant.name} refuses its own answer: {reason}")
+        return answers
+
+
+def samples_of(counts: Sequence[int], seed: int) -> Samples:
+    """Return random images with so many of each class."""
+    labels_N = torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(counts))
+    inputs_N = torch.randn(len(labels_N), *SHAPE, generator=torch.Generator().manual_seed(seed))
+    return Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1))
+
+
+def prints(*values: Any) -> str:
+    """Return a hash of all tensors in nested mappings, lists and dataclasses."""
+    return digest([{str(number): tensor for number, tensor in enumerate(tensors(values))}])
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested mappings, lists and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (tensor for item in value.values() for tensor in tensors(item))
+    elif isinstance(value, list | tuple):
+        yield from (tensor for item in value for tensor in tensors(item))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from (
+            tensor for field in fields(value) for tensor in tensors(getattr(value, field.name))
+        )

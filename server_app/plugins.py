@@ -1,0 +1,170 @@
+"""A method of the user's own: MODULE:CLASS, or the name of an entry point in the group fedskew.methods."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, replace
+from importlib.metadata import entry_points
+from typing import Any
+
+from client_app.client import Variant
+from client_app.user_code import load, source_hash
+from client_app.variants import VARIANTS
+from data import SettingError
+from server_app.method_checks import Breach, check, keep
+from server_app.methods import GROUP, METHODS, Method
+from strategies.core.server import ServerMethod
+from strategies.fedavg import FedAvg
+from strategies.registry import SERVER_METHODS
+
+PLACES = ("combine", "monitor", "deploy")
+PART_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+Part = type[Variant] | type[ServerMethod]
+
+
+def find(name: str) -> Method | None:
+    """Return the method of that name, loading and trying one of the user's own; None where there is none.
+
+    Raises SettingError for one that cannot be loaded, or breaks the contract (contract.py), with the reason.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" in name:
+        return enter(
+            name,
+            load("method", name, "class", lambda thing: thing is not None),
+            name.partition(":")[0],
+        )
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            thing = entry.load()
+        except Exception as error:  # a user's package may fail in any way
+            raise SettingError(
+                "method", name, f"{entry.value} cannot be imported: {error}"
+            ) from error
+        return enter(name, thing, entry.module)
+    return None
+
+
+def installed() -> list[str]:
+    """Return the names of installed packages' methods; one that FedSkew has itself stays FedSkew's."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)} - METHODS.keys())
+
+
+def register(method: str) -> None:
+    """Let this process know the user's own among the names of `a+b`; what is no name at all, `compose` refuses."""
+    for name in method.split("+"):
+        find(name.strip())
+
+
+def enter(name: str, thing: Any, module: str) -> Method:
+    """Return what was loaded as a method that keeps the contract, and enter it and its parts into the lists."""
+    try:
+        method = thing if isinstance(thing, Method) else method_of(name, thing, module)
+        check_parts(method)
+        variants = {
+            **VARIANTS,
+            **{part.name: part for part in method.parts if issubclass(part, Variant)},
+        }
+        serving = {
+            **SERVER_METHODS,
+            **{part.name: part for part in method.parts if issubclass(part, ServerMethod)},
+        }
+        missing = [
+            part
+            for part in (*method.variants, *method.serving)
+            if part not in {**variants, **serving}
+        ]
+        keep(not missing, f"there is no part {', '.join(missing)}: name its class in parts")
+        taken = {
+            serving[part].consumes or serving[part].final_question for part in method.serving
+        } - {""}
+        keep(
+            taken <= {*method.variants},
+            f"takes the uploads of {', '.join(taken)}, which must be a variant of it",
+        )
+        check(
+            [variants[part]() for part in method.variants],
+            serving[method.combine]() if method.combine else FedAvg(),
+            [serving[method.monitor]()] if method.monitor else [],
+            [serving[method.deploy]()] if method.deploy else [],
+        )
+    except Breach as breach:
+        raise SettingError("method", name, f"breaks the contract of methods: {breach}") from breach
+    except SettingError as error:
+        raise SettingError(
+            "method", name, f"breaks the contract of methods: its default {error}"
+        ) from error
+    VARIANTS.update(variants)
+    SERVER_METHODS.update(serving)
+    source = source_hash(module, *(part.__module__ for part in method.parts))
+    METHODS[name] = replace(method, name=name, source=source)
+    return METHODS[name]
+
+
+def method_of(name: str, kind: Any, module: str) -> Method:
+    """Return the method that one class is. Raises Breach for what is no part of a method."""
+    keep(isinstance(kind, type), "must be a class or a Method")
+    keep(
+        issubclass(kind, Variant | ServerMethod),
+        "must be a Variant (client_app.client) or a ServerMethod",
+    )
+    stated: dict[str, Any] = {
+        "name": name,
+        "what": (kind.__doc__ or "one's own").strip().partition("\n")[0].rstrip("."),
+        "paper": "one's own",
+        "reveals": f"see {module}",
+        "parts": (kind,),
+    }
+    if issubclass(kind, Variant):
+        return Method(**stated, variants=(vars(kind).get("name", ""),))
+    consumed = tuple(filter(None, (kind.consumes or kind.final_question,)))
+    return Method(**stated, variants=consumed, **{place_of(kind): vars(kind).get("name", "")})
+
+
+def place_of(kind: type[ServerMethod]) -> str:
+    """Return the place that a server method fills. Raises Breach unless it is one."""
+    filled = [place for place in PLACES if getattr(kind, place) is not getattr(ServerMethod, place)]
+    filled += ["deploy"] * (
+        kind.deploy_finally is not ServerMethod.deploy_finally and "deploy" not in filled
+    )
+    words = " and ".join(filled) or "none"
+    keep(
+        len(filled) == 1, f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}"
+    )
+    return filled[0]
+
+
+def check_parts(method: Method) -> None:
+    """Raise Breach for a part that cannot be a part, whatever it computes."""
+    for kind in method.parts:
+        fits = isinstance(kind, type) and issubclass(kind, Variant | ServerMethod)
+        keep(fits, f"{kind} is no Variant or ServerMethod")
+        name, called = vars(kind).get("name"), kind.__name__
+        parameters = vars(kind).get("__dataclass_params__")
+        keep(
+            parameters is not None and parameters.frozen,
+            f"{called} must be a @dataclass(frozen=True)",
+        )
+        keep(
+            isinstance(name, str) and bool(PART_NAME.fullmatch(name)),
+            f"{called}.name must be words like my-part",
+        )
+        known = {**VARIANTS, **SERVER_METHODS}.get(str(name))
+        same = known is None or (known.__module__, known.__qualname__) == (
+            kind.__module__,
+            kind.__qualname__,
+        )
+        keep(same, f"{called}.name is {name}, and there is such a part already")
+        for field in fields(kind):
+            plain = field.default is not MISSING and type(field.default) in (bool, int, float, str)
+            keep(
+                plain,
+                f"{called}.{field.name} must have a default that is a number, text, or true or false",
+            )
+        if issubclass(kind, ServerMethod):
+            place_of(kind)
+
+
+def sources_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the hashes of the sources of those methods that are the user's own, by name."""
+    return {name: METHODS[name].source for name in names if METHODS[name].source}

@@ -1,0 +1,96 @@
+"""Who plays which client: any node any of them in a simulation, and between hospitals each site its own."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from data.agreement import Agreement, as_flower_has_it
+from strategies.core.exchange import Dealt, ExchangeSettings, Grid, deal
+
+INTERVAL = 0.3
+"""Seconds between two looks for a site that is not connected."""
+MOST_NAMES = 20
+"""Clients that a sentence names."""
+log = logging.getLogger("fedskew")
+
+
+class AnyNode:
+    """Any connected node plays any client: a simulation."""
+
+    absent: Mapping[int, str] = {}
+
+    def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
+        """Return the clients dealt out among the nodes."""
+        return deal(grid, clients, settings)
+
+    def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
+        """Log that replies of these clients are still missing after so many seconds of `timeout`."""
+        log.warning(waiting_line(listed(map(str, clients), "client"), seconds, timeout))
+
+    def waits_no_more(self) -> None:
+        """Do nothing: a line of a log cannot be taken back."""
+
+
+class SiteNodes:
+    """Each site's node plays that site alone; it is known by its public key, as names in flwr are not unique.
+
+    An absent site is waited for once, then left out at once, and asked again as soon as it is back.
+    """
+
+    def __init__(
+        self, agreement: Agreement, tell: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """`tell` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
+        self.names, self.tell = agreement.names, tell
+        self.clients = {
+            as_flower_has_it(site.key): number for number, site in enumerate(agreement.sites)
+        }
+        self.absent: Mapping[int, str] = {}
+        """Why a site is not asked."""
+
+    def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
+        """Return the node of each client whose site is connected."""
+        deadline = time.monotonic() + settings.node_wait
+        while missing := set(clients) - (nodes := self.connected(grid)).keys() - self.absent.keys():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(INTERVAL)
+        for client in sorted(missing):
+            log.warning(
+                "site %s is not connected after %g s", self.names[client], settings.node_wait
+            )
+        away = (self.absent.keys() | missing) - nodes.keys()
+        self.absent = {
+            client: f"site {self.names[client]} is not connected" for client in sorted(away)
+        }
+        return {nodes[client]: [client] for client in clients if client in nodes}
+
+    def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
+        """Say by name which sites have not replied after so many seconds of `timeout`."""
+        line = waiting_line(
+            listed((self.names[client] for client in clients), "site"), seconds, timeout
+        )
+        log.warning(line)
+        self.tell(line)
+
+    def waits_no_more(self) -> None:
+        """Take back what `waits_for` said."""
+        self.tell("")
+
+    def connected(self, grid: Grid) -> dict[int, int]:
+        """Return the nodes of the sites that are connected, by client; any other node is nobody's."""
+        keys = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
+        return {client: keys[key] for key, client in self.clients.items() if key in keys}
+
+
+def listed(names: Iterable[str], noun: str) -> str:
+    """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
+    known = list(names)
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    plural = "s" if len(known) > 1 else ""
+    return f"{noun}{plural} {', '.join(known[:MOST_NAMES])}{more}"
+
+
+def waiting_line(who: str, seconds: float, timeout: float) -> str:
+    """Return the sentence about replies that are late."""
+    return f"waiting for {who} since {seconds:.0f} s; left out after timeout = {timeout:g} s"

@@ -1,0 +1,141 @@
+"""What clients are asked outside training: once before round 1, and once after the last round."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from client_app.client import Variant
+from client_app.messages import size
+from client_app.policy import QUESTION
+from client_app.state import State
+from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
+from strategies.core.exchange import QUERY, Exchange, Grid
+from strategies.core.round_result import Diverged, Outcome
+from strategies.core.rounds import Rounds
+from strategies.core.validation import Refused, check_answer, check_samples
+
+
+def ask_question(
+    rounds: Rounds, grid: Grid, question: str, variant: str, clients: Sequence[int] | None = None
+) -> Exchange:
+    """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused."""
+    request = rounds.request(QUERY, {"question": question}, {"model": rounds.shared})
+    exchange = rounds.ask(grid, range(rounds.clients) if clients is None else clients, request)
+    for client, answer in list(exchange.answers.items()):
+        if variant not in answer.named("upload"):
+            exchange.refuse(client, f"the reply holds no answer for {variant}")
+    return exchange
+
+
+def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
+    """Ask every site whether it can do its part and lets leave what the run asks for; reasons say why one does not."""
+    return rounds.ask(
+        grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}})
+    )
+
+
+def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
+    """Ask all clients, once in a run's life, what a variant must know of all of them; return whether it asked.
+
+    The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
+    """
+    asking = [
+        variant
+        for variant in rounds.variants
+        if variant.question and variant.name not in rounds.states
+    ]
+    for variant in asking:
+        assert variant.question is not None
+        exchange = ask_question(rounds, grid, variant.question, variant.name)
+        classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
+        for client, answer in exchange.uploads(variant.name).items():
+            if reason := breach_of(rounds, variant, client, answer, classes, known.get(client)):
+                exchange.refuse(client, reason)
+        exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
+        rounds.states[variant.name] = integer_sum(exchange.uploads(variant.name))
+    return bool(asking)
+
+
+def breach_of(
+    rounds: Rounds,
+    variant: Variant,
+    client: int,
+    answer: State,
+    classes: int,
+    samples: int | None,
+) -> str:
+    """Return what is wrong with a client's answer to a variant's question, or an empty sentence.
+
+    `samples` is the client's number of training samples, None where the server does not know it. An answer
+    that tells of more samples than the client may have weighs too much in what is made of all answers.
+    """
+    if reason := variant.breach(answer, classes, samples):
+        return reason
+    try:
+        check_samples(client, variant.samples_told(answer), "its answer is of", rounds.server)
+    except Refused as refusal:
+        return str(refusal)
+    return ""
+
+
+def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
+    """Return the sum of the clients' int64 tensors, by name.
+
+    All that the server learns from their answers is this sum, so one of masked integers can take its place.
+    """
+    first = next(iter(answers.values()))
+    return {
+        name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first
+    }
+
+
+def ask_finally(rounds: Rounds, grid: Grid) -> None:
+    """After the last round, ask all clients what methods must know of the final model, and deploy what they make.
+
+    It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
+    checkpoint repeats both.
+    """
+    classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
+    asked = {variant.name: variant for variant in rounds.variants}
+    for part in (part for part in rounds.deploys if part.final_question):
+        exchange = ask_question(rounds, grid, part.final_question, part.final_question)
+        with Deadline(CHECK_SECONDS) as deadline:
+            for client, answer in exchange.uploads(part.final_question).items():
+                try:
+                    deadline.run(partial(check_answer, answer, rounds.server, part))
+                except (Refused, TooSlow) as refusal:
+                    exchange.refuse(client, str(refusal))
+                    continue
+                variant, samples = asked[part.final_question], known.get(client)
+                if reason := breach_of(rounds, variant, client, answer, classes, samples):
+                    exchange.refuse(client, reason)
+        exchange.check_enough(
+            rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"
+        )
+        answers, began = exchange.uploads(part.final_question), time.perf_counter()
+        state, last = rounds.states[part.name], rounds.last
+        outcome = Outcome(rounds.shared, {}, {}, {})
+        outcome.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        if unfit := outcome.not_finite():
+            raise Diverged(rounds.round, f"{unfit} is not finite")
+        rounds.states |= outcome.states
+        rounds.deployed |= outcome.deployed
+        reasons = {
+            client: f"{part.final_question}: {reason}"
+            for client, reason in exchange.failures.items()
+        }
+        rounds.last = replace(
+            last,
+            failures=dict(sorted({**reasons, **last.failures}.items())),
+            bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
+            bytes_up=last.bytes_up + sum(map(size, answers.values())),
+            seconds={
+                **last.seconds,
+                "server": last.seconds["server"] + time.perf_counter() - began,
+            },
+            metrics={**last.metrics, **outcome.metrics},
+        )

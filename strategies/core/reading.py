@@ -1,0 +1,63 @@
+"""A client's records of a message, read as its answer: whatever is not what it must be raises."""
+
+import re
+from collections.abc import Mapping
+
+from flwr.app import ConfigRecord
+
+from client_app.handlers import Answer
+from client_app.messages import unpack
+from client_app.serialization import Expected
+from data.text import printable
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+DIGESTS = ("memory", "data")
+"""What a client tells the digest of."""
+
+MOST_RECORDS = 100
+"""Records of a reply: the model, an upload of each variant, scores of each deployed model on each test set."""
+
+
+def read(parts: Mapping[str, object], largest: Expected | None) -> Answer:
+    """Return one client's records, each of at most `largest`, as an answer."""
+    if len(parts) > MOST_RECORDS:
+        raise ValueError(f"{len(parts)} records arrived, and at most {MOST_RECORDS} are expected")
+    states, numbers, words, digests = {}, {}, {}, {}
+    for name, record in parts.items():
+        if name == "metrics":
+            numbers = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
+        elif name == "worker" and isinstance(
+            record, ConfigRecord
+        ):  # only what a record of the round can hold
+            kept = {
+                key: value
+                for key, value in record.items()
+                if key in ("process", "device", "visible-gpus")
+            }
+            if any(isinstance(value, int) and abs(value) >= 2**63 for value in kept.values()):
+                raise ValueError(
+                    "worker: has a number of more than 63 bits"
+                )  # Python does not print the longest
+            words = {
+                key: value if isinstance(value, int) else printable(value)
+                for key, value in kept.items()
+            }
+        elif name == "digests" and isinstance(record, ConfigRecord):
+            digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
+        else:
+            states[name] = unpack(record, largest)
+    return Answer(states, numbers, words, digests)
+
+
+def digest_of(code: object) -> str:
+    """Return a sha256. Raises ValueError for what is none."""
+    if not isinstance(code, str) or not SHA256.fullmatch(code):
+        raise ValueError("a digest is no sha256")
+    return code
+
+
+def number(key: str, value: object) -> float:
+    """Return a metric as a float. Raises TypeError for what is none, as a list or a truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"metric {key} is {type(value).__name__}, not a number")
+    return float(value)

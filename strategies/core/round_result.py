@@ -1,0 +1,47 @@
+"""What a round has made, looked at once more before it is taken."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client_app.state import State
+from strategies.core.server import Deployment, ServerMethod
+from strategies.core.validation import not_finite
+
+AVERAGE = "average"
+"""Name of the combined model among the deployed ones."""
+
+
+class Diverged(RuntimeError):
+    """A model that is no longer finite: the run ends, its last checkpoint kept."""
+
+    def __init__(self, round: int, reason: str) -> None:
+        super().__init__(f"diverged in round {round}: {reason} (a lower learning-rate may help)")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The shared weights, states and deployed models of a round, and what to record."""
+
+    shared: State
+    states: dict[str, State]
+    """By part."""
+    deployed: dict[str, State]
+    """By name, without the average."""
+    metrics: dict[str, float | Sequence[float]]
+
+    def take(self, part: ServerMethod, deployment: Deployment) -> None:
+        """Add what a part deploys, its state and its numbers."""
+        self.states[part.name] = deployment.state
+        self.deployed.update(deployment.models)
+        self.metrics.update(deployment.metrics)
+
+    def not_finite(self) -> str:
+        """Return which of it holds a NaN or an infinity; empty when all is finite."""
+        for kind, states in (
+            ("model", {AVERAGE: self.shared, **self.deployed}),
+            ("state", self.states),
+        ):
+            for name, state in states.items():
+                if tensor := not_finite(state):
+                    return f"{kind} {name}: {tensor}"
+        return ""

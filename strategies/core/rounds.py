@@ -1,0 +1,313 @@
+"""Rounds: choose clients, ask, check, combine, deploy, and remember what to record."""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from client_app.client import Variant
+from client_app.messages import size
+from client_app.models import Classifier
+from client_app.run_spec import Assignment
+from client_app.serialization import Expected
+from client_app.state import State, copy
+from client_app.training import private_names, total_pull
+from data import Samples
+from data.agreement import Member
+from strategies.core.adaptive_optimizer import AdaptiveOptimizer
+from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
+from strategies.core.exchange import (
+    TRAIN,
+    Directory,
+    Exchange,
+    ExchangeSettings,
+    Grid,
+    Request,
+    converse,
+)
+from strategies.core.node_assignment import AnyNode
+from strategies.core.reading import DIGESTS
+from strategies.core.round import Round, sorted_workers
+from strategies.core.round_result import AVERAGE, Diverged, Outcome
+from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.server_optimizer import ServerOptimizer
+from strategies.core.update_statistics import movements
+from strategies.core.validation import OutOfRange, Refused, checked_update, expected_of
+
+log = logging.getLogger("fedskew")
+HEAVY = 0.9
+"""Share of all samples from which the site that states them is named, where no samples are agreed."""
+HEADS = 2**16
+"""Bytes that the heads of a record may have at least."""
+
+
+class Rounds:
+    """The rounds of a method made of its parts.
+
+    Client ids are sampled, replies are checked, sorted by client and combined in that order: a run repeats to the bit
+    whatever the number of nodes and the order of their replies. `round`, `shared`, `states`, `memory_rounds` and
+    `digests` are all there is to save, and setting them resumes a run.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        assignment: Assignment,
+        *,
+        clients: int,
+        participation: float = 1.0,
+        combine: ServerMethod,
+        monitors: Sequence[ServerMethod] = (),
+        deploys: Sequence[ServerMethod] = (),
+        optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
+        exchange: ExchangeSettings | None = None,
+        examples: Mapping[int, int] | None = None,
+        holdout: Samples | None = None,
+        device: str = "cpu",
+        directory: Directory | None = None,
+        sites: Sequence[Member] = (),
+    ) -> None:
+        self.clients, self.participation = clients, participation
+        self.combine, self.optimizer = combine, optimizer or ServerOptimizer()
+        self.monitors, self.deploys = monitors, deploys
+        self.exchange_settings, self.directory = (
+            exchange or ExchangeSettings(),
+            directory or AnyNode(),
+        )
+        self.assignment = assignment.to_json()
+        self.variants: Sequence[Variant] = assignment.variants
+        private = private_names(model, self.variants)
+        # a copy: `model` is a scratchpad that evaluation loads other weights into
+        self.shared: State = copy(
+            {name: t for name, t in model.state_dict().items() if name not in private}
+        )
+        self.expected = expected_of(self.shared)
+        self.largest = largest_record(model)
+        self.server = Server(
+            model=model,
+            start=self.shared,
+            clients=clients,
+            round=0,
+            seed=assignment.seed,
+            training=assignment.training,
+            device=device,
+            parameters=frozenset(model.trained) - private,
+            examples_by_client=examples or {},
+            holdout=holdout,
+            pull=total_pull(self.variants),
+            sites=sites,
+        )
+        self.round = 0
+        self.memory_rounds: dict[int, int] = {}
+        self.digests: dict[str, dict[int, str]] = {kind: {} for kind in DIGESTS}
+        self.states: dict[str, State] = {
+            part.name: part.initial_state(self.server) for part in self.parts
+        }
+        self.deployed: dict[str, State] = {AVERAGE: self.shared}
+        self.last = Round(0, ())
+        self._began = 0.0
+
+    @property
+    def parts(self) -> list[ServerMethod]:
+        """The server methods at work."""
+        return [self.combine, *self.monitors, *self.deploys]
+
+    def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
+        """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
+        exchange = converse(grid, clients, request, self.exchange_settings, self.directory)
+        self.exchange_settings = replace(self.exchange_settings, nodes=1)
+        for client, answer in list(exchange.answers.items()):
+            code = answer.digests.get("data")
+            if code is not None and self.digests["data"].setdefault(client, code) != code:
+                exchange.refuse(client, "its data are not those of its first answer")
+        return exchange
+
+    def request(
+        self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]
+    ) -> Request:
+        """Return what clients are asked, with what they need to know of the run."""
+        known = (self.memory_rounds, self.digests, self.largest, self.server.examples_by_client)
+        return Request(kind, task, states, self.assignment, *known)
+
+    def training_request(self) -> Request:
+        """Return what the round's clients are asked."""
+        broadcast = {f"broadcast/{name}": state for name, state in self.broadcast().items()}
+        return self.request(
+            TRAIN, {"round": self.server.round}, {"model": self.shared, **broadcast}
+        )
+
+    def broadcast(self) -> dict[str, State]:
+        """Return what goes down beside the model, by variant."""
+        asked = {
+            variant.name: self.states[variant.name]
+            for variant in self.variants
+            if variant.name in self.states
+        }
+        for part in self.parts:
+            asked |= part.broadcast(self.server, self.states[part.name])
+        return asked
+
+    def sample(self, number: int) -> list[int]:
+        """Return the clients of a round, from a generator of its own."""
+        count = max(1, math.floor(self.participation * self.clients + 1e-9))
+        return sorted(
+            random.Random(f"{self.server.seed}/{number}").sample(range(self.clients), count)
+        )
+
+    def begin_round(self, number: int, shared: State) -> list[int]:
+        """Take the round's starting point and return its clients."""
+        self.shared = shared
+        said = self.states.get("examples", {})
+        known = (
+            {int(client): int(count) for client, count in zip(*said.values(), strict=True)}
+            if said
+            else {}
+        )
+        known |= self.server.examples_by_client
+        self.server = replace(self.server, start=shared, round=number, examples_by_client=known)
+        self._began = time.perf_counter()
+        return self.sample(number)
+
+    def finish_round(self, exchange: Exchange) -> None:
+        """Check the answers, combine the good ones, deploy, and remember what to record.
+
+        Raises TooFewReplies when too few are good, and Diverged when what they make is not finite.
+        """
+        answered, number = time.perf_counter(), self.server.round
+        updates = self.checked(exchange)
+        exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
+        down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
+        while unfit := (outcome := self.outcome(updates)).not_finite():
+            updates = self.without_largest(exchange, updates, unfit)
+        self.shared, self.deployed = outcome.shared, {AVERAGE: outcome.shared, **outcome.deployed}
+        self.states |= outcome.states
+
+        self.round = number
+        remembering = {update.client: update for update in updates if update.metrics["remembers"]}
+        self.memory_rounds |= dict.fromkeys(remembering, number)
+        self.digests["memory"] |= {
+            client: update.digests["memory"] for client, update in remembering.items()
+        }
+        self.keep_examples(updates)
+        total = sum(update.examples for update in updates)
+        self.last = Round(
+            number=number,
+            clients=[update.client for update in updates],
+            failures=dict(sorted(exchange.failures.items())),
+            strays=exchange.strays,
+            movements=partial(movements, self.server, updates),
+            loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
+            bytes_down=down * len(exchange.asked),
+            bytes_up=len(updates) * size(self.shared)  # of which every update has the shapes
+            + sum(size(state) for update in updates for state in update.uploads.values()),
+            seconds={
+                "clients": answered - self._began,
+                "client-work": math.fsum(update.metrics["seconds"] for update in updates),
+                "server": time.perf_counter() - answered,
+            },
+            workers=sorted_workers(exchange),
+            metrics=outcome.metrics,
+        )
+
+    def outcome(self, updates: Sequence[Update]) -> Outcome:
+        """Return what the updates make: nothing of it is taken yet."""
+        states: dict[str, State] = {}
+        metrics: dict[str, float | Sequence[float]] = {}
+        for part in self.monitors:
+            states[part.name], numbers = part.monitor(self.server, self.states[part.name], updates)
+            metrics |= numbers
+        combined, states[self.combine.name] = self.combine.combine(
+            self.server, self.states[self.combine.name], updates
+        )
+        before = self.states.get("server-optimizer", {})
+        shared, states["server-optimizer"] = self.optimizer.step(self.server, before, combined)
+        outcome = Outcome(shared, states, {}, metrics)
+        if (
+            not outcome.not_finite()
+        ):  # what deploys could only fail on such weights; what it makes is looked at as well
+            for part in (part for part in self.deploys if not part.final_question):
+                outcome.take(
+                    part, part.deploy(self.server, self.states[part.name], shared, updates)
+                )
+        return outcome
+
+    def without_largest(
+        self, exchange: Exchange, updates: Sequence[Update], unfit: str
+    ) -> list[Update]:
+        """Return the updates without the largest one, which is refused for what it makes; the round is then repeated.
+
+        Raises Diverged when min-replies asks for all that are left.
+        """
+        largest = max(movements(self.server, updates), key=lambda movement: movement.norm)
+        exchange.refuse(
+            largest.client, f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
+        )
+        if not exchange.enough(self.exchange_settings.min_replies):
+            raise Diverged(
+                self.server.round,
+                f"{unfit} is not finite; client {largest.client} moved it furthest",
+            )
+        return [update for update in updates if update.client != largest.client]
+
+    def keep_examples(self, updates: Sequence[Update]) -> None:
+        """Keep the samples that clients state for the first time, where the server does not know them."""
+        known = self.server.examples_by_client
+        if new := {
+            update.client: update.examples for update in updates if update.client not in known
+        }:
+            stated = {**known, **new}
+            self.warn_of_heavy_site(stated)
+            columns = {"clients": list(stated), "counts": list(stated.values())}
+            self.states["examples"] = {
+                name: torch.tensor(column) for name, column in columns.items()
+            }
+
+    def warn_of_heavy_site(self, stated: Mapping[int, int]) -> None:
+        """Log a site without agreed samples whose stated ones are HEAVY of all that sites have stated."""
+        total = sum(stated.values())
+        for client, samples in stated.items():
+            site = self.server.sites[client] if client < len(self.server.sites) else None
+            if site and not site.samples and len(stated) > 1 and samples > HEAVY * total:
+                log.warning(
+                    "site %s states %d of all %d samples, so that its update is nearly the whole mean, and "
+                    "federation.toml agrees on no samples for it",
+                    site.name,
+                    samples,
+                    total,
+                )
+
+    def checked(self, exchange: Exchange) -> list[Update]:
+        """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
+        updates, diverged = [], []
+        parts = self.parts
+        with Deadline(CHECK_SECONDS) as deadline:
+            for client in sorted(exchange.answers):
+                answer = exchange.answers[client]
+                check = partial(checked_update, client, answer, self.server, self.expected, parts)
+                try:
+                    updates.append(deadline.run(check))
+                except (Refused, TooSlow) as reason:
+                    exchange.refuse(client, str(reason))
+                    if isinstance(reason, OutOfRange):
+                        diverged.append(client)
+        if diverged and not updates:
+            raise Diverged(
+                self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}"
+            )
+        return updates
+
+
+def largest_record(model: Classifier) -> Expected:
+    """Return what a record of a reply may hold: of every class a model or features' covariance in float64.
+
+    Its tensors are those of two models, some for each class, and some more; no method sends as many.
+    """
+    classes, width = model.head.weight.shape
+    state = model.state_dict()
+    bytes_at_most = HEADS + 2 * (classes + 1) * (size(state) + 8 * width**2)
+    return Expected(bytes_at_most, 2 * len(state) + 8 * classes + 64)

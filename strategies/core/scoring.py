@@ -1,0 +1,83 @@
+"""How the deployed models do on the clients' own test sets."""
+
+import math
+from collections.abc import Collection, Mapping
+
+from torch import Tensor
+
+from client_app.metrics import Scores
+from client_app.site import NOT_FINITE
+from strategies.core.exchange import EVALUATE, Exchange, Grid
+from strategies.core.round_result import Diverged
+from strategies.core.rounds import Rounds
+
+ClientScores = dict[str, dict[str, dict[int, Scores]]]
+"""By kind of test set, deployed model and client."""
+LOCAL = "local-accuracy"
+"""How the metrics begin, NAME/MODEL, by which a site tells its local accuracy; the server knows no counts of its."""
+
+
+def evaluate_on_clients(
+    rounds: Rounds, grid: Grid, classes: int, tested: Mapping[str, Mapping[int, Tensor]]
+) -> tuple[ClientScores, dict[int, str], dict[str, dict[int, float]]]:
+    """Return scores by kind of test set, deployed model and client, why clients are missing from them, and by model
+    what clients tell of their local accuracy, NaN where they do not.
+
+    A client measures with its own private tensors, on its own test sets, of which `tested` has by kind and client the
+    samples of each class, (C,), where the server knows them. Raises TooFewReplies when too few answer, Diverged when no
+    model of any client gives numbers.
+    """
+    models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
+    exchange = rounds.ask(
+        grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models)
+    )
+    scores = scores_of(exchange, rounds.deployed, tested, classes)
+    diverged = ("FloatingPointError", NOT_FINITE)
+    if not exchange.answers and any(
+        word in reason for reason in exchange.failures.values() for word in diverged
+    ):
+        raise Diverged(rounds.round, "the models' outputs are not finite at any client")
+    exchange.check_enough(
+        rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}"
+    )
+    local = {
+        name: {
+            client: share(answer.metrics.get(f"{LOCAL}/{name}"))
+            for client, answer in exchange.answers.items()
+        }
+        for name in rounds.deployed
+    }
+    return scores, exchange.failures, local
+
+
+def share(number: float | None) -> float:
+    """Return a number that can be a share, or NaN."""
+    return number if number is not None and 0 <= number <= 1 else math.nan
+
+
+def scores_of(
+    exchange: Exchange,
+    deployed: Collection[str],
+    tested: Mapping[str, Mapping[int, Tensor]],
+    classes: int,
+) -> ClientScores:
+    """Return the good scores; an answer with other ones is refused in `exchange`."""
+    kinds = list(tested)
+    scores: ClientScores = {kind: {name: {} for name in deployed} for kind in kinds}
+    for client, answer in sorted(exchange.answers.items()):
+        measured = {kind: answer.named(kind) for kind in kinds}
+        try:
+            for kind, states in measured.items():
+                if states.keys() != set(deployed):
+                    raise ValueError(f"the {kind} scores are not of {sorted(deployed)}")
+            checked = [
+                (kind, name, Scores.of(state, classes, tested[kind].get(client)))
+                for kind in kinds
+                for name, state in measured[kind].items()
+            ]
+        except ValueError as error:
+            exchange.refuse(client, str(error))
+            continue
+        for kind, name, client_scores in checked:
+            scores[kind][name][client] = client_scores
+    return scores

@@ -1,0 +1,193 @@
+"""What a server method sees (Server, Update) and what it may contribute (ServerMethod)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+import torch
+
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, seed_of
+from data import Samples, SettingError, Settings
+from data.agreement import Member
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent back in a round, checked."""
+
+    client: int
+    shared: State
+    examples: int
+    uploads: Mapping[str, State] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """loss, steps, coefficient-sum (FedNova's ||a||_1), seconds."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the client's memory and of its data, as far as it has any."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server at the end of one round: everything a server method may look at, but for its own state."""
+
+    model: Classifier
+    """For shapes and for forward passes; its weights have no meaning."""
+    start: State
+    """The shared weights when the round began."""
+    clients: int
+    """All clients K, taking part or not."""
+    round: int
+    seed: int
+    training: TrainingSettings
+    device: str = "cpu"
+    """Where a method's own optimization runs."""
+    parameters: frozenset[str] = frozenset()
+    """Names of the parameters; the other names of the state are buffers."""
+    examples_by_client: Mapping[int, int] = field(default_factory=dict)
+    """Training samples of each client: known from the start, or what a client said first."""
+    pull: float = 0.0
+    """Strength mu of the clients' pull towards `start`; 0 without."""
+    holdout: Samples | None = None
+    """The server's own samples, which no client holds."""
+    sites: Sequence[Member] = ()
+    """Between sites those of the agreement, by client; none in a simulation."""
+
+    @property
+    def examples(self) -> int:
+        """Training samples of all clients together; 0 where the server does not know all of them."""
+        return (
+            sum(self.examples_by_client.values())
+            if len(self.examples_by_client) == self.clients
+            else 0
+        )
+
+    def own_samples(self, method: str) -> Samples:
+        """Return the hold-out on the server's device. Raises SettingError where there is none."""
+        if self.holdout is None:
+            raise needs_holdout(method)
+        return self.holdout
+
+    def generator(self, method: str) -> torch.Generator:
+        """Return a generator for `method`'s draws in this round; no two methods share a stream."""
+        return torch.Generator().manual_seed(seed_of(self.seed, "server", self.round, method))
+
+
+def needs_holdout(method: str) -> SettingError:
+    """Return the error of a method that works on images of the server's own where there are none."""
+    return SettingError(
+        "holdout-per-class", 0, f"{method} needs images of the server's own: must be at least 1"
+    )
+
+
+Numbers = Mapping[str, float | Sequence[float]]
+"""What a method tells the round's record, by name; of one by class the name ends in `-by-class`."""
+
+
+class Unit(StrEnum):
+    """The unit of a recorded number; a share is shown in percent."""
+
+    PERCENT = "percent"
+    NATS = "nats"
+    NONE = ""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a method deploys beside the combined model."""
+
+    models: Mapping[str, State]
+    """Shared weights, by the name under which they are evaluated."""
+    state: State = field(default_factory=dict)
+    metrics: Numbers = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a method's own work costs, in passes forward and back; a forward pass alone counts a third."""
+
+    samples: float = 0.0
+    """Samples through the whole model."""
+    features: float = 0.0
+    """Features through the head alone."""
+
+
+@dataclass(frozen=True)
+class ServerMethod(Settings):
+    """A method's server side. It fills one place, `combine`, `monitor` or `deploy`; its fields are the
+    hyper-parameters. One method combines; any number monitor what `broadcast` tells the clients, or deploy.
+
+    State is an argument and a result, named tensors like everything else, so that checkpoints and resume need no code
+    in a method.
+    """
+
+    name: ClassVar[str]
+    consumes: ClassVar[str] = ""
+    """The local variant whose uploads the method needs; uploads that no method consumes are refused."""
+    final_question: ClassVar[str] = ""
+    """The local variant that all clients must answer after the last round; `deploy_finally` then takes `deploy`'s
+    place. The question has the variant's name."""
+    needs_whole_model: ClassVar[bool] = False
+    """Whether the model must be the same everywhere: no client may keep a part of it."""
+    units: ClassVar[Mapping[str, Unit]] = {}
+    """The unit of every number that the method tells the round's record, by name."""
+
+    @property
+    def needs_holdout(self) -> bool:
+        """Whether the method works on `Server.holdout`."""
+        return False
+
+    def work(
+        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+    ) -> Work:
+        """Return the method's own work in a round of so many updates, or in `deploy_finally`.
+
+        `holdout` is the number of the server's own samples; of the model the shapes count, not the numbers.
+        """
+        return Work()
+
+    def memory_bytes(self, model: Classifier) -> int:
+        """Return the bytes of memory that the method's own work takes beside models and replies."""
+        return 0
+
+    def initial_state(self, server: Server) -> State:
+        """Return the state before round 1."""
+        return {}
+
+    def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
+        """Return what is sent to clients beside the model, by variant."""
+        return {}
+
+    def accepts(self, server: Server, upload: State) -> None:
+        """Raise Refused (checks.py) unless `upload` has the names, shapes, dtypes and values that the method takes.
+
+        `upload` is what a client sent with an update for `consumes`, or as its answer to `final_question`.
+        """
+
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
+        """Return the shared weights made from the updates (sorted by client), and the new state."""
+        raise TypeError(f"{self.name} does not combine updates")
+
+    def monitor(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, Numbers]:
+        """Return the new state, which the next round's `broadcast` may tell of, and what to record.
+
+        A method that monitors leaves the shared weights to the one that combines, and so goes with every one.
+        """
+        raise TypeError(f"{self.name} does not monitor rounds")
+
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> "Deployment":
+        """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
+        raise TypeError(f"{self.name} does not deploy a model of its own")
+
+    def deploy_finally(
+        self, server: Server, state: State, shared: State, answers: Mapping[int, State]
+    ) -> "Deployment":
+        """Return the same once, after the last round, from the clients' answers (sorted by client)."""
+        raise TypeError(f"{self.name} asks no final question")

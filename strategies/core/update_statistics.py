@@ -1,0 +1,111 @@
+"""How every client moved the model in a round, for the records: an update that stands out leaves a trace."""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from client_app.state import State
+from strategies.core.server import Server, Update
+
+FAR, MOST = 5.0, 100
+"""Times the median of the round's norms from which an update stands out; clients that a round's record tells of one by
+one, at most."""
+CHUNK, VALUES, KEPT = 2**15, 2**23, 2**24
+"""Coordinates at a time, and of all clients together at most, so that the updates' parts stay in the processor's cache
+for all that is asked of them; and values of all clients that are not read twice: what is asked second depends on the
+first."""
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What one client's update did."""
+
+    client: int
+    norm: float
+    """Euclidean norm of w_i - w over the parameters."""
+    cosine: float
+    """Cosine of w_i - w and the mean of the other clients' directions, which have length 1 each so that none outweighs
+    the others; NaN without others, or where nothing moved."""
+    examples: int
+
+
+def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
+    """Return every update's movement, in the order of the updates."""
+    clients = len(updates)
+    parts = partial(
+        steps, server.start, [update.shared for update in updates], sorted(server.parameters)
+    )
+    if clients * sum(server.start[name].numel() for name in server.parameters) <= KEPT:
+        parts = partial(iter, list(parts()))
+    squares_K, towards_K, length = torch.zeros(clients).double(), torch.zeros(clients).double(), 0.0
+    for steps_KP in parts():
+        squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
+    norms_K = squares_K.sqrt()
+    scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros(()).double())
+    for steps_KP in parts():
+        sum_P = scales_K.float() @ steps_KP
+        towards_K += steps_KP @ sum_P
+        length += float(sum_P @ sum_P)
+    # With unit vectors u_i and their sum s: cos(u_i, s - u_i) = (u_i s - 1) / ||s - u_i||.
+    along_K = towards_K * scales_K
+    cosines_K = (along_K - 1) / (length - 2 * along_K + 1).clamp(min=0).sqrt()
+    moved = [bool(scale) and int((scales_K > 0).sum()) > 1 for scale in scales_K]
+    return [
+        Movement(
+            update.client, norm, max(-1.0, min(1.0, cosine)) if known else math.nan, update.examples
+        )
+        for update, norm, cosine, known in zip(
+            updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True
+        )
+    ]
+
+
+def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
+    """Yield (K, P) float32 parts of w_i - w, parameter by parameter, at most CHUNK coordinates."""
+    width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
+    for name in names:
+        tensors = [state[name] for state in shared]
+        if start[name].numel() <= width:
+            yield torch.stack(tensors).sub_(start[name]).flatten(1).float()
+            continue
+        flat = (torch.split(tensor.reshape(-1), width) for tensor in (start[name], *tensors))
+        for start_P, *values_KP in zip(*flat, strict=True):
+            yield torch.stack(values_KP).sub_(start_P).float()
+
+
+def median_norm(movements: Sequence[Movement]) -> float:
+    """Return the median of the norms; 0 without any."""
+    return statistics.median(movement.norm for movement in movements) if movements else 0.0
+
+
+def standing_out(movements: Sequence[Movement], median: float) -> dict[int, str]:
+    """Return why clients stand out from the others of their round, in words, by client.
+
+    By a norm of more than FAR times the median of all of them, or a direction against the others'. Both have innocent
+    reasons, such as a client with classes that nobody else holds: it is for a person to look at.
+    """
+    reasons: dict[int, str] = {}
+    for movement in movements:
+        if movement.norm > FAR * median:
+            reasons[movement.client] = "far"
+        elif movement.cosine < 0:
+            reasons[movement.client] = "against the others"
+    return reasons
+
+
+def noteworthy(movements: Sequence[Movement]) -> Sequence[Movement]:
+    """Return all movements, or of more than MOST those furthest out: half by norm, half by direction."""
+    if len(movements) <= MOST:
+        return movements
+    by_norm = sorted(movements, key=lambda movement: -movement.norm)
+    by_cosine = sorted(
+        by_norm[MOST // 2 :], key=lambda movement: (math.isnan(movement.cosine), movement.cosine)
+    )
+    return sorted(
+        (*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda movement: movement.client
+    )

@@ -1,0 +1,238 @@
+"""The only gate between a site and the model: what a client's answer must be before anything is computed with it.
+
+A site is a stranger, and its reply may be anything. The rules stand in tables: METRICS and TENSORS here, what a method
+takes in its `accepts`, and who may say what in exchange.py: a client is answered for by the node that was asked for it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from client_app.handlers import Answer
+from client_app.optimizer import expected_coefficient_sum
+from client_app.state import State
+from client_app.training import steps_of
+from data.agreement import MOST_SAMPLES
+from strategies.core.server import Server, ServerMethod, Update
+
+LARGEST = 1e10
+"""Largest size of a value that a client may send: no training that succeeds comes near, and no sum of squares of such
+values leaves float32."""
+COUNT = 2**53
+"""Largest number of steps and batches: up to it whole numbers are exact in float64."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a number must be: finite, between two ends, and whole where it counts something."""
+
+    least: float
+    most: float
+    whole: bool = False
+
+    def breach(self, values: Tensor) -> str:
+        """Return what is wrong with the values, or an empty sentence."""
+        if not values.numel():
+            return ""
+        least, most = (end.item() for end in values.aminmax())  # a NaN is both
+        if reason := self.outside(least, most):
+            return reason
+        if self.whole and values.is_floating_point() and (values != values.round()).any():
+            return f"is {values.flatten()[0].item():g} and must be whole"
+        return ""
+
+    def breach_of(self, value: float) -> str:
+        """Return the same of one number."""
+        return self.outside(value, value) or (
+            f"is {value:g} and must be whole" * (self.whole and value != int(value))
+        )
+
+    def outside(self, least: float, most: float) -> str:
+        """Return what is wrong with values from `least` to `most`, or an empty sentence."""
+        if not (math.isfinite(least) and math.isfinite(most)):
+            return "is not finite"
+        if least < self.least or most > self.most:
+            outside = least if least < self.least else most
+            return f"is {outside:g} and must be {self.least:g} to {self.most:g}"
+        return ""
+
+
+METRICS: Mapping[str, Range] = {
+    "num-examples": Range(1, COUNT, whole=True),
+    "loss": Range(0, 1e30),
+    "steps": Range(1, COUNT, whole=True),
+    "coefficient-sum": Range(0, COUNT),
+    "remembers": Range(0, 1, whole=True),
+    "seconds": Range(0, 1e7),
+}
+"""The numbers that every reply carries. num-examples is also the client's own (`Server.examples_by_client`), and steps
+and coefficient-sum are those that so many samples make under the run's settings."""
+TENSORS: Mapping[str, Range] = {
+    "running_var": Range(0, LARGEST),
+    "num_batches_tracked": Range(0, COUNT),
+    "": Range(-LARGEST, LARGEST),
+}
+"""By the last part of a tensor's name; the empty one is for all others."""
+Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and dtype by name."""
+
+
+class Refused(ValueError):
+    """An answer that must not be combined; the message says why."""
+
+
+class OutOfRange(Refused):
+    """An answer with a NaN, an infinity or a value beyond all measure, as of a client whose training diverged."""
+
+
+def checked_update(
+    client: int, answer: Answer, server: Server, expected: Expected, parts: Sequence[ServerMethod]
+) -> Update:
+    """Return a client's answer as an update. Raises Refused for one that must not be combined."""
+    if "model" not in answer.states:
+        raise Refused("the reply holds no model")
+    shared, uploads = answer.states["model"], answer.named("upload")
+    if reason := differences(shared, expected):
+        raise Refused(f"model: {reason}")
+    check_uploads(uploads, server, parts)
+    for name, state in {"model": shared, **uploads}.items():
+        check_values(state, f"{name}: ")
+    examples = checked_metrics(client, answer.metrics, server)
+    if answer.metrics["remembers"] and "memory" not in answer.digests:
+        raise Refused("the client remembers something and tells no digest of it")
+    return Update(client, shared, examples, uploads, answer.metrics, answer.digests)
+
+
+def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -> int:
+    """Return the client's number of samples. Raises Refused unless the metrics are what the client must send."""
+    if missing := METRICS.keys() - metrics.keys():
+        raise Refused(f"metric {min(missing)} is missing")
+    for name, allowed in METRICS.items():
+        if reason := allowed.breach_of(metrics[name]):
+            raise (OutOfRange if name == "loss" else Refused)(f"metric {name} {reason}")
+    examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
+    if (known := server.examples_by_client.get(client, examples)) != examples:
+        raise Refused(f"num-examples is {examples}, and the client has {known}")
+    check_samples(client, examples, "num-examples is", server)
+    if steps != (due := steps_of(examples, server.training)):
+        raise Refused(f"steps is {steps}, and {examples} samples make {due}")
+    due_sum = expected_coefficient_sum(
+        steps, server.training.momentum, server.pull * server.training.rate(server.round)
+    )
+    if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):
+        raise Refused(
+            f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}"
+        )
+    return examples
+
+
+def check_samples(client: int, samples: int, stated: str, server: Server) -> None:
+    """Raise Refused where a client states more training samples than it may.
+
+    Samples are weights: a site that says 320,000,000 for 320 owns the mean of the models, and nothing else about its
+    update looks wrong. `stated` begins the sentence, such as "num-examples is".
+    """
+    if samples > MOST_SAMPLES:
+        raise Refused(f"{stated} {samples}, and a client has at most {MOST_SAMPLES}")
+    if client < len(server.sites):
+        site = server.sites[client]
+        if site.samples and samples > site.samples:
+            raise Refused(
+                f"{stated} {samples}, and federation.toml agrees on at most {site.samples} "
+                f"training samples of site {site.name}"
+            )
+
+
+def check_values(state: State, where: str = "") -> None:
+    """Raise Refused for a tensor whose values are not finite or outside the range for its name."""
+    usual = [
+        t
+        for n, t in state.items()
+        if t.numel() and t.is_floating_point() and range_of(n) is TENSORS[""]
+    ]
+    # No value is larger than the Euclidean norm, which is computed at a twentieth of the largest value's time.
+    if usual and all(size <= LARGEST for size in torch.stack(torch._foreach_norm(usual)).tolist()):
+        state = {
+            n: t
+            for n, t in state.items()
+            if not t.is_floating_point() or range_of(n) is not TENSORS[""]
+        }
+    for name, tensor in state.items():
+        if reason := range_of(name).breach(tensor):
+            raise OutOfRange(f"{where}{name} {reason}")
+
+
+@lru_cache(maxsize=4096)
+def range_of(name: str) -> Range:
+    """Return what the values of a tensor must be, by its name."""
+    return TENSORS.get(name.rpartition(".")[2], TENSORS[""])
+
+
+def check_by_class(upload: State, classes: int, rows: Expected) -> None:
+    """Raise Refused unless `upload` holds {"classes": (n,) int64 ascending} and n rows of every tensor of `rows`."""
+    held = upload.get("classes", torch.empty(0))
+    by_class = {"classes": ((), torch.int64), **rows}
+    if reason := differences(
+        upload, {name: ((held.numel(), *shape), dtype) for name, (shape, dtype) in by_class.items()}
+    ):
+        raise Refused(reason)
+    if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
+        raise Refused(f"classes are not ascending numbers from 0 to {classes - 1}")
+
+
+def check_uploads(
+    uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
+) -> None:
+    """Raise Refused unless every part finds the upload it needs, as it needs it, and no upload is left over."""
+    consuming = [part for part in parts if part.consumes]
+    for part in consuming:
+        if part.consumes not in uploads:
+            raise Refused(f"upload {part.consumes} is missing")
+        try:
+            part.accepts(server, uploads[part.consumes])
+        except Refused as reason:
+            raise Refused(f"upload {part.consumes}: {reason}") from None
+    if unknown := uploads.keys() - {part.consumes for part in consuming}:
+        takers = " or ".join(part.name for part in parts)
+        raise Refused(f"upload {ascii(min(unknown))[:80]} is not one that {takers} takes")
+
+
+def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
+    """Raise Refused unless `answer` to the part's final question is as the part needs it."""
+    part.accepts(server, answer)
+    check_values(answer)
+
+
+def differences(state: State, expected: Expected) -> str:
+    """Return the first way in which the state's names, shapes or dtypes are not the expected ones; empty when none."""
+    if missing := expected.keys() - state.keys():
+        return f"{min(missing)} is missing"
+    if extra := state.keys() - expected.keys():
+        return f"{ascii(min(extra))[:80]} is not expected"
+    for name, (shape, dtype) in expected.items():
+        if tuple(state[name].shape) != shape or state[name].dtype != dtype:
+            return f"{name} is {described(tuple(state[name].shape), state[name].dtype)}, not {described(shape, dtype)}"
+    return ""
+
+
+def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    """Return e.g. float32 of 10x64."""
+    return f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, shape[:8])) or 'one value'}"
+
+
+def not_finite(state: State) -> str:
+    """Return the name of a tensor with a NaN or an infinity; empty when all are finite."""
+    # A sum is finite only if every term is; one that overflows is looked at value by value.
+    suspects = (
+        n for n, t in state.items() if t.is_floating_point() and not torch.isfinite(t.sum())
+    )
+    return next((name for name in suspects if not torch.isfinite(state[name]).all()), "")
+
+
+def expected_of(state: State) -> Expected:
+    """Return the shape and dtype of every tensor."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
