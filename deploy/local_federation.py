@@ -185,12 +185,12 @@ class LocalFederation:
         lists = {
             key: ",".join(map(str, json.loads(agreed[key]))) for key in ("classes", "mean", "std")
         }
-        gate = f"{host}:{free_port()}"
+        gateway = f"{host}:{free_port()}"
         words = [
             "--name",
             "try",
             "--address",
-            gate,
+            gateway,
             "--listen",
             host,
             "--min-sites",
@@ -211,7 +211,7 @@ class LocalFederation:
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 shutil.copy(self.folder / file, place)
-            (place / "site.toml").write_text(SITE.format(name=name, address=address or gate))
+            (place / "site.toml").write_text(SITE.format(name=name, address=address or gateway))
             fedskew_site(
                 "approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes"
             )

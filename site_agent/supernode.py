@@ -1,7 +1,7 @@
 """flwr's SuperNode as a process that ends when its connection to the coordinator does.
 
 flwr 1.41 gives a connection up on an error that it does not retry, such as a TLS handshake that times out because the
-gate is halted. Its main thread then returns, while the thread of its HTTP server keeps the process: it looks alive
+gateway is halted. Its main thread then returns, while the thread of its HTTP server keeps the process: it looks alive
 and never asks for a message again. Here the process ends instead, and whoever keeps it (link.py) starts the next.
 """
 

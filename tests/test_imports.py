@@ -121,7 +121,7 @@ def test_a_circle_is_seen() -> None:
 
 
 def test_what_only_stands_between_or_looks_loads_no_torch() -> None:
-    """A gate of 690 MB, and 4 seconds for a node's key, were the price."""
+    """A gateway of 690 MB, and 4 seconds for a node's key, were the price."""
     modules = "fedskew.federation.gateway, fedskew.federation.services, fedskew.cli.federation, site_agent.cli"
     modules += ", fedskew.cli.diagnose"  # a table needs none
     words = f"import {modules}, sys; sys.exit('torch' in sys.modules)"

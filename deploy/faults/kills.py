@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from faults.outcome import SLOW, Outcome, same
 from faults.stage import LINK, TRAIN, VICTIM, Stage, until
-from fedskew.federation.services import GATE, SERVER_APP, SUPEREXEC
+from fedskew.federation.services import GATEWAY, SERVER_APP, SUPEREXEC
 
 HALTED = 120.0
 """Seconds for which the gate is halted."""
@@ -92,12 +92,12 @@ def gate_halted(stage: Stage, name: str) -> Outcome:
     words = "rounds=4", "node-wait=90", SLOW
     job = stage.begin(name, *words)
     job.wait_for_round(2)
-    gate = stage.service(GATE)
-    gate.suspend()
+    gateway = stage.service(GATEWAY)
+    gateway.suspend()
     try:
         time.sleep(HALTED)
     finally:
-        gate.resume()
+        gateway.resume()
     began = time.monotonic()
     job.wait_for_round(3)
     outcome = Outcome(time.monotonic() - began, "said, the run goes on by itself")

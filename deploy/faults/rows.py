@@ -17,7 +17,7 @@ from faults.liars import sends, tenfold
 from faults.outcome import Outcome
 from faults.stage import Stage
 from faults.storage import flip, memory_damaged, server_disk_full, site_disk_full
-from fedskew.federation.services import GATE, SERVER_APP, SUPERLINK
+from fedskew.federation.services import GATEWAY, SERVER_APP, SUPERLINK
 
 ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], Outcome]]]] = {
     1: [("SuperNode -9 while idle", supernode_idle)],
@@ -26,7 +26,7 @@ ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], Outcome]]]] = {
     4: [("SuperNode away for three rounds, then back", away)],
     5: [("ServerApp -9", service_killed(SERVER_APP))],
     6: [("SuperLink -9, started again", service_killed(SUPERLINK))],
-    7: [("gate -9, started again", service_killed(GATE))],
+    7: [("gate -9, started again", service_killed(GATEWAY))],
     8: [("line of one site down for 30 s", line_cut(30))],
     9: [("line of one site down for 90 s", line_cut(90))],
     10: [("everything -9 at once, `up` and `run` again", everything_killed)],

@@ -1,1 +1,1 @@
-"""The coordinator's side of a federation of sites: certificates, SuperLink, gate, and runs that go on by themselves."""
+"""The coordinator's side of a federation: certificates, SuperLink, gateway, and runs that resume by themselves."""

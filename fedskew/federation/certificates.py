@@ -1,4 +1,4 @@
-"""The coordinator's certificates: an authority of the federation's own, and what the gate and the SuperLink show."""
+"""The coordinator's certificates: an authority of the federation's own, and what the gateway and the SuperLink show."""
 
 import ipaddress
 import os

@@ -3,7 +3,7 @@
 FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
       /coordinator.toml   the address that sites use, and the ports
       /ca.crt, ca.key     the authority; sites get the certificate, nobody the key
-      /server.crt, .key   what gate and SuperLink show
+      /server.crt, .key   what gateway and SuperLink show
       /superlink/         flwr's state, home and logs; 0700
 """
 
@@ -34,13 +34,13 @@ class Coordinator:
     port: int
     """Port by which they do."""
     listen: str
-    """Address that the gate listens on."""
+    """Address that the gateway listens on."""
     superlink_port: int
     """The SuperLink's, on the loopback address."""
     largest_message: int
-    """Bytes of the largest request that the gate takes."""
+    """Bytes of the largest request that the gateway takes."""
     metrics_port: int
-    """Port of the gate's /metrics on the loopback address; 0 is none."""
+    """Port of the gateway's /metrics on the loopback address; 0 is none."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class FederationFolder:
 
     @property
     def server(self) -> tuple[Path, Path]:
-        """Certificate and key of gate and SuperLink."""
+        """Certificate and key of gateway and SuperLink."""
         return self.path / "server.crt", self.path / "server.key"
 
     @property

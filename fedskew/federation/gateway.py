@@ -1,13 +1,13 @@
-"""The gate: the one port of a federation that its sites reach. `python -m fedskew.federation.gateway FOLDER`.
+"""The gateway: the one port of a federation that its sites reach. `python -m fedskew.federation.gateway FOLDER`.
 
-Behind a SuperLink's one port are three interfaces, and two of them ask for no account: whoever reaches it could submit
-code, remove a hospital, or take over the running ServerApp with all updates. The gate passes on what a SuperNode asks
-of the fleet interface, of the nodes of federation.toml alone, and nothing else. Who has signed a request, and when, is
-looked at before its body is read; a reply passes only in the name of the node that pushes it.
+A SuperLink serves three interfaces on one port, and two of them require no account. Anyone who reaches that port can
+submit code, remove a hospital, or take over the running ServerApp with all updates. The gateway therefore forwards only
+the fleet requests of SuperNodes, and only those of the sites in federation.toml. It checks who signed a request, and
+when, before it reads the body. It forwards a reply only if the node that pushes it is also its sender.
 
-A node that asks for messages asks every 3 seconds, and loses one whose way to it is cut. So the gate holds the question
-until there is a message, and says it again until the node does something that shows that it has come. What is lost for
-good is given up by absence.py.
+A node that asks for messages asks every 3 seconds, and loses a message when its connection is cut. So the gateway holds
+the question until there is a message, and repeats the message until the node's next action shows that it has arrived.
+lost_messages.py recovers messages that are lost for good.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from fedskew.federation.intake import (
     size_of,
     streamed,
 )
-from fedskew.federation.lost_messages import BEGIN, END, Absence
+from fedskew.federation.lost_messages import BEGIN, END, LostMessageRecovery
 from fedskew.federation.object_cache import Objects, Reply
 from site_agent.metrics import server
 
@@ -82,14 +82,14 @@ AGES = (-5.0, 305.0)
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
 UNANSWERED = 503
-"""The gate's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
+"""The gateway's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
 HANDED_OUT = "handed-out.jsonl"
 """File in the folder of flwr's state that says which objects each site was told of."""
 CLOSE = {"connection": "close"}
 """Header of an answer before the whole body was read."""
 
 
-class Gate:
+class Gateway:
     """Answers the sites' requests with those of the SuperLink."""
 
     def __init__(self, folder: FederationFolder) -> None:
@@ -102,7 +102,7 @@ class Gate:
         """By site, the message that is on its way to it."""
         self.active = dict.fromkeys(self.sites.values(), 0.0)
         """When a site last did anything but ask for messages."""
-        self.absence = Absence(self.active, self.ask)
+        self.lost_messages = LostMessageRecovery(self.active, self.ask)
         self.arrival = asyncio.Event()
         self.objects = Objects()
         self.handed_out = HandedOut(folder.state / HANDED_OUT)
@@ -110,7 +110,7 @@ class Gate:
         self.traffic = Traffic(self.sites.values())
 
     def application(self) -> Starlette:
-        """Return the gate as an ASGI application."""
+        """Return the gateway as an ASGI application."""
         methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"]
         return Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
 
@@ -143,7 +143,7 @@ class Gate:
             async with self.intake.room(site, size):
                 pieces = await pieces_of(request, size)
                 if request.url.path == UPLOAD:
-                    self.absence.heard[site] = time.monotonic()
+                    self.lost_messages.heard[site] = time.monotonic()
                     self.at_work(site)
                     return await self.ask(request, pieces)
                 return await self.small(request, b"".join(pieces), site)
@@ -165,15 +165,15 @@ class Gate:
         if request.url.path == CONFIRM and not self.handed_out.allows_confirming(site, body):
             return 403, b"", {}
         if request.url.path == BEGIN:
-            await self.absence.end_former(request, site)
+            await self.lost_messages.end_former(request, site)
         else:
-            self.absence.heard[site] = time.monotonic()
+            self.lost_messages.heard[site] = time.monotonic()
         if request.url.path == PULL:
             return await self.message(request, body, site)
         if request.url.path == END:
-            self.absence.nodes.pop(site, None)
+            self.lost_messages.nodes.pop(site, None)
         if request.url.path == HEARTBEAT:
-            await self.absence.ended(site)
+            await self.lost_messages.ended(site)
         else:
             self.at_work(site)
         if request.url.path == OBJECT:
@@ -183,14 +183,14 @@ class Gate:
     def at_work(self, site: str) -> None:
         """Note that a site does something with its message, which so has come."""
         self.sent.pop(site, None)
-        self.absence.uncertain.discard(site)
+        self.lost_messages.uncertain.discard(site)
         self.active[site] = time.monotonic()
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
         began = time.monotonic()
         try:
-            self.absence.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
+            self.lost_messages.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
             return 403, b"", {}
         while site not in self.sent:
@@ -200,13 +200,13 @@ class Gate:
             if response.messages_list:
                 self.handed_out.note(site, response)
                 self.sent[site] = status, content, headers
-                self.absence.uncertain.discard(site)
+                self.lost_messages.uncertain.discard(site)
                 self.arrival.set()
                 self.arrival = asyncio.Event()
-            elif status == 200 and self.absence.is_doubtful(site, now - began):
-                await self.absence.give_up(request, site)
+            elif status == 200 and self.lost_messages.is_doubtful(site, now - began):
+                await self.lost_messages.recover_lost(request, site)
             elif status != 200 or now > began + HOLD or await request.is_disconnected():
-                self.absence.uncertain |= {site} if status == UNANSWERED else set()
+                self.lost_messages.uncertain |= {site} if status == UNANSWERED else set()
                 return status, content, headers
             else:
                 pause = min(LONGEST, max(SHORTEST, SHARE * (now - self.active[site])))
@@ -266,18 +266,18 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = FederationFolder(Path(sys.argv[1]))
     try:
-        gate, coordinator = Gate(folder), folder.coordinator
+        gateway, coordinator = Gateway(folder), folder.coordinator
     except DataError as error:
         sys.exit(f"gate: {error}")
     if coordinator.metrics_port:
         metrics = server(
             coordinator.metrics_port,
-            lambda: gate.traffic.text(shutil.disk_usage(folder.state).free),
+            lambda: gateway.traffic.text(shutil.disk_usage(folder.state).free),
         )
         threading.Thread(target=metrics.serve_forever, daemon=True).start()
     certificate, key = map(str, folder.server)
     uvicorn.run(
-        gate.application(),
+        gateway.application(),
         host=coordinator.listen,
         port=coordinator.port,
         ssl_certfile=certificate,

@@ -1,4 +1,4 @@
-"""What has passed a gate, by site: its `/metrics` in Prometheus' text form."""
+"""What has passed a gateway, by site: its `/metrics` in Prometheus' text form."""
 
 import time
 from collections import Counter, defaultdict

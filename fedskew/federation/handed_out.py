@@ -28,7 +28,7 @@ Names = frozenset[tuple[int, str]]
 
 
 class HandedOut:
-    """The objects of each site's last messages, also in a file: sites may be fetching when a gate is killed."""
+    """The objects of each site's last messages, also in a file: sites may be fetching when a gateway is killed."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -49,7 +49,7 @@ class HandedOut:
         if not names:
             return
         self.by_site[site].append(names)
-        with suppress(OSError):  # a full disk costs what a gate that is killed would have left
+        with suppress(OSError):  # a full disk costs what a gateway that is killed would have left
             with self.file.open("a", encoding="utf-8") as file:
                 file.write(line_of(site, names))
             if self.file.stat().st_size > LONGEST:

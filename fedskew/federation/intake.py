@@ -1,4 +1,4 @@
-"""Room for the bodies of requests: how many bytes the gate holds at the same time, for each site and for all.
+"""Room for the bodies of requests: how many bytes the gateway holds at the same time, for each site and for all.
 
 A body is held once, as the pieces in which it came. Its room is taken whole before the first piece is read, so that two
 half-read bodies never wait for each other; what has to wait stays at the sender, as TCP sees to.
@@ -40,7 +40,7 @@ class TooLarge(Exception):
 
 
 class Intake:
-    """What the gate holds at the same time; `largest` are the bytes of the largest body."""
+    """What the gateway holds at the same time; `largest` are the bytes of the largest body."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest

@@ -17,7 +17,7 @@ from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SERVER_APP
 from fedskew.federation.superlink import Control, RunStatus, UnknownRun, Unreachable
-from fedskew.federation.supervision import GateWatch, PendingRun, gate_answers
+from fedskew.federation.supervision import GatewayWatch, PendingRun, gateway_answers
 from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -94,7 +94,7 @@ def run(
                         f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
                         "may say why; the same command goes on where the run stands"
                     ) from None
-                wait_for_gate(folder, error)
+                wait_for_gateway(folder, error)
                 tell(f"{error}: submitting the run again")
                 time.sleep(LOOK)
     summary = results.summary()
@@ -126,7 +126,7 @@ def follow(
     """
     process: psutil.Process | None = None
     looked, gone = time.monotonic(), float("inf")
-    pending, gate = PendingRun(folder, control, number, tell), GateWatch(folder, tell)
+    pending, gateway = PendingRun(folder, control, number, tell), GatewayWatch(folder, tell)
     waits_for = ""
     while not results.summary_file.exists():
         now = time.monotonic()
@@ -139,7 +139,7 @@ def follow(
             except UnknownRun as error:
                 raise Lost(f"run {number} was lost ({error})") from None
             pending.check(status)
-            gate.look()
+            gateway.look()
             before, waits_for = waits_for, waiting_line(results)
             if waits_for not in ("", before):
                 tell(waits_for)
@@ -147,18 +147,18 @@ def follow(
                 if is_lost(status):
                     raise Lost(f"run {number} was lost ({status.details})")
                 why = reason("", status.details) or f"run {number} ended: {status.status}"
-                if gate.was_silent:
-                    raise Lost(gate.reason(why))
+                if gateway.was_silent:
+                    raise Lost(gateway.reason(why))
                 raise LaunchFailed(why)
             if now - gone > FAREWELL:
                 raise Lost(f"the process of run {number} is gone")
         time.sleep(POLL)
 
 
-def wait_for_gate(folder: FederationFolder, why: Exception) -> None:
-    """Return once the gate answers: no site can take part before. Raises LaunchFailed after PATIENCE seconds."""
+def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
+    """Return once the gateway answers: no site can take part before. Raises LaunchFailed after PATIENCE seconds."""
     began = time.monotonic()
-    while not gate_answers(folder):
+    while not gateway_answers(folder):
         if time.monotonic() - began > PATIENCE:
             raise LaunchFailed(
                 f"{why}; its gate has not answered for {PATIENCE / 60:g} minutes: {anew(folder)}"

@@ -22,14 +22,14 @@ from fedskew.federation.superlink import Control
 START_TIMEOUT = 180.0
 """Seconds until a service has to answer: loading takes seconds of work, and a busy machine has few to give."""
 HANDSHAKE = 2.0
-"""Seconds that the gate has for a TLS handshake, which takes it milliseconds."""
+"""Seconds that the gateway has for a TLS handshake, which takes it milliseconds."""
 SELDOM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 """A SuperLink that is always there starts a run half a second later, and else costs a fifth of a core."""
 CLOSED = 0o077
 """The services' umask, and that of the ServerApp, which the SuperLink starts: logs and results hold sites' scores."""
 PATIENCE = 5.0
 """Seconds that services have to end by themselves."""
-SUPERLINK, GATE, SERVER_APP = "flower-superlink", "fedskew.federation.gateway", "flwr-serverapp"
+SUPERLINK, GATEWAY, SERVER_APP = "flower-superlink", "fedskew.federation.gateway", "flwr-serverapp"
 SUPEREXEC = "flower-superexec"
 """The SuperLink's child that starts a ServerApp for every run. The SuperLink starts it once and never looks again."""
 
@@ -60,9 +60,9 @@ def superlink_command(folder: FederationFolder) -> list[str]:
     ]
 
 
-def gate_command(folder: FederationFolder) -> list[str]:
-    """Return the command of the gate, the one port that sites reach."""
-    return [sys.executable, "-m", GATE, str(folder.path.resolve())]
+def gateway_command(folder: FederationFolder) -> list[str]:
+    """Return the command of the gateway, the one port that sites reach."""
+    return [sys.executable, "-m", GATEWAY, str(folder.path.resolve())]
 
 
 def superexec_command(folder: FederationFolder, superlink: psutil.Process) -> list[str]:
@@ -76,8 +76,8 @@ def superexec_command(folder: FederationFolder, superlink: psutil.Process) -> li
     ]
 
 
-COMMANDS = {"superlink": superlink_command, "gate": gate_command}
-PROGRAMS = {"superlink": SUPERLINK, "gate": GATE}
+COMMANDS = {"superlink": superlink_command, "gate": gateway_command}
+PROGRAMS = {"superlink": SUPERLINK, "gate": GATEWAY}
 
 
 def search_path() -> str:
@@ -94,7 +94,7 @@ def environment(folder: FederationFolder) -> dict[str, str]:
 
 
 def up(folder: FederationFolder) -> None:
-    """Start SuperLink, its SuperExec and the gate where they are not up, and register the agreement's sites.
+    """Start SuperLink, its SuperExec and the gateway where they are not up, and register the agreement's sites.
 
     Raises DataError for certificates or an agreement that cannot be started with, LaunchFailed with a service's last
     words when it does not come up.
@@ -143,7 +143,7 @@ def handshake(folder: FederationFolder) -> None:
 
 
 def serve(folder: FederationFolder, name: str) -> None:
-    """Become a service, superlink or gate, in this process."""
+    """Become a service, superlink or gateway, in this process."""
     folder.check()
     command = COMMANDS[name](folder)
     os.chdir(folder.state)

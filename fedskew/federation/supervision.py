@@ -16,7 +16,7 @@ PENDING = 120.0
 """Seconds that a run may be pending. A SuperExec takes one within a second, and needs some itself where it was just
 started on a busy machine."""
 SILENCE = 20.0
-"""Seconds without a TLS handshake after which the gate counts as silent: one slow answer is no fault."""
+"""Seconds without a TLS handshake after which the gateway counts as silent: one slow answer is no fault."""
 
 
 class PendingRun:
@@ -48,8 +48,8 @@ class PendingRun:
             )
 
 
-class GateWatch:
-    """Whether the gate answers this machine, and so could answer the sites; `tell` takes a line for the user."""
+class GatewayWatch:
+    """Whether the gateway answers this machine, and so could answer the sites; `tell` takes a line for the user."""
 
     def __init__(self, folder: FederationFolder, tell: Callable[[str], None]) -> None:
         self.folder, self.tell = folder, tell
@@ -65,9 +65,9 @@ class GateWatch:
         return self.silence > SILENCE
 
     def look(self) -> None:
-        """Shake hands with the gate; tell once of a silence, and of its end."""
+        """Shake hands with the gateway; tell once of a silence, and of its end."""
         now = time.monotonic()
-        if gate_answers(self.folder):
+        if gateway_answers(self.folder):
             self.answered = now
             if self.told:
                 self.told = False
@@ -81,15 +81,15 @@ class GateWatch:
             )
 
     def reason(self, why: str) -> str:
-        """Return why a run failed during the gate's silence."""
+        """Return why a run failed during the gateway's silence."""
         return (
             f"no site could reach this coordinator, whose gate did not answer for {self.silence:.0f} s "
             f"(the run says: {why})"
         )
 
 
-def gate_answers(folder: FederationFolder) -> bool:
-    """Return whether the gate shakes hands."""
+def gateway_answers(folder: FederationFolder) -> bool:
+    """Return whether the gateway shakes hands."""
     try:
         handshake(folder)
     except OSError:

@@ -32,8 +32,8 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-class Gate(ThreadingHTTPServer):
-    """Answers as the gate does: 404 with a date to who looks, a status to who signs in."""
+class Gateway(ThreadingHTTPServer):
+    """Answers as the gateway does: 404 with a date to who looks, a status to who signs in."""
 
     daemon_threads = True
     ahead, status = 0.0, 200
@@ -43,7 +43,7 @@ class Gate(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Gate
+    server: Gateway
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return format_datetime(
@@ -68,28 +68,28 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-Listen = Callable[[Pair | None], Gate]
+Listen = Callable[[Pair | None], Gateway]
 
 
 @pytest.fixture
 def listen() -> Iterator[Listen]:
     """Listen on loopback with a certificate, or without TLS."""
-    gates: list[Gate] = []
+    gateways: list[Gateway] = []
 
-    def start(server: Pair | None) -> Gate:
-        gate = Gate(("127.0.0.1", 0), Handler)
+    def start(server: Pair | None) -> Gateway:
+        gateway = Gateway(("127.0.0.1", 0), Handler)
         if server:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*server)
-            gate.socket = context.wrap_socket(gate.socket, server_side=True)
-        threading.Thread(target=gate.serve_forever, args=(0.01,), daemon=True).start()
-        gates.append(gate)
-        return gate
+            gateway.socket = context.wrap_socket(gateway.socket, server_side=True)
+        threading.Thread(target=gateway.serve_forever, args=(0.01,), daemon=True).start()
+        gateways.append(gateway)
+        return gateway
 
     yield start
-    for gate in gates:
-        gate.shutdown()
-        gate.server_close()
+    for gateway in gateways:
+        gateway.shutdown()
+        gateway.server_close()
 
 
 def certified(folder: Path, *hosts: str) -> tuple[Path, Pair]:
@@ -104,11 +104,11 @@ def certified(folder: Path, *hosts: str) -> tuple[Path, Pair]:
     return authority[0], server
 
 
-def looked(gate: Gate, ca: Path, folder: Path) -> dict[str, Row]:
-    """Return what the site says of a gate, by subject."""
+def looked(gateway: Gateway, ca: Path, folder: Path) -> dict[str, Row]:
+    """Return what the site says of a gateway, by subject."""
     if not (folder / "node.key").exists():
         make_key(folder / "node.key")
-    link = Link(f"127.0.0.1:{gate.server_address[1]}", folder / "node.key", ca)
+    link = Link(f"127.0.0.1:{gateway.server_address[1]}", folder / "node.key", ca)
     return {row.subject: row for row in online(SITE, link)}
 
 
@@ -191,9 +191,9 @@ def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
 )  # of the coordinator's clock; a header tells whole seconds
 def test_a_clock_that_is_off(tmp_path: Path, listen: Listen, ahead: float, holds: bool) -> None:
     ca, server = certified(tmp_path / "here")
-    gate = listen(server)
-    gate.ahead = ahead
-    row = looked(gate, ca, tmp_path)["clock"]
+    gateway = listen(server)
+    gateway.ahead = ahead
+    row = looked(gateway, ca, tmp_path)["clock"]
     assert row.holds == holds and ("let a time service set" in row.text) != holds, row
 
 
@@ -203,9 +203,9 @@ def test_a_clock_that_is_off_has_one_cure(
 ) -> None:
     """The coordinator refuses every signature by such a clock: to send it the key again would not help."""
     ca, server = certified(tmp_path / "here")
-    gate = listen(server)
-    gate.ahead, gate.status = ahead, 403
-    rows = looked(gate, ca, tmp_path)
+    gateway = listen(server)
+    gateway.ahead, gateway.status = ahead, 403
+    rows = looked(gateway, ca, tmp_path)
     assert not rows["key known"].holds
     assert ("send the lines" in rows["key known"].text) == asks
     assert ("not asked: the clock comes first" in rows["key known"].text) != asks
@@ -222,9 +222,9 @@ def test_a_clock_that_is_off_has_one_cure(
 )
 def test_a_key_that_is_refused(tmp_path: Path, listen: Listen, status: int, sentence: str) -> None:
     ca, server = certified(tmp_path / "here")
-    gate = listen(server)
-    gate.status = status
-    row = looked(gate, ca, tmp_path)["key known"]
+    gateway = listen(server)
+    gateway.status = status
+    row = looked(gateway, ca, tmp_path)["key known"]
     assert not row.holds and sentence in row.text and str(status) in row.text
 
 
@@ -270,14 +270,14 @@ def test_a_proxy_is_gone_through_and_named(
     tmp_path: Path, listen: Listen, proxy: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca, server = certified(tmp_path / "here")
-    gate = listen(server)
+    gateway = listen(server)
     monkeypatch.setenv("https_proxy", proxy[0])
-    rows = looked(gate, ca, tmp_path)
+    rows = looked(gateway, ca, tmp_path)
     assert all(row.holds for row in rows.values()), rows
     assert (
         rows["proxy"].text == f"{proxy[0]} for 127.0.0.1; loopback goes past it, as `start` sees to"
     )
-    assert set(proxy[1]) == {f"127.0.0.1:{gate.server_address[1]}"}
+    assert set(proxy[1]) == {f"127.0.0.1:{gateway.server_address[1]}"}
 
 
 def test_no_proxy_is_gone_past(

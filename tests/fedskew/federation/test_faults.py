@@ -1,4 +1,4 @@
-"""Some rows of `make faults`, once each: real SuperLink, gate and SuperNodes, what is done to them, and the hash."""
+"""Some rows of `make faults`, once each: real SuperLink, gateway and SuperNodes, what is done to them, and the hash."""
 
 import importlib
 import os

@@ -168,12 +168,12 @@ def test_a_gate_that_is_at_work_shakes_hands(tmp_path: Path) -> None:
     context.load_cert_chain(*files)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def gate() -> None:
+        def gateway() -> None:
             connection, _ = listener.accept()
             with connection, suppress(OSError):
                 context.wrap_socket(connection, server_side=True).close()
 
-        thread = threading.Thread(target=gate)
+        thread = threading.Thread(target=gateway)
         thread.start()
         port = listener.getsockname()[1]
         folder = SimpleNamespace(coordinator=SimpleNamespace(listen="127.0.0.1", port=port))

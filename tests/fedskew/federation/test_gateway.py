@@ -33,11 +33,10 @@ from flwr.proto.node_pb2 import Node
 from data import DataError, SettingError
 from fedskew.cli.federation import application
 from fedskew.federation import folder as folders
-from fedskew.federation import gateway as gates
-from fedskew.federation import handed_out, intake
-from fedskew.federation import lost_messages as absence
+from fedskew.federation import gateway as gateway_module
+from fedskew.federation import handed_out, intake, lost_messages
 from fedskew.federation.folder import FederationFolder, add, begin
-from fedskew.federation.gateway import PASSED, Gate
+from fedskew.federation.gateway import PASSED, Gateway
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
 from fedskew.federation.object_cache import KEPT, Objects
@@ -71,8 +70,8 @@ NORTH, SOUTH, STRANGER = node_key(), node_key(), node_key()
 
 
 @pytest.fixture(autouse=True)
-def no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absence, "ABSENCE", 0.0)
+def no_offline_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_messages, "OFFLINE_TIME", 0.0)
 
 
 @pytest.fixture
@@ -101,8 +100,8 @@ def asked() -> list[httpx.Request]:
 
 @pytest.fixture
 def client(folder: FederationFolder, asked: list[httpx.Request]) -> "Client":
-    gate = Gate(folder)
-    gate.largest = 100
+    gateway = Gateway(folder)
+    gateway.largest = 100
 
     def superlink(request: httpx.Request) -> httpx.Response:
         asked.append(request)
@@ -112,19 +111,21 @@ def client(folder: FederationFolder, asked: list[httpx.Request]) -> "Client":
             "content-type": "application/x-protobuf",
         }
         return httpx.Response(
-            200, content=b"" if request.url.path == gates.PULL else b"answer", headers=headers
+            200,
+            content=b"" if request.url.path == gateway_module.PULL else b"answer",
+            headers=headers,
         )
 
-    gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
-    return Client(gate)
+    gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    return Client(gateway)
 
 
 class Client:
-    """Asks a gate as a site does, without a network."""
+    """Asks a gateway as a site does, without a network."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.transport = httpx.ASGITransport(gate.application())
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.transport = httpx.ASGITransport(gateway.application())
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def answer() -> httpx.Response:
@@ -223,35 +224,39 @@ def test_a_site_gets_only_the_objects_of_its_own_messages(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """flwr serves an object to whoever names it by its sha256: a site could test guesses of another's class counts."""
-    monkeypatch.setattr(gates, "HOLD", -1.0)
+    monkeypatch.setattr(gateway_module, "HOLD", -1.0)
     asked: list[str] = []
 
     def superlink(request: httpx.Request) -> httpx.Response:
         asked.append(request.url.path)
-        content = message_of("note", "model").SerializeToString() * (request.url.path == gates.PULL)
+        content = message_of("note", "model").SerializeToString() * (
+            request.url.path == gateway_module.PULL
+        )
         return httpx.Response(200, content=content)
 
-    def status(gate: Gate, path: str, body: bytes, key: ec.EllipticCurvePrivateKey) -> int:
-        gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
-        return Client(gate).post(path, content=body, headers=header(key)).status_code
+    def status(gateway: Gateway, path: str, body: bytes, key: ec.EllipticCurvePrivateKey) -> int:
+        gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+        return Client(gateway).post(path, content=body, headers=header(key)).status_code
 
-    gate = Gate(folder)
+    gateway = Gateway(folder)
     for body in (wanted("model"), wanted("counts-of-south"), b"no question"):
-        assert status(gate, gates.OBJECT, body, NORTH) == 403 and not asked
-    assert status(gate, gates.CONFIRM, confirmed("note"), NORTH) == 403 and not asked
+        assert status(gateway, gateway_module.OBJECT, body, NORTH) == 403 and not asked
+    assert status(gateway, gateway_module.CONFIRM, confirmed("note"), NORTH) == 403 and not asked
     question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
-    assert status(gate, gates.PULL, question, NORTH) == 200
-    assert status(gate, gates.OBJECT, wanted("counts-of-south"), NORTH) == 403
-    assert "north" in gate.sent, "a refused question is no sign that the message has come"
-    for there in (gate, Gate(folder)):  # one that follows a gate that was killed
+    assert status(gateway, gateway_module.PULL, question, NORTH) == 200
+    assert status(gateway, gateway_module.OBJECT, wanted("counts-of-south"), NORTH) == 403
+    assert "north" in gateway.sent, "a refused question is no sign that the message has come"
+    for there in (gateway, Gateway(folder)):  # one that follows a gateway that was killed
         del asked[:]
         for name in ("note", "model"):
-            assert status(there, gates.OBJECT, wanted(name), NORTH) == 200
-        assert status(there, gates.CONFIRM, confirmed("note"), NORTH) == 200
-        assert asked == [gates.OBJECT, gates.OBJECT, gates.CONFIRM]
-        assert status(there, gates.OBJECT, wanted("model", run=6), NORTH) == 403, "another run"
-        assert status(there, gates.OBJECT, wanted("model"), SOUTH) == 403, "another site"
-        assert status(there, gates.CONFIRM, confirmed("note"), SOUTH) == 403
+            assert status(there, gateway_module.OBJECT, wanted(name), NORTH) == 200
+        assert status(there, gateway_module.CONFIRM, confirmed("note"), NORTH) == 200
+        assert asked == [gateway_module.OBJECT, gateway_module.OBJECT, gateway_module.CONFIRM]
+        assert status(there, gateway_module.OBJECT, wanted("model", run=6), NORTH) == 403, (
+            "another run"
+        )
+        assert status(there, gateway_module.OBJECT, wanted("model"), SOUTH) == 403, "another site"
+        assert status(there, gateway_module.CONFIRM, confirmed("note"), SOUTH) == 403
         assert len(asked) == 3
 
 
@@ -302,7 +307,7 @@ def test_an_object_is_fetched_once_for_all_sites(
         return [PullObjectResponse.FromString(answer.content).object_content for answer in answers]
 
     async def both() -> None:
-        gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+        gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
         assert await ask(wanted("model"), wanted("model", node=2)) == [
             b"weights"
         ] * 2 and asked == ["model"]
@@ -316,16 +321,16 @@ def test_an_object_is_fetched_once_for_all_sites(
             there["late"] = b"task"
         assert await ask(wanted("late"), wanted("ended")) == [b"task", b""]
         assert asked == ["late", "ended", "late", "ended"] and not [
-            key for key in gate.objects.kept if "ended" in key
+            key for key in gateway.objects.kept if "ended" in key
         ]
-        await gate.objects.get(b"no question", lambda: gate.ask(request, [wanted("late")]))
+        await gateway.objects.get(b"no question", lambda: gateway.ask(request, [wanted("late")]))
         assert asked[-1] == "late"
 
-    gate = Gate(folder)
+    gateway = Gateway(folder)
     for site, run in (("north", 5), ("south", 5), ("south", 6)):
-        gate.handed_out.note(site, message_of("model", "late", "ended", run=run))
-    transport = httpx.ASGITransport(gate.application())
-    request = gates.Request(
+        gateway.handed_out.note(site, message_of("model", "late", "ended", run=run))
+    transport = httpx.ASGITransport(gateway.application())
+    request = gateway_module.Request(
         {"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)}
     )
     asyncio.run(both())
@@ -340,7 +345,7 @@ def test_an_object_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     ).SerializeToString()
     answers = [(200, coming), (200, coming), (200, there), (200, b""), (503, b"")]
 
-    async def ask() -> gates.Reply:
+    async def ask() -> gateway_module.Reply:
         return *answers.pop(0), {}
 
     async def question() -> None:
@@ -360,7 +365,7 @@ def test_objects_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     content = PullObjectResponse(object_found=True, object_available=True).SerializeToString()
     asked: list[float] = []
 
-    async def ask() -> gates.Reply:
+    async def ask() -> gateway_module.Reply:
         asked.append(now[0])
         return 200, content, {}
 
@@ -389,7 +394,8 @@ def test_a_reply_in_another_nodes_name_ends_at_the_gate(
             client.post(path, content=body, headers=header(NORTH)).status_code == 403 and not asked
         )
     assert (
-        client.post(gates.PULL, content=b"no question", headers=header(NORTH)).status_code == 403
+        client.post(gateway_module.PULL, content=b"no question", headers=header(NORTH)).status_code
+        == 403
         and not asked
     )
     assert (
@@ -413,10 +419,10 @@ def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
 ) -> None:
     """What it was asked is lost, and flwr answers in its place only while it is away."""
     now = [1000.0]
-    monkeypatch.setattr(gates.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(gates, "HOLD", -1.0)
+    monkeypatch.setattr(gateway_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(gateway_module, "HOLD", -1.0)
     question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
-    begin, end = gates.BEGIN, gates.END
+    begin, end = gateway_module.BEGIN, gateway_module.END
 
     def begun(key: ec.EllipticCurvePrivateKey) -> list[str]:
         del asked[:]
@@ -426,13 +432,15 @@ def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
     def lives(*calls: str) -> None:
         for call in calls:
             client.post(
-                call, content=question if call == gates.PULL else b"", headers=header(NORTH)
+                call,
+                content=question if call == gateway_module.PULL else b"",
+                headers=header(NORTH),
             )
 
     assert begun(NORTH) == [begin], "the first"
-    lives(gates.PULL)
+    lives(gateway_module.PULL)
     now[0] += 25
-    lives(gates.HEARTBEAT)
+    lives(gateway_module.HEARTBEAT)
     now[0] += 25
     assert begun(NORTH) == [begin], "who has the key alone ends nobody"
     now[0] += 10
@@ -441,7 +449,7 @@ def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
     assert DeactivateNodeRequest.FromString(asked[0].content).node_id == 7
     assert asked[0].headers["flwr-signature"] == asked[1].headers["flwr-signature"]
     assert begun(NORTH) == [begin], "what has been ended is not ended twice"
-    lives(gates.PULL, end)
+    lives(gateway_module.PULL, end)
     now[0] += 100
     assert begun(NORTH) == [begin], "it had ended in order"
 
@@ -450,20 +458,20 @@ def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that asks has nothing in hand: flwr answers for it while its node is away, and is asked again."""
-    monkeypatch.setattr(gates, "HOLD", -1.0)
-    monkeypatch.setattr(absence, "DOUBT", -1.0)
+    monkeypatch.setattr(gateway_module, "HOLD", -1.0)
+    monkeypatch.setattr(lost_messages, "DOUBT", -1.0)
     calls: list[tuple[str, bytes]] = []
     broken: list[Exception] = []
 
     def superlink(request: httpx.Request) -> httpx.Response:
         calls.append((request.url.path, request.content))
-        if request.url.path == gates.PULL and broken:
+        if request.url.path == gateway_module.PULL and broken:
             raise broken.pop()
         return httpx.Response(200)
 
-    gate = Gate(folder)
-    gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
-    client = Client(gate)
+    gateway = Gateway(folder)
+    gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    client = Client(gateway)
     question = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
 
     def asked(path: str, key: ec.EllipticCurvePrivateKey = NORTH) -> list[str]:
@@ -471,33 +479,37 @@ def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
         client.post(path, content=question, headers=header(key))
         return [path for path, _ in calls]
 
-    again = [gates.PULL, gates.END, gates.BEGIN, gates.PULL]
-    assert asked(gates.PULL) == again, "this gate is new"
+    again = [gateway_module.PULL, gateway_module.END, gateway_module.BEGIN, gateway_module.PULL]
+    assert asked(gateway_module.PULL) == again, "this gate is new"
     assert DeactivateNodeRequest.FromString(calls[1][1]).node_id == 7
     begun = ActivateNodeRequest.FromString(calls[2][1])
     assert (
         begun.public_key == base64.b64decode(header(NORTH)["flwr-public-key"])
         and begun.heartbeat_interval == 30
     )
-    assert asked(gates.PULL) == [gates.PULL]
+    assert asked(gateway_module.PULL) == [gateway_module.PULL]
     broken.append(httpx.ReadError("the SuperLink was killed"))
-    assert asked(gates.PULL) == [gates.PULL]
-    assert asked(gates.PULL) == again
-    assert asked(RUN, SOUTH) == [RUN] and asked(gates.PULL, SOUTH) == [gates.PULL], "it is at work"
+    assert asked(gateway_module.PULL) == [gateway_module.PULL]
+    assert asked(gateway_module.PULL) == again
+    assert asked(RUN, SOUTH) == [RUN] and asked(gateway_module.PULL, SOUTH) == [
+        gateway_module.PULL
+    ], "it is at work"
 
 
 def test_no_sign_of_life_passes_while_a_node_is_away(
     client: Client, asked: list[httpx.Request]
 ) -> None:
-    gate = client.gate
+    gateway = client.gateway
 
     async def beat() -> int:
-        gate.absence.away.add("north")
+        gateway.lost_messages.away.add("north")
         async with httpx.AsyncClient(transport=client.transport, base_url="https://gate") as site:
-            beating = asyncio.ensure_future(site.post(gates.HEARTBEAT, headers=header(NORTH)))
+            beating = asyncio.ensure_future(
+                site.post(gateway_module.HEARTBEAT, headers=header(NORTH))
+            )
             await asyncio.sleep(0.05)
             before = len(asked)
-            gate.absence.away.discard("north")
+            gateway.lost_messages.away.discard("north")
             assert (await beating).status_code == 200
         return before
 
@@ -508,8 +520,8 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that the SuperLink has given out it never gives out again; the way to a site may be cut just then."""
-    monkeypatch.setattr(gates, "SHORTEST", 0.0)
-    monkeypatch.setattr(gates, "LONGEST", 0.0)
+    monkeypatch.setattr(gateway_module, "SHORTEST", 0.0)
+    monkeypatch.setattr(gateway_module, "LONGEST", 0.0)
     nothing = PullMessagesResponse().SerializeToString()
     first, second = (
         PullMessagesResponse(
@@ -518,21 +530,21 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
         for run in (1, 2)
     )
     waiting = [nothing, nothing, first, second]
-    gate = Gate(folder)
+    gateway = Gateway(folder)
 
     def superlink(request: httpx.Request) -> httpx.Response:
         return httpx.Response(
-            200, content=waiting.pop(0) if request.url.path == gates.PULL else b""
+            200, content=waiting.pop(0) if request.url.path == gateway_module.PULL else b""
         )
 
-    gate.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
-    client = Client(gate)
+    gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    client = Client(gateway)
 
     def pull() -> bytes:
-        return client.post(gates.PULL, headers=header(NORTH)).content
+        return client.post(gateway_module.PULL, headers=header(NORTH)).content
 
     assert pull() == first and len(waiting) == 1
-    client.post(gates.HEARTBEAT, headers=header(NORTH))
+    client.post(gateway_module.HEARTBEAT, headers=header(NORTH))
     client.post(RUN, headers=header(SOUTH))
     assert pull() == first
     client.post(RUN, headers=header(NORTH))
@@ -542,8 +554,8 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
 def test_a_question_for_messages_is_held_for_a_while_only(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gates, "HOLD", 0.0)
-    assert client.post(gates.PULL, headers=header(NORTH)).status_code == 200
+    monkeypatch.setattr(gateway_module, "HOLD", 0.0)
+    assert client.post(gateway_module.PULL, headers=header(NORTH)).status_code == 200
 
 
 def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder) -> None:
@@ -610,7 +622,7 @@ def test_the_metrics_say_what_has_passed_by_site_and_what_was_refused(
     client.post("/v1/fleet/push-object", content=b"x" * 70, headers=header(NORTH))
     client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH))
     client.post("/v1/control/start-run", headers=header(STRANGER))
-    rows = dict(row.rsplit(" ", 1) for row in client.gate.traffic.text(7).splitlines())
+    rows = dict(row.rsplit(" ", 1) for row in client.gateway.traffic.text(7).splitlines())
     assert (
         rows['fedskew_gate_site_online{site="north"}'] == "1"
         and rows["fedskew_gate_disk_free_bytes"] == "7"
@@ -641,15 +653,15 @@ UPLOAD = "/v1/fleet/push-object"
 
 
 class Sender:
-    """Sites that send bodies at the same time, piece by piece, to a gate whose SuperLink answers when it is let."""
+    """Sites that send bodies at the same time, piece by piece, to a gateway whose SuperLink answers when it is let."""
 
     def __init__(self, folder: FederationFolder) -> None:
-        self.gate = Gate(folder)
-        self.gate.largest = 100
-        self.gate.intake = Intake(100)
+        self.gateway = Gateway(folder)
+        self.gateway.largest = 100
+        self.gateway.intake = Intake(100)
         self.received: list[bytes] = []
         self.read = 0
-        """Bytes that the gate has asked for."""
+        """Bytes that the gateway has asked for."""
 
     async def superlink(self, request: httpx.Request) -> httpx.Response:
         """Answer once `answers` is set."""
@@ -668,7 +680,7 @@ class Sender:
         """Return the status of an upload of so many bytes that states a length, if any."""
         stated = {} if length is None else {"content-length": str(length)}
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.gate.application()), base_url="https://gate"
+            transport=httpx.ASGITransport(self.gateway.application()), base_url="https://gate"
         ) as client:
             answer = await client.post(
                 UPLOAD, content=self.body(size), headers={**header(key), **stated}
@@ -677,7 +689,7 @@ class Sender:
 
     async def begin(self) -> None:
         self.answers = asyncio.Event()
-        self.gate.client = httpx.AsyncClient(transport=httpx.MockTransport(self.superlink))
+        self.gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(self.superlink))
 
 
 async def idle() -> None:
@@ -696,13 +708,13 @@ def test_a_site_sends_what_there_is_room_for_and_the_rest_waits_at_the_site(
         await sender.begin()
         sending = [asyncio.ensure_future(sender.send(NORTH, 50, 50)) for _ in range(3)]
         await idle()
-        assert len(sender.received) == 2 and sender.gate.intake.held["north"] == 100
+        assert len(sender.received) == 2 and sender.gateway.intake.held["north"] == 100
         other = asyncio.ensure_future(sender.send(SOUTH, 100, 100))
         await idle()
         assert len(sender.received) == 3, "another site has room of its own"
         sender.answers.set()
         assert await asyncio.gather(*sending, other) == [200] * 4
-        assert sender.received.count(b"x" * 50) == 3 and not sender.gate.intake.held.total()
+        assert sender.received.count(b"x" * 50) == 3 and not sender.gateway.intake.held.total()
 
     asyncio.run(run())
 
@@ -733,7 +745,7 @@ def test_a_body_that_finds_no_room_in_time_is_refused_so_that_it_is_sent_again(
         sender.read = 0
         assert await sender.send(NORTH, 100, 100) == 503 and len(sender.received) == 1
         with pytest.raises(NoRoom):
-            async with sender.gate.intake.room("north", 1):
+            async with sender.gateway.intake.room("north", 1):
                 pytest.fail("there is none")
         sender.answers.set()
         assert await first == 200
@@ -771,23 +783,23 @@ def test_a_body_is_as_large_as_it_states_and_one_that_states_nothing_as_large_as
         assert await sender.send(NORTH, 60, 50) == 413, "more than it states"
         sender.read = 0
         assert await sender.send(NORTH, 110, 110) == 413
-        assert not sender.received and not sender.gate.intake.held.total()
+        assert not sender.received and not sender.gateway.intake.held.total()
 
     asyncio.run(run())
 
 
 def test_what_is_no_object_may_only_be_small(folder: FederationFolder) -> None:
     sender = Sender(folder)
-    sender.gate.largest = 2**26
+    sender.gateway.largest = 2**26
     small = "/v1/fleet/get-run"
 
     async def run() -> list[int]:
         await sender.begin()
         sender.answers.set()
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(sender.gate.application()), base_url="https://gate"
+            transport=httpx.ASGITransport(sender.gateway.application()), base_url="https://gate"
         ) as client:
-            sender.gate.intake = Intake(2**26)
+            sender.gateway.intake = Intake(2**26)
             bodies = (b"x" * 2**20, b"x" * (2**20 + 1))
             return [
                 (await client.post(small, content=body, headers=header(NORTH))).status_code

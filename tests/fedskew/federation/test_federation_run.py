@@ -53,8 +53,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "LOOK", -1.0)
     monkeypatch.setattr(submission, "running", lambda folder, service: [])
     monkeypatch.setattr(supervision, "restart_superexec", lambda folder: False)
-    monkeypatch.setattr(supervision, "gate_answers", lambda folder: True)
-    monkeypatch.setattr(submission, "gate_answers", lambda folder: True)
+    monkeypatch.setattr(supervision, "gateway_answers", lambda folder: True)
+    monkeypatch.setattr(submission, "gateway_answers", lambda folder: True)
 
 
 def followed(tmp_path: Path, looks: int, *answers: RunStatus | Exception) -> list[str]:
@@ -288,7 +288,7 @@ def test_a_run_that_failed_while_the_gate_was_silent_is_lost_and_the_gate_is_the
     monkeypatch.setattr(submission, "time", clock)
     monkeypatch.setattr(supervision, "time", clock)
     monkeypatch.setattr(submission, "POLL", 1.0)
-    monkeypatch.setattr(supervision, "gate_answers", lambda folder: clock.now < 5)
+    monkeypatch.setattr(supervision, "gateway_answers", lambda folder: clock.now < 5)
     lines: list[str] = []
     failed = RunStatus(
         "finished:failed", "ServerApp failed with exception: round 3: 0 good replies"
@@ -310,7 +310,7 @@ def test_a_gate_that_is_slow_once_explains_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = [True, False, True, True]
-    monkeypatch.setattr(supervision, "gate_answers", lambda folder: looks.pop(0))
+    monkeypatch.setattr(supervision, "gateway_answers", lambda folder: looks.pop(0))
     failed = RunStatus("finished:failed", "ServerApp failed with exception: no such method")
     with pytest.raises(LaunchFailed, match=r"^no such method$"):
         followed(tmp_path, 99, *[RUNNING] * 3, failed)
@@ -322,12 +322,12 @@ def test_after_a_loss_the_gate_is_waited_for(
     clock = Clock()
     monkeypatch.setattr(submission, "time", clock)
     monkeypatch.setattr(submission, "LOOK", 5.0)
-    monkeypatch.setattr(submission, "gate_answers", lambda folder: clock.now > 300)
-    submission.wait_for_gate(FederationFolder(tmp_path), Lost("gone"))
+    monkeypatch.setattr(submission, "gateway_answers", lambda folder: clock.now > 300)
+    submission.wait_for_gateway(FederationFolder(tmp_path), Lost("gone"))
     assert 300 < clock.now < 310
-    monkeypatch.setattr(submission, "gate_answers", lambda folder: False)
+    monkeypatch.setattr(submission, "gateway_answers", lambda folder: False)
     with pytest.raises(LaunchFailed, match=r"^gone; its gate has not answered for 10 minutes"):
-        submission.wait_for_gate(FederationFolder(tmp_path), Lost("gone"))
+        submission.wait_for_gateway(FederationFolder(tmp_path), Lost("gone"))
 
 
 def test_it_is_told_for_whom_the_run_waits(tmp_path: Path) -> None:
