@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.figures import Row, alternate, figure, seconds
-from client_app.metrics import measure_all
+from client_app.metrics import evaluate_models
 from client_app.models import build
 from client_app.models.classifier import INFERENCE_BATCH
 from data import Samples
@@ -36,7 +36,7 @@ def rows() -> Iterator[Row]:
             return right
 
         measured, bare = alternate(
-            lambda m=model, d=state, s=samples: measure_all(m, {"average": d}, s), passes
+            lambda m=model, d=state, s=samples: evaluate_models(m, {"average": d}, s), passes
         )
         yield figure(f"all numbers of {name} / its passes and the accuracy", measured, bare)
         yield seconds(f"all numbers of {name}", measured)

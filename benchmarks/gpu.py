@@ -15,7 +15,7 @@ from benchmarks.figures import Row, alternate, figure, seconds
 from client_app.client import Client
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.process import repeat_to_the_bit
+from client_app.process import make_deterministic
 from client_app.state import copy
 from client_app.training import train_round
 from client_app.vectorized import Together
@@ -74,7 +74,7 @@ def rows(device: str = "cuda") -> Iterator[Row]:
     """Yield the figures; none where there is no GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         return
-    repeat_to_the_bit()
+    make_deterministic()
     for name, (number, size, _) in KINDS.items():
         actions = rounds_of(name, device)
         times = dict(zip(actions, alternate(*map(synchronized, actions.values())), strict=True))

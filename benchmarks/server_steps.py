@@ -11,7 +11,7 @@ import torch
 from benchmarks.figures import Row, alternate, figure, seconds
 from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
-from client_app.process import keep_freed_memory
+from client_app.process import tune_allocator
 from client_app.state import State
 from data import Samples
 from strategies.core.server import Server, Update
@@ -90,7 +90,7 @@ def feddf() -> tuple[list[float], list[float]]:
 
 def rows() -> Iterator[Row]:
     """Yield the figures."""
-    keep_freed_memory()  # as the process of a run's server does
+    tune_allocator()  # as the process of a run's server does
     torch.set_num_threads(1)
     torch.manual_seed(0)
     for classes in CREFF:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.figures import MEASUREMENTS
-from client_app.handlers import Outcome
+from client_app.handlers import ClientOutcome
 from fedskew.engines.workers import WorkersGrid
 from fedskew.signals import one_interrupt
 from server_app.app import run
@@ -38,7 +38,7 @@ class InTurns(WorkersGrid):
 
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[ClientOutcome]:
         """Play a round, after what is due of the others."""
         if self.rounds and self.rounds % self.block == 0:
             self.end_turn()

@@ -6,7 +6,7 @@ A message names the clients that this node plays, so a model travels once a node
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.handlers import Answer, Asked, Known, answers
+from client_app.handlers import ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import pack, unpack
 from client_app.state import State
 
@@ -34,14 +34,14 @@ def query(message: Message, context: Context) -> Message:
 def reply(message: Message, context: Context) -> Message:
     """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed."""
     task, content = message.content.config_records["task"], RecordDict()
-    asked = Asked(
+    request = ClientRequest(
         message.metadata.message_type,
         task,
         states(message),
         str(task["assignment"]),
         context.node_config,
     )
-    for number, answer in answers(asked, known_of(task)):
+    for number, answer in answers(request, known_of(task)):
         if isinstance(answer, str):
             content[f"{number}/error"] = ConfigRecord({"reason": answer})
         else:
@@ -55,16 +55,17 @@ def states(message: Message) -> dict[str, State]:
     return {name: unpack(record) for name, record in message.content.array_records.items()}
 
 
-def known_of(task: ConfigRecord) -> dict[int, Known]:
+def known_of(task: ConfigRecord) -> dict[int, ExpectedState]:
     """Return the message's clients, each with what the server knows of it."""
     columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
     assert all(isinstance(column, list) for column in columns)
     return {
-        int(n): Known(int(round), str(m), str(d)) for n, round, m, d in zip(*columns, strict=True)
+        int(n): ExpectedState(int(round), str(m), str(d))
+        for n, round, m, d in zip(*columns, strict=True)
     }
 
 
-def records_of(answer: Answer) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:
+def records_of(answer: ClientReply) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:
     """Return an answer as flwr's records."""
     records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
         n: pack(s) for n, s in answer.states.items()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client_app.models import ModelSettings, build
 from client_app.models.backbone import sha256_of
-from client_app.process import repeat_to_the_bit
+from client_app.process import make_deterministic
 from data import DataError, Federation
 from data.readers import cache
 from data.sample_cache import SampleCache
@@ -116,7 +116,7 @@ def compute(
     device: str,
 ) -> NDArray[np.float32]:
     """Return (M, D): the features of a split's samples, one image at a time."""
-    repeat_to_the_bit()
+    make_deterministic()
     samples = federation.at(split, indices_M, device)
     backbone = (
         build(model, federation.dataset.shape, 2, 0, replace(settings, freeze="stages"))

@@ -37,10 +37,8 @@ def identity(folder: Path, round: int, run: str = "") -> dict[str, str]:
     return {KIND: "memory", "run": run, "client": folder.name, "round": str(round)}
 
 
-def recall(
-    folder: Path, round: int, run: str = "", known: str = ""
-) -> dict[str, dict[str, Tensor]]:
-    """Return what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
+def load(folder: Path, round: int, run: str = "", known: str = "") -> dict[str, dict[str, Tensor]]:
+    """Load what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
     Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, another
     client's, round's or run's, or not the one of the `known` digest, if that is given.
@@ -58,16 +56,15 @@ def recall(
     return split_prefix(tensors)
 
 
-def forget_all_but(folder: Path, round: int) -> None:
-    """Delete all files but that of `round` and the two before it; call it only once the server has named `round`.
+def prune(folder: Path, round: int) -> None:
+    """Delete all files except those of `round` and the two before it. Call it only once the server has named `round`.
 
     The checkpoint that names `round` may still be on its way to the disk. The two before belong to the server's last
     checkpoint there, and to its previous one, which counts where the last is damaged. Files after `round` are of
     replies that the server did not use.
     """
-    if (
-        not folder.exists()
-    ):  # as of most clients: looking for files costs a tiny client a twentieth of its round
+    # Most clients keep nothing, and listing files costs a tiny client a twentieth of its round.
+    if not folder.exists():
         return
     files = sorted(folder.glob("round-*.safetensors"))
     kept = [path for path in files if path <= file_of(folder, round)][-3:]
@@ -76,8 +73,8 @@ def forget_all_but(folder: Path, round: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def remember(folder: Path, round: int, memory: Mapping[str, State]) -> str:
-    """Write what the client keeps in `round`, if anything, and return its digest."""
+def save(folder: Path, round: int, memory: Mapping[str, State]) -> str:
+    """Save what the client keeps in `round`, if anything, and return its digest."""
     if not memory:
         return ""
     tensors = {

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 
-from client_app.serialization import Expected, Unreadable, from_bytes, to_bytes
+from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from client_app.state import State
 
 Value = ArrayRecord | ConfigRecord | MetricRecord
@@ -53,7 +53,7 @@ def pack(state: State) -> ArrayRecord:
 def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tensor]:
     """Return the state in a record; its tensors are not to be changed in place.
 
-    Raises Unreadable for a record that `pack` has not made, or for one of more than `most`.
+    Raises DecodeError for a record that `pack` has not made, or for one of more than `most`.
     """
     if isinstance(record, TensorRecord):
         return record.state
@@ -62,7 +62,7 @@ def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tens
         or list(record) != [STATE]
         or record[STATE].stype != FORM
     ):
-        raise Unreadable("the record is not one array of safetensors")
+        raise DecodeError("the record is not one array of safetensors")
     return from_bytes(record[STATE].data, most)
 
 

@@ -178,7 +178,7 @@ def by_group(
 
 
 @torch.no_grad()
-def measure_all(
+def evaluate_models(
     model: Classifier,
     states: Mapping[str, State],
     samples: Samples,

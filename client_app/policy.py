@@ -10,7 +10,7 @@ from torch import Tensor
 from client_app.client import Report, Variant
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.site import NotAllowed, RunNotAllowed, Site
 from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of
@@ -124,18 +124,18 @@ def samples_in_update(samples: int, training: TrainingSettings) -> int:
     return samples if steps >= whole_epoch else steps * training.batch_size
 
 
-def check_run(site: Site, assignment: Assignment) -> None:
+def check_run(site: Site, run_spec: RunSpec) -> None:
     """Look at what a run's settings say before the data are read. Raises RunNotAllowed for what policy excludes."""
-    if site.models is not None and assignment.model not in site.models:
-        raise RunNotAllowed("models", f"{assignment.model} is none of {', '.join(site.models)}")
-    for variant in assignment.variants:
+    if site.models is not None and run_spec.model not in site.models:
+        raise RunNotAllowed("models", f"{run_spec.model} is none of {', '.join(site.models)}")
+    for variant in run_spec.variants:
         if site.methods is not None and variant.name not in site.methods:
             allowed = ", ".join(site.methods) or "an empty list"
             raise RunNotAllowed("methods", f"{variant.name} is none of {allowed}")
-    if assignment.rounds > site.max_rounds:
+    if run_spec.rounds > site.max_rounds:
         raise RunNotAllowed(
             "max-rounds",
-            f"the run has {assignment.rounds} rounds, and at most {site.max_rounds} are allowed",
+            f"the run has {run_spec.rounds} rounds, and at most {site.max_rounds} are allowed",
         )
 
 

@@ -1,15 +1,15 @@
-"""A message that is still on its way while whoever is to have it knows of it already."""
+"""Polling for messages that are announced before all of their objects have arrived."""
 
 import threading
 from collections.abc import Callable
 from typing import Any
 
 POLL = 0.1
-"""Seconds between two questions for an object; each costs whoever has it 10 ms."""
+"""Seconds between two requests for an object; each costs the answering process 10 ms."""
 
 
-class Incoming:
-    """A runtime client that asks for the objects of a message until they are there: flwr waits 1, 2, 4 ... seconds.
+class PollingClient:
+    """A runtime client that polls for a message's objects every POLL seconds, where flwr waits 1, 2, 4 ... seconds.
 
     `waiting` is called while one is awaited, by one thread at a time, and ends the wait by raising.
     """

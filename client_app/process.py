@@ -41,22 +41,22 @@ def choose_device(wanted: str) -> str:
     return "cuda" if seen and wanted != "cpu" else "cpu"
 
 
-def repeat_to_the_bit(threads: int = 1) -> None:
-    """Let this process compute sums in one order: one thread, and of cuDNN's algorithms those that add nothing racing.
+def make_deterministic(threads: int = 1) -> None:
+    """Make this process compute bit-identical results: `threads` threads, and deterministic cuDNN algorithms.
 
-    One thread also keeps clients that share a machine's cores from fighting over them; a site with cores of its own may
-    have more, and then repeats to the bit with as many.
+    One thread also keeps clients on one machine from competing for its cores. A site with its own cores may use more;
+    its results then repeat to the bit with that number of threads only.
     """
     torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True
 
 
 @functools.cache
-def keep_freed_memory() -> None:
-    """Let this process keep the memory of tensors that are gone, for those to come.
+def tune_allocator() -> None:
+    """Make glibc's allocator keep the memory of freed tensors for the next ones; elsewhere do nothing.
 
-    Else the C library gives a large tensor's back to the system at once, and the next one's pages come anew, one by
-    one: of a training step of McMahan's CNN that is a quarter. Nothing is done where the library is not glibc.
+    By default it returns a large tensor's memory to the system at once, and the next tensor faults its pages in one by
+    one. In a training step of McMahan's CNN that takes a quarter of the time.
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if tune is not None:

@@ -1,4 +1,4 @@
-"""What the server tells a client about the run."""
+"""The part of a run's settings that its clients need."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from data import DataSettings
 
 
 @dataclass(frozen=True)
-class Assignment:
+class RunSpec:
     """The part of a run's settings that its clients need; it travels with every message as JSON."""
 
     data: DataSettings
@@ -33,7 +33,7 @@ class Assignment:
     """Rounds that the run is to have; 0 where the server does not say."""
 
     def to_json(self) -> str:
-        """Return the assignment as JSON."""
+        """Return the spec as JSON."""
         return json.dumps(
             {
                 "data": asdict(self.data),
@@ -54,10 +54,10 @@ class Assignment:
         )
 
     @staticmethod
-    def from_json(text: str, own_code: bool = True) -> "Assignment":
+    def from_json(text: str, own_code: bool = True) -> "RunSpec":
         """Undo `to_json`. Without `own_code` no module that the text names is imported, and KeyError is raised."""
         fields: dict[str, Any] = json.loads(text)
-        return Assignment(
+        return RunSpec(
             data=DataSettings(**fields["data"]),
             training=TrainingSettings(**fields["training"]),
             model=fields["model"],

@@ -1,4 +1,4 @@
-"""What a process keeps to play any client of a run: data, model and variants."""
+"""What a process keeps to compute for any client of a run: data, model and variants."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from client_app.features import with_features
 from client_app.memory import folder_of
 from client_app.models import build
 from client_app.policy import Policy, check_names, check_run
-from client_app.process import choose_device, code_version, keep_freed_memory
+from client_app.process import choose_device, code_version, tune_allocator
 from client_app.run_approval import check_approved
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.site import DataChanged, NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
@@ -27,47 +27,47 @@ DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""
 
 
-class Player:
-    """Data, model and variants of one run, kept by a process so that it can play any client, or the one of its site."""
+class ClientRuntime:
+    """Data, model and variants of one run, kept by a process for any client of a simulation, or for its site's."""
 
-    def __init__(self, assignment: Assignment, site: Site | None = None) -> None:
-        if assignment.code != code_version():
+    def __init__(self, run_spec: RunSpec, site: Site | None = None) -> None:
+        if run_spec.code != code_version():
             raise RuntimeError(
                 "this client runs other code than the server: another checkout is on its path "
                 "(restart Flower's SuperLink, or use `fedskew run`)"
             )
-        keep_freed_memory()
-        self.assignment = assignment
+        tune_allocator()
+        self.run_spec = run_spec
         self.policy: Policy | None = None
         self.digests: dict[str, str] = {}
         """Of a site's own data; in a simulation nobody has any."""
         self.federation: Federation | SiteView
-        if site is None and assignment.data.dataset.startswith(SITES_PREFIX):
+        if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
-            device, self.run_folder = assignment.device, assignment.folder
-            dealt, kept = federate(assignment.data, assignment.seed), assignment.data.cache
+            device, self.run_folder = run_spec.device, run_spec.folder
+            dealt, kept = federate(run_spec.data, run_spec.seed), run_spec.data.cache
             at = choose_device(device)
             self.federation = with_features(
-                dealt, assignment.model, assignment.model_settings, kept, at
+                dealt, run_spec.model, run_spec.model_settings, kept, at
             )
         else:
             check_names(site)
-            check_run(site, assignment)
-            device, self.run_folder = site.device, site.run_folder(str(assignment.folder))
-            self.federation = seen = view(site, assignment)
+            check_run(site, run_spec)
+            device, self.run_folder = site.device, site.run_folder(str(run_spec.folder))
+            self.federation = seen = view(site, run_spec)
             check_samples(site, int(seen.counts_C.sum()))
             check_same(self.run_folder, seen.dataset.content)
             self.digests["data"] = seen.dataset.content
             self.policy = Policy(
-                site, assignment.variants, seen.counts_C, seen.tested, assignment.training
+                site, run_spec.variants, seen.counts_C, seen.tested, run_spec.training
             )
         self.device = choose_device(device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
-        about = (assignment.model, dataset.shape, self.classes, initial_seed(assignment.seed))
-        self.model = build(*about, assignment.model_settings).to(self.device)
-        self.private = private_names(self.model, assignment.variants)
+        about = (run_spec.model, dataset.shape, self.classes, initial_seed(run_spec.seed))
+        self.model = build(*about, run_spec.model_settings).to(self.device)
+        self.private = private_names(self.model, run_spec.variants)
         self.initial = copy(
             {name: t for name, t in self.model.state_dict().items() if name in self.private}
         )
@@ -108,7 +108,7 @@ class Player:
         node_config: Mapping[str, object] | None = None,
         load: bool = True,
     ) -> Client:
-        """Return client number `client` at the start of `round`, its weights in the player's model unless not `load`.
+        """Return client number `client` at the start of `round`, its weights in the runtime's model if `load`.
 
         Raises LookupError for one that does not exist.
         """
@@ -124,7 +124,7 @@ class Player:
             start=on_device(shared, self.device),
             broadcast={name: on_device(state, self.device) for name, state in broadcast.items()},
             memory={name: on_device(state, self.device) for name, state in memory.items()},
-            seed=seed_of(self.assignment.seed, round, client),
+            seed=seed_of(self.run_spec.seed, round, client),
             node_config=node_config or {},
         )
         if load:
@@ -132,7 +132,7 @@ class Player:
         return member
 
     def load(self, client: Client) -> None:
-        """Give the player's model the weights that a client receives."""
+        """Load into the runtime's model the weights that a client receives."""
         self.model.load(self.state_of(client))
 
     def state_of(self, client: Client) -> State:
@@ -142,13 +142,13 @@ class Player:
     @cached_property
     def together(self) -> Together:
         """How this process trains several clients in one pass."""
-        work, shape = self.assignment, self.federation.dataset.shape
+        work, shape = self.run_spec, self.federation.dataset.shape
         return Together(self.model, shape, work.variants, work.training, self.state_of)
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return every variant's answer to `question`."""
         answers = {
-            v.name: v.answer(client, question) for v in sorted_by_name(self.assignment.variants)
+            v.name: v.answer(client, question) for v in sorted_by_name(self.run_spec.variants)
         }
         return {name: state for name, state in answers.items() if state}
 
@@ -168,9 +168,9 @@ def initial_seed(run_seed: int) -> int:
     return seed_of(run_seed, "model")
 
 
-def view(site: Site, assignment: Assignment) -> SiteView:
-    """Return the site's own data. Raises NotAgreed for an assignment that is not the agreement's, or names a place."""
-    agreement, data = site.agreement, assignment.data
+def view(site: Site, run_spec: RunSpec) -> SiteView:
+    """Return the site's own data. Raises NotAgreed for a spec that is not the agreement's, or names a path."""
+    agreement, data = site.agreement, run_spec.data
     if data.dataset != in_messages(agreement):
         raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
     agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
@@ -179,11 +179,11 @@ def view(site: Site, assignment: Assignment) -> SiteView:
         for field in fields(data)
         if field.name not in agreed and not data.is_default(field.name)
     ]
-    file = assignment.model_settings.weights
+    file = run_spec.model_settings.weights
     if (
-        stated or file or ":" in assignment.model
+        stated or file or ":" in run_spec.model
     ):  # neither a module nor a file, nor what another package would bring
-        raise NotAgreed(f"{', '.join(stated) or file or assignment.model} is the site's own affair")
+        raise NotAgreed(f"{', '.join(stated) or file or run_spec.model} is the site's own affair")
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
 
@@ -215,8 +215,8 @@ def keep(folder: Path, content: str) -> None:
         file.write_text(content)
 
 
-def player_of(assignment: str, client: int) -> Player:
-    """Return who plays a client of an assignment's JSON: its site's player where this process plays sites.
+def runtime_of(run_spec: str, client: int) -> ClientRuntime:
+    """Return the runtime of a client from a RunSpec's JSON: its site's own where this process serves sites.
 
     Raises NotAgreed for a client that is no site of this process.
     """
@@ -224,21 +224,21 @@ def player_of(assignment: str, client: int) -> Player:
     if sites and client not in sites:
         raise NotAgreed(f"client {client} is not played here")
     if not sites:
-        return player(assignment)
-    check_approved(sites[client], assignment)
-    return site_player(assignment, sites[client])
+        return simulation_runtime(run_spec)
+    check_approved(sites[client], run_spec)
+    return site_runtime(run_spec, sites[client])
 
 
 @functools.lru_cache(maxsize=2)
-def player(assignment: str) -> Player:
-    """Return the player of an assignment's JSON; a process keeps the last two."""
-    return Player(Assignment.from_json(assignment))
+def simulation_runtime(run_spec: str) -> ClientRuntime:
+    """Return a simulation's runtime from a RunSpec's JSON; a process keeps the last two."""
+    return ClientRuntime(RunSpec.from_json(run_spec))
 
 
 @functools.lru_cache(maxsize=64)
-def site_player(assignment: str, site: Site) -> Player:
-    """Return the player of one site; a rehearsal has one a site."""
+def site_runtime(run_spec: str, site: Site) -> ClientRuntime:
+    """Return the runtime of one site; a rehearsal has one per site."""
     try:
-        return Player(Assignment.from_json(assignment, own_code=False), site)
+        return ClientRuntime(RunSpec.from_json(run_spec, own_code=False), site)
     except KeyError as error:
         raise NotAgreed(f"the variant {error} is not of this code") from error

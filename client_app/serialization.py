@@ -42,13 +42,13 @@ class Expected:
         return min(LONGEST_HEAD, LONGEST_ENTRY * self.tensors)
 
 
-class Unreadable(ValueError):
-    """Bytes that are no state; the message says why."""
+class DecodeError(ValueError):
+    """Bytes that do not decode to a state; the message says why."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor lies in a blob, and what it is."""
+class TensorSpec:
+    """A tensor's name, type, shape and position in a blob."""
 
     name: str
     dtype: torch.dtype
@@ -84,56 +84,57 @@ def from_bytes(blob: bytes, most: Expected | None = None) -> dict[str, Tensor]:
 
     Bytes, head and tensors are counted before anything is built: an empty tensor takes no bytes of a blob, but half a
     kilobyte of memory. The tensors share no memory with the blob: there they lie at any byte, and a matrix product's
-    last bits depend on that. Raises Unreadable.
+    last bits depend on that. Raises DecodeError.
     """
     if most is not None and len(blob) > most.bytes:
-        raise Unreadable(f"{len(blob)} bytes arrived, and at most {most.bytes} are expected")
+        raise DecodeError(f"{len(blob)} bytes arrived, and at most {most.bytes} are expected")
     state = {}
-    for place in places_of(blob, most):
-        state[place.name] = tensor = torch.empty(place.shape, dtype=place.dtype)
-        values = np.frombuffer(blob, np.uint8, place.bytes, place.begin)
+    for spec in tensor_specs(blob, most):
+        state[spec.name] = tensor = torch.empty(spec.shape, dtype=spec.dtype)
+        values = np.frombuffer(blob, np.uint8, spec.bytes, spec.begin)
         tensor.reshape(-1).view(torch.uint8).numpy()[:] = values
     return state
 
 
-def places_of(blob: bytes, most: Expected | None = None) -> list[Place]:
+def tensor_specs(blob: bytes, most: Expected | None = None) -> list[TensorSpec]:
     """Return a blob's tensors, each right behind the one before.
 
-    Raises Unreadable for a head that says otherwise, or that is of more than `most`.
+    Raises DecodeError for a head that says otherwise, or that is of more than `most`.
     """
     length = int.from_bytes(blob[:HEAD], "little")
     if len(blob) < HEAD or length > min(LONGEST_HEAD, len(blob) - HEAD):
-        raise Unreadable(f"a head of {length} bytes, and {len(blob)} bytes arrived")
+        raise DecodeError(f"a head of {length} bytes, and {len(blob)} bytes arrived")
     if most is not None and length > most.head:
-        raise Unreadable(f"a head of {length} bytes, and at most {most.head} are expected")
+        raise DecodeError(f"a head of {length} bytes, and at most {most.head} are expected")
     try:
         head = json.loads(blob[HEAD : HEAD + length].decode(), object_pairs_hook=named_once)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"the head is no JSON object of tensors: {str(error)[:200]}") from None
+        raise DecodeError(f"the head is no JSON object of tensors: {str(error)[:200]}") from None
     if not isinstance(head, dict):
-        raise Unreadable("the head is no JSON object of tensors")
+        raise DecodeError("the head is no JSON object of tensors")
     if most is not None and len(head) > most.tensors:
-        raise Unreadable(f"{len(head)} tensors arrived, and at most {most.tensors} are expected")
+        raise DecodeError(f"{len(head)} tensors arrived, and at most {most.tensors} are expected")
     start = end = HEAD + length
-    places = []
+    specs = []
     for name, entry in head.items():
-        places.append(place := place_of(name, entry, end))
-        end += place.bytes
-        if entry["data_offsets"] != [place.begin - start, end - start]:
-            raise Unreadable(f"{name[:80]!a} has other bytes than follow the tensor before it")
+        spec = tensor_spec(name, entry, end)
+        specs.append(spec)
+        end += spec.bytes
+        if entry["data_offsets"] != [spec.begin - start, end - start]:
+            raise DecodeError(f"{name[:80]!a} has other bytes than follow the tensor before it")
     if end != len(blob):
-        raise Unreadable(f"the head is of {end} bytes, and {len(blob)} arrived")
-    return places
+        raise DecodeError(f"the head is of {end} bytes, and {len(blob)} arrived")
+    return specs
 
 
-def place_of(name: str, entry: Any, begin: int) -> Place:
-    """Return what a head's entry says of a tensor that begins at a byte. Raises Unreadable."""
+def tensor_spec(name: str, entry: Any, begin: int) -> TensorSpec:
+    """Return what a head's entry says of a tensor that begins at a byte. Raises DecodeError."""
     where = f"{name[:80]!a}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise Unreadable(f"{where} has not dtype, shape and data_offsets alone")
+        raise DecodeError(f"{where} has not dtype, shape and data_offsets alone")
     dtype, shape = entry["dtype"], entry["shape"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise Unreadable(f"{where} is of type {str(dtype)[:20]!a}, not one of {', '.join(DTYPES)}")
+        raise DecodeError(f"{where} is of type {str(dtype)[:20]!a}, not one of {', '.join(DTYPES)}")
     whole = (
         isinstance(shape, list)
         and len(shape) <= MOST_SIDES
@@ -144,8 +145,8 @@ def place_of(name: str, entry: Any, begin: int) -> Place:
         or min(shape, default=0) < 0
         or math.prod(max(1, side) for side in shape) > LARGEST
     ):
-        raise Unreadable(f"{where} is of shape {str(shape)[:80]!a}, which no tensor has")
-    return Place(name, DTYPES[dtype], tuple(shape), begin)
+        raise DecodeError(f"{where} is of shape {str(shape)[:80]!a}, which no tensor has")
+    return TensorSpec(name, DTYPES[dtype], tuple(shape), begin)
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

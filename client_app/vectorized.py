@@ -27,7 +27,7 @@ from data.text import sentence
 log = logging.getLogger("fedskew")
 COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
 """What a variant may ask of a client's labels while several train."""
-Outcome = tuple[Client, Report | Exception, float]
+TrainingOutcome = tuple[Client, Report | Exception, float]
 """A client, what it sends and keeps or why it cannot, and the seconds of its work."""
 
 
@@ -52,7 +52,7 @@ class Together:
         self.mixing = not self.obstacle and mixes(model, shape)
         """Whether a sample's result depends on the others of its batch, so that no batch can be filled up."""
 
-    def train(self, clients: Sequence[Client]) -> Iterator[Outcome]:
+    def train(self, clients: Sequence[Client]) -> Iterator[TrainingOutcome]:
         """Yield every client's outcome, those of a pass one after the other."""
         groups: dict[object, list[Task]] = {}
         for client in sorted(
@@ -76,7 +76,7 @@ class Together:
         shapes = {name: tuple(tensor.shape) for name, tensor in facts_of(task).items()}
         return tuple(sorted(shapes.items()))
 
-    def attempt(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+    def attempt(self, tasks: Sequence[Task]) -> Iterator[TrainingOutcome]:
         """Yield the outcomes of one pass; where it fails, as for lack of memory, those of its two halves."""
         began = time.perf_counter()
         if len(tasks) == 1:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from client_app.metrics import measure_all
-from client_app.runtime import player
+from client_app.metrics import evaluate_models
+from client_app.runtime import simulation_runtime
 from client_app.training import train_round
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import local_accuracies, metrics
@@ -28,12 +28,12 @@ def local_accuracy(folder: Path) -> tuple[str, int, list[float]]:
     settings = parse(json.loads((folder / "settings.json").read_text())["settings"])
     settings = replace(settings, general=replace(settings.general, device="cpu"))
     checkpoint = Checkpoint.load(folder / "checkpoint.safetensors")
-    here = player(settings.assignment().to_json())
+    here = simulation_runtime(settings.run_spec().to_json())
     accuracies = []
     for number in range(here.federation.clients):
         client = here.client(number, checkpoint.round + 1, checkpoint.shared, {}, {})
         trained = train_round(client, settings.variants, settings.training).trained.state
-        scores = measure_all(here.model, {"own": trained}, here.federation.test(None, "cpu"))["own"]
+        scores = evaluate_models(here.model, {"own": trained}, here.federation.test(None, "cpu"))["own"]
         recall: Sequence[float] = metrics(scores)["recall"]  # type: ignore[assignment]
         accuracies += local_accuracies(recall, torch.as_tensor(here.federation.counts_KC[[number]]))
     return settings.general.method, settings.general.seed, accuracies

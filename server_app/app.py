@@ -15,11 +15,12 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from client_app.memory import folder_of, recall
+from client_app.memory import folder_of
+from client_app.memory import load as load_memory
 from client_app.messages import to_flower
-from client_app.metrics import Scores, measure_all
+from client_app.metrics import Scores, evaluate_models
 from client_app.policy import QUESTION
-from client_app.process import choose_device, hidden_gpus, keep_freed_memory, repeat_to_the_bit
+from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State, digest, with_prefix
 from data import Federation
 from data.data_warnings import refuse_untrainable, warnings_of
@@ -84,8 +85,8 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     A finished run is not repeated. Raises SettingError or DataError for bad input, TooFewReplies when a round fails,
     FolderBusy when another process works on the run.
     """
-    repeat_to_the_bit()
-    keep_freed_memory()
+    make_deterministic()
+    tune_allocator()
     federation, folder = federation_of(settings), RunFolder(settings.folder)
     with folder.begin(settings, federation, tell) as finished:
         if finished is not None:
@@ -344,7 +345,7 @@ class Run:
             model = self.model.to(self.device)
             for kind, samples in sets.items():
                 try:
-                    measured = measure_all(
+                    measured = evaluate_models(
                         model, self.strategy.deployed, samples, kept if kind == "test" else None
                     )
                 except FloatingPointError as error:
@@ -393,7 +394,7 @@ class Run:
         }
         if all(place.exists() for place in places.values()):
             for client, place in places.items():
-                for part, state in recall(place, strategy.memory_rounds[client]).items():
+                for part, state in load_memory(place, strategy.memory_rounds[client]).items():
                     memory |= with_prefix(f"{client}/{part}", state)
         else:
             codes = [f"{client} {strategy.digests['memory'].get(client, '')}" for client in places]

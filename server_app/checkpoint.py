@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_app.memory import MemoryLost, folder_of, recall
+from client_app.memory import MemoryLost, folder_of
+from client_app.memory import load as load_memory
 from client_app.state import State, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from server_app.run_folder import RunFolder
@@ -132,4 +133,4 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
     its memory elsewhere and checks it itself."""
     for client, round in checkpoint.memory_rounds.items():
         if (place := folder_of(folder.path, client)).exists():
-            recall(place, round, known=checkpoint.digests["memory"].get(client, ""))
+            load_memory(place, round, known=checkpoint.digests["memory"].get(client, ""))

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from client_app.client import Client, Variant
-from client_app.handlers import Answer
+from client_app.handlers import ClientReply
 from client_app.messages import size
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.policy import QUESTION
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.state import State, copy, digest, seed_of
 from client_app.training import train_round
 from data import DataSettings, Samples
@@ -82,16 +82,14 @@ class Trial:
         counts: Sequence[Sequence[int]],
     ) -> None:
         model = build(MODEL, SHAPE, CLASSES, 0)
-        assignment = Assignment(
-            DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), ""
-        )
+        run_spec = RunSpec(DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), "")
         self.variants, self.samples = (
             variants,
             [samples_of(held, number) for number, held in enumerate(counts)],
         )
         self.rounds = Rounds(
             model,
-            assignment,
+            run_spec,
             clients=len(counts),
             combine=combine,
             monitors=monitors,
@@ -172,7 +170,7 @@ class Trial:
             seed=seed_of(0, round, number),
         )
 
-    def trained(self, number: int, round: int) -> Answer:
+    def trained(self, number: int, round: int) -> ClientReply:
         """Return a client's answer to a round."""
         client = self.client(number, round)
         before = prints(client.start, client.broadcast, client.memory, client.samples)
@@ -188,7 +186,7 @@ class Trial:
                 f"{variant.name} uploads {size(upload)} bytes, and its upload_bytes says {most}",
             )
         self.memories[number] = report.memory
-        return Answer(
+        return ClientReply(
             states={
                 "model": report.shared,
                 **{f"upload/{name}": state for name, state in report.uploads.items()},

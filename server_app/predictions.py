@@ -34,7 +34,7 @@ def identity(run: str) -> dict[str, str]:
 
 
 def write_predictions(folder: RunFolder, kept: Mapping[str, State]) -> None:
-    """Write what every model said, `measure_all`'s `kept`, unless that is too large. Raises WriteFailed."""
+    """Write what every model said, `evaluate_models`'s `kept`, unless that is too large. Raises WriteFailed."""
     parts = (
         (f"{name}/{part}", tensor) for name, state in kept.items() for part, tensor in state.items()
     )

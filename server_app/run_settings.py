@@ -16,7 +16,7 @@ from client_app.models import MODELS, ModelSettings, is_own_model
 from client_app.models.backbone import is_backbone, sha256_of, width_of
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.user_code import file_hash
 from data import DataSettings, OneOf, Rule, Settings
 from data.agreement import Agreement
@@ -237,12 +237,12 @@ class RunSettings:
         vars(settings)["run_id"] = self.run_id
         return settings
 
-    def assignment(self) -> Assignment:
+    def run_spec(self) -> RunSpec:
         """Return the part that clients need; of sites without any path."""
         folder, data = self.folder, self.data
         if self.agreement is not None:
             folder, data = Path(self.run_id), replace(data, dataset=in_messages(self.agreement))
-        return Assignment(
+        return RunSpec(
             data=data,
             training=self.training,
             model=self.general.model,

@@ -33,7 +33,7 @@ def ask_sites(
         tell(
             f"federation.toml agrees on no samples for {', '.join(names)}: a site counts for as many as it states"
         )
-    tell(f"settings that sites see: sha256 {hash_of(rounds.assignment)}")
+    tell(f"settings that sites see: sha256 {hash_of(rounds.run_spec)}")
     exchange = ask_readiness(rounds, grid)
     failures = exchange.failures
     for client, reason in failures.items():

@@ -33,7 +33,7 @@ def strategy_of(
     agreement = settings.agreement
     return Strategy(
         model,
-        settings.assignment(),
+        settings.run_spec(),
         clients=settings.data.clients,
         participation=settings.general.participation,
         combine=settings.combine,

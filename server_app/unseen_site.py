@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from client_app.messages import size
-from client_app.metrics import measure_all
+from client_app.metrics import evaluate_models
 from client_app.models import Classifier
 from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
@@ -82,7 +82,7 @@ def study(
             ways[NEAREST] = {**shared, **answers.states[nearest(federation, near).client]}
         states[name] = {way: ways[way] for way in WAYS if way in ways}
     flat = {f"{way}/{name}": state for name, ways in states.items() for way, state in ways.items()}
-    scores = measure_all(model, flat, federation.unseen_test(device))
+    scores = evaluate_models(model, flat, federation.unseen_test(device))
     unseen, unavailable = federation.unseen, {}
     assert unseen is not None, "the setting unseen-domain"
     if private and not answers.states:

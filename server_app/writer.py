@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from client_app.process import repeat_to_the_bit
+from client_app.process import make_deterministic
 
 
 class Writer:
@@ -14,7 +14,7 @@ class Writer:
 
     def __init__(self) -> None:
         # A new thread of Python's has as many threads of OpenMP's and MKL's as there are cores, whatever others have.
-        self.thread = ThreadPoolExecutor(1, "writer", repeat_to_the_bit)
+        self.thread = ThreadPoolExecutor(1, "writer", make_deterministic)
         self.last: Future[None] | None = None
 
     def begin(self, work: Callable[[], None]) -> None:

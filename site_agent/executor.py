@@ -32,7 +32,7 @@ from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 
 from client_app.app_files import app_hash, packed_files
 from client_app.messages import NONCE_BYTES, folded, unfolded
-from client_app.polling import Incoming
+from client_app.polling import PollingClient
 from client_app.run_approval import LONGEST as LONGEST_SETTINGS
 from client_app.run_approval import hash_of
 from data import DataError
@@ -235,7 +235,7 @@ class Executor:
             if self.following:
                 raise Lost("the rest of its message does not come")
 
-        with closing(Incoming(Noting(client, pulled), waiting)) as incoming:
+        with closing(PollingClient(Noting(client, pulled), waiting)) as incoming:
             message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
         if message.has_content():
             message.content = unfolded(message.content)

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from client_app.memory import KEPT, MemoryLost, folder_of, recall
+from client_app.memory import KEPT, MemoryLost, folder_of
+from client_app.memory import load as load_memory
 from client_app.site import Site
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data import DataError, DataSettings
@@ -44,7 +45,7 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         )
     round, code = known[site.name]
     try:
-        private = recall(folder, round, known=code).get("private", {})
+        private = load_memory(folder, round, known=code).get("private", {})
     except (Damaged, MemoryLost) as error:
         raise DataError(str(error)) from None
     if both := tensors.keys() & private.keys():

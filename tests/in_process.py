@@ -16,8 +16,7 @@ import client_app.handlers
 import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
-from client_app.handlers import Answer
-from client_app.handlers import Outcome as PlayedOutcome
+from client_app.handlers import ClientOutcome, ClientReply
 from client_app.messages import pack, unpack
 from client_app.state import State
 from fedskew.engines.local import LocalGrid
@@ -102,13 +101,13 @@ class LosingWorkers(WorkersGrid):
 
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[PlayedOutcome]:
+    ) -> Iterator[ClientOutcome]:
         kind, lost = self.plan.get(int(request.task.get("round", 0)), ("", -1))
         for client, outcome in super().outcomes(request, clients, timeout):
             if client != lost or request.kind != TRAIN:
                 yield client, outcome
             elif kind != "drop":
-                assert isinstance(outcome, Answer)
+                assert isinstance(outcome, ClientReply)
                 model = outcome.states["model"]
                 spoiled = {**model, "head.bias": model["head.bias"] * float("nan")}
                 yield client, replace(outcome, states={**outcome.states, "model": spoiled})

@@ -125,9 +125,9 @@ def ask(
     `policy` changes what the site's file says.
     """
     site = policy(aside(stage))
-    honest = settings_of(stage, "hostile", method=method, norm=norm).assignment()
-    assignment = json.loads(honest.to_json())
-    change(assignment)
+    honest = settings_of(stage, "hostile", method=method, norm=norm).run_spec()
+    run_spec = json.loads(honest.to_json())
+    change(run_spec)
     task: dict[str, int | str] = {"round": 1, "question": question}
     agreed = stage.folder.agreement
     model = build(honest.model, agreed.shape, len(agreed.classes), 0, honest.model_settings)
@@ -138,7 +138,7 @@ def ask(
     identify()
     try:
         with handing_over():
-            message = Request(kind, task, {"model": state}, json.dumps(assignment), {}).message(
+            message = Request(kind, task, {"model": state}, json.dumps(run_spec), {}).message(
                 1, [client]
             )
             message.metadata.__dict__["_message_id"] = "1"

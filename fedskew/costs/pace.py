@@ -13,7 +13,7 @@ from client_app.client import Client
 from client_app.models import ModelSettings, build
 from client_app.models.classifier import INFERENCE_BATCH, in_batches
 from client_app.optimizer import TrainingSettings
-from client_app.process import keep_freed_memory, repeat_to_the_bit
+from client_app.process import make_deterministic, tune_allocator
 from client_app.training import private_names, train_round
 from data import Samples
 from fedskew.costs.footprint import device_of, model_of, participants, parts_of
@@ -135,8 +135,8 @@ def rates_of(
     device: str,
 ) -> Rates:
     """Return a model's rates on random samples."""
-    repeat_to_the_bit()  # one thread, as clients have
-    keep_freed_memory()
+    make_deterministic()  # one thread, as clients have
+    tune_allocator()
     model, batch = build(name, shape, classes, 0, about).to(device), INFERENCE_BATCH[device]
     samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
 

@@ -25,7 +25,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from client_app.handlers import Answer, Asked, Known, Outcome, answers
+from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import handing_over
 from client_app.state import State
 from data.text import printable, sentence
@@ -44,7 +44,7 @@ QUIET = "ignore:resource_tracker"
 """An option of Python's: what deletes the semaphores of workers that a signal has ended does not complain of them."""
 PARTS = 4
 """A worker gets one chunk of what is left, by samples, of so many for each."""
-Placed = tuple[int, Answer | str, Sequence[tuple[str, Place]]]
+Placed = tuple[int, ClientReply | str, Sequence[tuple[str, Place]]]
 """An outcome whose states are in shared memory: client, answer without them or reason, name and place of each state."""
 
 
@@ -54,7 +54,7 @@ class Order:
 
     number: int
     """Of the request: no two are the same bytes."""
-    asked: Asked
+    asked: ClientRequest
     region: int
     places: Mapping[str, Place]
 
@@ -111,7 +111,7 @@ class WorkersGrid(Refusing, Direct):
 
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[ClientOutcome]:
         """Yield what clients answer. A worker that died is replaced, and who is out is asked once more."""
         known = {client: request.known(client) for client in clients}
         if self.pool is None:
@@ -140,8 +140,8 @@ class WorkersGrid(Refusing, Direct):
                 raise Lost(printable(sentence(error))) from error
 
     def from_workers(
-        self, request: Request, known: Mapping[int, Known], timeout: float
-    ) -> Iterator[Outcome]:
+        self, request: Request, known: Mapping[int, ExpectedState], timeout: float
+    ) -> Iterator[ClientOutcome]:
         """Yield what workers answer. Raises BrokenProcessPool when one of them died, and TimeoutError."""
         assert self.pool is not None
         memory, region = self.memory, self.memory.take()
@@ -150,10 +150,10 @@ class WorkersGrid(Refusing, Direct):
         )
         self.requests += 1
         order = pickle.dumps(
-            Order(self.requests, replace(request.asked, states={}), region, places)
+            Order(self.requests, replace(request.client_request, states={}), region, places)
         )
         regions = {}
-        together = json.loads(request.assignment)["training"]["clients_together"]
+        together = json.loads(request.run_spec)["training"]["clients_together"]
         for chunk in chunks(list(known), request.examples, self.workers, together):
             taken = memory.take()
             regions[
@@ -164,10 +164,10 @@ class WorkersGrid(Refusing, Direct):
         memory.free.append(region)
 
 
-def played_here(request: Request, known: Mapping[int, Known]) -> Iterator[Outcome]:
+def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
     """Yield what clients answer in this process. Raises Lost for what prevents every client from being played."""
     try:
-        for client, outcome in answers(request.asked, known):
+        for client, outcome in answers(request.client_request, known):
             yield (
                 client,
                 outcome if isinstance(outcome, str) else replace(outcome, states=laid_out(outcome)),
@@ -176,7 +176,9 @@ def played_here(request: Request, known: Mapping[int, Known]) -> Iterator[Outcom
         raise Lost(printable(sentence(error))) from error
 
 
-def placed_back(memory: SharedMemory, region: int, outcomes: Sequence[Placed]) -> Iterator[Outcome]:
+def placed_back(
+    memory: SharedMemory, region: int, outcomes: Sequence[Placed]
+) -> Iterator[ClientOutcome]:
     """Yield outcomes with their states as they lie in a region, which is free when the last of them is gone."""
     states = iter(
         memory.read(region, [place for *_, named in outcomes for _, place in named], frees=True)
@@ -208,7 +210,7 @@ def chunks(
         left, begin = left - cost, end
 
 
-def laid_out(answer: Answer) -> dict[str, State]:
+def laid_out(answer: ClientReply) -> dict[str, State]:
     """Return an answer's states on the CPU, laid out as their shapes say."""
     return {
         name: {key: t.cpu().contiguous() for key, t in state.items()}
@@ -259,18 +261,21 @@ def begin(other: Connection, memory: SharedMemory) -> None:
 
 
 @lru_cache(maxsize=1)
-def opened(order: bytes) -> Asked:
+def opened(order: bytes) -> ClientRequest:
     """In a worker: return what clients are asked; its states are as they lie in shared memory."""
     stated: Order = pickle.loads(order)
     states = _memory.read(stated.region, list(stated.places.values()))
     return replace(stated.asked, states=dict(zip(stated.places, states, strict=True)))
 
 
-def play(order: bytes, clients: Mapping[int, Known], region: int) -> list[Placed]:
+def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[Placed]:
     """In a worker: play clients, write what they answer into a region, and return it without that."""
     outcomes = list(answers(opened(order), clients))
     states: list[State] = [
-        s for _, answer in outcomes if isinstance(answer, Answer) for s in answer.states.values()
+        s
+        for _, answer in outcomes
+        if isinstance(answer, ClientReply)
+        for s in answer.states.values()
     ]
     places = iter(_memory.write(region, states))
     return [

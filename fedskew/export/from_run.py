@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from client_app.memory import KEPT, MemoryLost, folder_of, recall
+from client_app.memory import KEPT, MemoryLost, folder_of
+from client_app.memory import load as load_memory
 from client_app.models import build
 from client_app.models.backbone import sha256_of
 from client_app.state import State, copy
@@ -189,7 +190,7 @@ class TrainedRun:
         for site in self.sites():
             try:
                 known = self.checkpoint.digests["memory"].get(site.client, "")
-                memory = recall(
+                memory = load_memory(
                     folder_of(self.folder.path, site.client), site.round, self.folder.run, known
                 )
             except (Damaged, MemoryLost) as error:

@@ -128,7 +128,7 @@ class Executor:
         self, settings: RunSettings, engine: str, workers: int, tell: Callable[[str], None]
     ) -> Event:
         """Execute a run and return how it ended."""
-        from client_app.runtime import player
+        from client_app.runtime import simulation_runtime
         from data import federate
         from fedskew.engines import execute
 
@@ -140,4 +140,4 @@ class Executor:
         except Exception as error:
             return "failed", printable(sentence(error))
         finally:
-            player.cache_clear()  # no other run has the same clients
+            simulation_runtime.cache_clear()  # no other run has the same clients

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
-from client_app.handlers import Answer, Asked, Known, Outcome
+from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState
 from client_app.messages import pack, unfolded
 from client_app.serialization import Expected
 from client_app.state import State
@@ -70,7 +70,7 @@ class Request:
     """The round, or the question."""
     states: Mapping[str, State]
     """What travels with it, once a node."""
-    assignment: str
+    run_spec: str
     memory_rounds: Mapping[int, int]
     """By client, the round of the memory that counts."""
     digests: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
@@ -84,15 +84,15 @@ class Request:
         """Return the clients by their samples, the most first: who works on what is left ends at about one time."""
         return sorted(clients, key=lambda client: (-self.examples.get(client, 0), client))
 
-    def known(self, client: int) -> Known:
+    def known(self, client: int) -> ExpectedState:
         """Return what the server knows of a client."""
         memory, data = (self.digests.get(kind, {}).get(client, "") for kind in DIGESTS)
-        return Known(self.memory_rounds.get(client, 0), memory, data)
+        return ExpectedState(self.memory_rounds.get(client, 0), memory, data)
 
     @cached_property
-    def asked(self) -> Asked:
+    def client_request(self) -> ClientRequest:
         """The same without a message."""
-        return Asked(self.kind, self.task, self.states, self.assignment)
+        return ClientRequest(self.kind, self.task, self.states, self.run_spec)
 
     @cached_property
     def records(self) -> dict[str, ArrayRecord]:
@@ -104,7 +104,7 @@ class Request:
         memory = [self.memory_rounds.get(client, 0) for client in clients]
         known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
         task = ConfigRecord(
-            {**self.task, "assignment": self.assignment, "clients": list(clients), "memory": memory}
+            {**self.task, "assignment": self.run_spec, "clients": list(clients), "memory": memory}
         )
         task.update(
             {
@@ -130,7 +130,7 @@ class Direct(Grid):
     @abstractmethod
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[ClientOutcome]:
         """Yield what clients answer, in any order, for `timeout` seconds; states are on the CPU and contiguous.
 
         Raises Lost when nobody is left to play the others.
@@ -144,7 +144,7 @@ class Exchange:
     asked: Sequence[int]
     largest: Expected | None = None
     """What a record may hold."""
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, ClientReply] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     error: str = ""
     """What a node last reported instead of a reply."""
@@ -160,7 +160,7 @@ class Exchange:
             if client not in self.answers and client not in self.failures
         ]
 
-    def take(self, outcomes: Iterable[Outcome]) -> None:
+    def take(self, outcomes: Iterable[ClientOutcome]) -> None:
         """Take what clients answer to a grid that is direct; its own code has made it."""
         try:
             for client, outcome in outcomes:

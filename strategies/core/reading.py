@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from flwr.app import ConfigRecord
 
-from client_app.handlers import Answer
+from client_app.handlers import ClientReply
 from client_app.messages import unpack
 from client_app.serialization import Expected
 from data.text import printable
@@ -18,7 +18,7 @@ MOST_RECORDS = 100
 """Records of a reply: the model, an upload of each variant, scores of each deployed model on each test set."""
 
 
-def read(parts: Mapping[str, object], largest: Expected | None) -> Answer:
+def read(parts: Mapping[str, object], largest: Expected | None) -> ClientReply:
     """Return one client's records, each of at most `largest`, as an answer."""
     if len(parts) > MOST_RECORDS:
         raise ValueError(f"{len(parts)} records arrived, and at most {MOST_RECORDS} are expected")
@@ -46,7 +46,7 @@ def read(parts: Mapping[str, object], largest: Expected | None) -> Answer:
             digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
         else:
             states[name] = unpack(record, largest)
-    return Answer(states, numbers, words, digests)
+    return ClientReply(states, numbers, words, digests)
 
 
 def digest_of(code: object) -> str:

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from client_app.messages import folded
-from client_app.polling import Incoming
+from client_app.polling import PollingClient
 
 log = logging.getLogger("fedskew")
 
@@ -28,7 +28,7 @@ def between_sites(grid: Grid) -> Grid:
     """
     if not hasattr(grid, "_runtime_client"):  # whose module would be imported in simulations too
         return grid
-    grid._client = Incoming(grid._runtime_client)  # type: ignore[attr-defined]
+    grid._client = PollingClient(grid._runtime_client)  # type: ignore[attr-defined]
     return cast(Grid, Folding(grid))
 
 

@@ -13,7 +13,7 @@ import torch
 from client_app.client import Variant
 from client_app.messages import size
 from client_app.models import Classifier
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
 from client_app.state import State, copy
 from client_app.training import private_names, total_pull
@@ -57,7 +57,7 @@ class Rounds:
     def __init__(
         self,
         model: Classifier,
-        assignment: Assignment,
+        run_spec: RunSpec,
         *,
         clients: int,
         participation: float = 1.0,
@@ -79,8 +79,8 @@ class Rounds:
             exchange or ExchangeSettings(),
             directory or AnyNode(),
         )
-        self.assignment = assignment.to_json()
-        self.variants: Sequence[Variant] = assignment.variants
+        self.run_spec = run_spec.to_json()
+        self.variants: Sequence[Variant] = run_spec.variants
         private = private_names(model, self.variants)
         # a copy: `model` is a scratchpad that evaluation loads other weights into
         self.shared: State = copy(
@@ -93,8 +93,8 @@ class Rounds:
             start=self.shared,
             clients=clients,
             round=0,
-            seed=assignment.seed,
-            training=assignment.training,
+            seed=run_spec.seed,
+            training=run_spec.training,
             device=device,
             parameters=frozenset(model.trained) - private,
             examples_by_client=examples or {},
@@ -132,7 +132,7 @@ class Rounds:
     ) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
         known = (self.memory_rounds, self.digests, self.largest, self.server.examples_by_client)
-        return Request(kind, task, states, self.assignment, *known)
+        return Request(kind, task, states, self.run_spec, *known)
 
     def training_request(self) -> Request:
         """Return what the round's clients are asked."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from client_app.handlers import Answer
+from client_app.handlers import ClientReply
 from client_app.optimizer import expected_coefficient_sum
 from client_app.state import State
 from client_app.training import steps_of
@@ -90,7 +90,11 @@ class OutOfRange(Refused):
 
 
 def checked_update(
-    client: int, answer: Answer, server: Server, expected: Expected, parts: Sequence[ServerMethod]
+    client: int,
+    answer: ClientReply,
+    server: Server,
+    expected: Expected,
+    parts: Sequence[ServerMethod],
 ) -> Update:
     """Return a client's answer as an update. Raises Refused for one that must not be combined."""
     if "model" not in answer.states:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.client import Client, Report, Variant
-from client_app.metrics import Scores, measure_all
+from client_app.metrics import Scores, evaluate_models
 from client_app.models import Classifier, build
 from client_app.models.classifier import INFERENCE_BATCH
 from client_app.optimizer import TrainingSettings
@@ -135,7 +135,7 @@ def play(
 def measure(model: Classifier, samples: Samples, batch_size: int = 512) -> Scores:
     """Return the scores of the model as it is."""
     with batches_of(batch_size):
-        return measure_all(model, {"": model.state_dict()}, samples)[""]
+        return evaluate_models(model, {"": model.state_dict()}, samples)[""]
 
 
 def batches_of(size: int) -> AbstractContextManager[object]:

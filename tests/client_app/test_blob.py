@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from client_app.serialization import DTYPES, HEAD, Expected, Unreadable, from_bytes, to_bytes
+from client_app.serialization import DTYPES, HEAD, DecodeError, Expected, from_bytes, to_bytes
 
 STATE = {
     "weight": torch.arange(6.0).reshape(2, 3),
@@ -97,13 +97,13 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_anything_else_is_refused_in_a_sentence(case: str) -> None:
     bytes_, reason = REFUSED[case]
-    with pytest.raises(Unreadable, match=reason) as refusal:
+    with pytest.raises(DecodeError, match=reason) as refusal:
         from_bytes(bytes_)
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 500
 
 
 def test_more_than_was_expected_is_refused_before_it_is_looked_at() -> None:
-    with pytest.raises(Unreadable, match=r"^1000 bytes arrived, and at most 999 are expected$"):
+    with pytest.raises(DecodeError, match=r"^1000 bytes arrived, and at most 999 are expected$"):
         from_bytes(b"\xff" * 1000, Expected(999, 9))
 
 
@@ -121,9 +121,9 @@ def test_more_tensors_than_were_expected_are_refused_before_one_is_built(
     monkeypatch.setattr(
         "client_app.serialization.torch.empty", lambda *shape, **_: built.append(shape)
     )
-    with pytest.raises(Unreadable, match=r"^a head of \d+ bytes, and at most 65536 are expected$"):
+    with pytest.raises(DecodeError, match=r"^a head of \d+ bytes, and at most 65536 are expected$"):
         from_bytes(many, most)
-    with pytest.raises(Unreadable, match=r"^65 tensors arrived, and at most 64 are expected$"):
+    with pytest.raises(DecodeError, match=r"^65 tensors arrived, and at most 64 are expected$"):
         from_bytes(empty_tensors(65), most)
     assert not built
 

@@ -11,14 +11,15 @@ from client_builders import measure, same
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from client_app.client import Variant
-from client_app.memory import file_of, folder_of, recall
+from client_app.memory import file_of, folder_of
+from client_app.memory import load as load_memory
 from client_app.messages import pack, unpack
 from client_app.metrics import Scores
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
-from client_app.run_spec import Assignment
-from client_app.runtime import Player, initial_seed, player
+from client_app.run_spec import RunSpec
+from client_app.runtime import ClientRuntime, initial_seed, simulation_runtime
 from client_app.state import State, copy
 from client_app.training import train_round
 from client_app.variants.feature_gradients import FeatureGradients
@@ -32,9 +33,9 @@ VARIANTS = (FeatureGradients(), LocalBatchNorm(), LogitShift())
 
 
 @pytest.fixture(autouse=True)
-def fresh_players() -> Iterator[None]:
+def fresh_runtimes() -> Iterator[None]:
     yield
-    player.cache_clear()
+    simulation_runtime.cache_clear()
 
 
 @pytest.fixture(params=[True, False], ids=["bytes", "handing over"])
@@ -43,8 +44,8 @@ def grid(request: pytest.FixtureRequest) -> Iterator[LocalGrid]:
         yield opened
 
 
-def assignment_in(folder: Path, variants: tuple[Variant, ...] = VARIANTS) -> Assignment:
-    return Assignment(
+def run_spec_in(folder: Path, variants: tuple[Variant, ...] = VARIANTS) -> RunSpec:
+    return RunSpec(
         data=DataSettings(clients=3, partition="iid", train_images=90, test_images=50),
         training=TrainingSettings(batch_size=16),
         model="mlp-bn",
@@ -56,9 +57,9 @@ def assignment_in(folder: Path, variants: tuple[Variant, ...] = VARIANTS) -> Ass
     )
 
 
-def shared_of(assignment: Assignment) -> dict[str, torch.Tensor]:
-    model = build("mlp-bn", SHAPE, 10, initial_seed(assignment.seed))
-    private = frozenset().union(*(variant.private_names(model) for variant in assignment.variants))
+def shared_of(run_spec: RunSpec) -> dict[str, torch.Tensor]:
+    model = build("mlp-bn", SHAPE, 10, initial_seed(run_spec.seed))
+    private = frozenset().union(*(variant.private_names(model) for variant in run_spec.variants))
     return {name: t for name, t in copy(model.state_dict()).items() if name not in private}
 
 
@@ -76,18 +77,18 @@ def broadcast() -> dict[str, State]:
 def ask(
     grid: LocalGrid,
     kind: str,
-    assignment: Assignment | str,
+    run_spec: RunSpec | str,
     clients: list[int],
     memory: list[int] | None = None,
     models: dict[str, State] | None = None,
     **task: int | str,
 ) -> dict[str, object]:
     """Return the reply's records by name."""
-    text = assignment if isinstance(assignment, str) else assignment.to_json()
+    text = run_spec if isinstance(run_spec, str) else run_spec.to_json()
     if models is None:
-        assert isinstance(assignment, Assignment)
+        assert isinstance(run_spec, RunSpec)
         models = {
-            "model": shared_of(assignment),
+            "model": shared_of(run_spec),
             **{f"broadcast/{name}": state for name, state in broadcast().items()},
         }
     unknown = {f"{kind}-digests": [""] * len(clients) for kind in ("memory", "data")}
@@ -107,13 +108,13 @@ def ask(
 
 
 def test_training_reports_what_the_loop_returns(grid: LocalGrid, tmp_path: Path) -> None:
-    assignment = assignment_in(tmp_path)
-    records = ask(grid, "train", assignment, [0, 2], round=1)
+    run_spec = run_spec_in(tmp_path)
+    records = ask(grid, "train", run_spec, [0, 2], round=1)
     assert {name.split("/")[0] for name in records} == {"0", "2"}
-    judge = Player(assignment)
+    judge = ClientRuntime(run_spec)
     for number in (0, 2):
-        client = judge.client(number, 1, shared_of(assignment), broadcast(), {})
-        expected = train_round(client, VARIANTS, assignment.training)
+        client = judge.client(number, 1, shared_of(run_spec), broadcast(), {})
+        expected = train_round(client, VARIANTS, run_spec.training)
         assert same(unpack(records[f"{number}/model"]), expected.shared)
         uploaded = {n.split("/", 2)[2] for n in records if n.startswith(f"{number}/upload/")}
         assert uploaded == set(expected.uploads) == {"feature-gradients"}
@@ -130,43 +131,43 @@ def test_training_reports_what_the_loop_returns(grid: LocalGrid, tmp_path: Path)
             "remembers": 1,
         }
         assert dict(records[f"{number}/worker"])["device"] == "cpu"
-        kept = recall(folder_of(tmp_path, number), 1)["private"]
+        kept = load_memory(folder_of(tmp_path, number), 1)["private"]
         assert same(kept, expected.memory["private"])
 
 
 def test_the_message_is_not_changed_by_training(tmp_path: Path) -> None:
-    assignment = assignment_in(tmp_path)
-    shared, sent = shared_of(assignment), broadcast()
+    run_spec = run_spec_in(tmp_path)
+    shared, sent = shared_of(run_spec), broadcast()
     models = {"model": shared, **{f"broadcast/{name}": state for name, state in sent.items()}}
     with LocalGrid() as grid:
-        ask(grid, "train", assignment, [0, 1], models=models, round=1)
-    assert same(shared, shared_of(assignment))
+        ask(grid, "train", run_spec, [0, 1], models=models, round=1)
+    assert same(shared, shared_of(run_spec))
     assert all(same(sent[name], state) for name, state in broadcast().items())
 
 
 def test_memory_is_read_and_written_as_the_server_names_it(grid: LocalGrid, tmp_path: Path) -> None:
-    assignment = assignment_in(tmp_path)
+    run_spec = run_spec_in(tmp_path)
     folder = folder_of(tmp_path, 1)
-    ask(grid, "train", assignment, [1], round=1)
-    first = recall(folder, 1)["private"]
-    lost = unpack(ask(grid, "train", assignment, [1], [1], round=2)["1/model"])
+    ask(grid, "train", run_spec, [1], round=1)
+    first = load_memory(folder, 1)["private"]
+    lost = unpack(ask(grid, "train", run_spec, [1], [1], round=2)["1/model"])
     assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2)}
-    again = unpack(ask(grid, "train", assignment, [1], [1], round=2)["1/model"])
+    again = unpack(ask(grid, "train", run_spec, [1], [1], round=2)["1/model"])
     assert same(lost, again), "a round played again from the same memory is the same"
-    assert same(recall(folder, 1)["private"], first)
-    ask(grid, "train", assignment, [1], [2], round=3)
+    assert same(load_memory(folder, 1)["private"], first)
+    ask(grid, "train", run_spec, [1], [2], round=3)
     assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2, 3)}
     counters = [
-        t.item() for name, t in recall(folder, 3)["private"].items() if "num_batches" in name
+        t.item() for name, t in load_memory(folder, 3)["private"].items() if "num_batches" in name
     ]
-    steps = ask(grid, "train", assignment, [1], [3], round=4)["1/metrics"]["steps"]
+    steps = ask(grid, "train", run_spec, [1], [3], round=4)["1/metrics"]["steps"]
     assert set(counters) == {3 * steps}, "the statistics went on from round to round"
 
 
 def test_a_client_that_fails_costs_the_others_nothing(grid: LocalGrid, tmp_path: Path) -> None:
-    assignment = assignment_in(tmp_path)
-    alone = ask(grid, "train", assignment, [0], round=5)
-    records = ask(grid, "train", assignment, [7, 0, 1], [0, 0, 4], round=5)
+    run_spec = run_spec_in(tmp_path)
+    alone = ask(grid, "train", run_spec, [0], round=5)
+    records = ask(grid, "train", run_spec, [7, 0, 1], [0, 0, 4], round=5)
     assert "there is no client 7" in str(records["7/error"]["reason"])
     assert str(file_of(folder_of(tmp_path, 1), 4)) in str(records["1/error"]["reason"])
     assert str(records["1/error"]["reason"]).startswith("the memory of round 4 is not at")
@@ -176,8 +177,8 @@ def test_a_client_that_fails_costs_the_others_nothing(grid: LocalGrid, tmp_path:
 
 
 def test_other_code_is_refused(grid: LocalGrid, tmp_path: Path) -> None:
-    assignment = replace(assignment_in(tmp_path), code="0123456789abcdef")
-    records = ask(grid, "train", assignment, [0, 1], round=1)
+    run_spec = replace(run_spec_in(tmp_path), code="0123456789abcdef")
+    records = ask(grid, "train", run_spec, [0, 1], round=1)
     assert records.keys() == {"0/error", "1/error"}
     assert "other code than the server" in str(records["0/error"]["reason"])
     assert not (tmp_path / "memory").exists()
@@ -186,64 +187,64 @@ def test_other_code_is_refused(grid: LocalGrid, tmp_path: Path) -> None:
 def test_a_setting_of_another_version_is_an_error_of_each_client(
     grid: LocalGrid, tmp_path: Path
 ) -> None:
-    fields = json.loads(assignment_in(tmp_path).to_json())
+    fields = json.loads(run_spec_in(tmp_path).to_json())
     fields["variants"]["unheard-of"] = {}
-    models = {"model": shared_of(assignment_in(tmp_path))}
+    models = {"model": shared_of(run_spec_in(tmp_path))}
     records = ask(grid, "train", json.dumps(fields), [0], models=models, round=1)
     assert "KeyError" in str(records["0/error"]["reason"])
 
 
 def test_questions_are_answered_with_the_client_s_counts(grid: LocalGrid, tmp_path: Path) -> None:
-    assignment = assignment_in(tmp_path)
-    models = {"model": shared_of(assignment)}
-    records = ask(grid, "query", assignment, [0, 1, 2], models=models, question="class-counts")
+    run_spec = run_spec_in(tmp_path)
+    models = {"model": shared_of(run_spec)}
+    records = ask(grid, "query", run_spec, [0, 1, 2], models=models, question="class-counts")
     assert records.keys() == {f"{k}/upload/logit-shift" for k in range(3)}
-    federation = federate(assignment.data, assignment.seed)
+    federation = federate(run_spec.data, run_spec.seed)
     for k in range(3):
         counts_C = (torch.from_numpy(federation.counts_KC[k]) + 1) * 2**16
         assert torch.equal(unpack(records[f"{k}/upload/logit-shift"])["counts"], counts_C)
-    assert ask(grid, "query", assignment, [0], models=models, question="another") == {}
+    assert ask(grid, "query", run_spec, [0], models=models, question="another") == {}
 
 
 def test_evaluation_measures_every_deployed_model_with_private_tensors(
     grid: LocalGrid, tmp_path: Path
 ) -> None:
-    assignment = assignment_in(tmp_path)
-    trained = unpack(ask(grid, "train", assignment, [0], round=1)["0/model"])
-    models = {"deployed/average": shared_of(assignment), "deployed/creff": copy(trained)}
-    records = ask(grid, "evaluate", assignment, [0, 1], [1, 0], models=models, round=1)
+    run_spec = run_spec_in(tmp_path)
+    trained = unpack(ask(grid, "train", run_spec, [0], round=1)["0/model"])
+    models = {"deployed/average": shared_of(run_spec), "deployed/creff": copy(trained)}
+    records = ask(grid, "evaluate", run_spec, [0, 1], [1, 0], models=models, round=1)
     assert records.keys() == {f"{k}/test/{name}" for k in (0, 1) for name in ("average", "creff")}
     scores = {name: Scores.of(unpack(record), 10) for name, record in records.items()}
     assert all(measured.confusion_CC.sum() == 50 for measured in scores.values())
     # both have the same test set here; client 1 was never trained and keeps the initial batch norm
     assert not torch.equal(scores["0/test/average"].loss, scores["1/test/average"].loss)
     assert not torch.equal(scores["0/test/average"].loss, scores["0/test/creff"].loss)
-    judge = Player(assignment)
+    judge = ClientRuntime(run_spec)
     judge.model.load_state_dict(judge.whole(trained, {}))
     expected = measure(judge.model, judge.federation.test(1))
     assert torch.equal(scores["1/test/creff"].loss, expected.loss)
 
 
 def test_a_client_without_memory_starts_from_the_initial_private_tensors(tmp_path: Path) -> None:
-    assignment = assignment_in(tmp_path)
-    judge = Player(assignment)
+    run_spec = run_spec_in(tmp_path)
+    judge = ClientRuntime(run_spec)
     train_round(
-        judge.client(0, 1, shared_of(assignment), broadcast(), {}), VARIANTS, assignment.training
+        judge.client(0, 1, shared_of(run_spec), broadcast(), {}), VARIANTS, run_spec.training
     )
-    client = judge.client(1, 1, shared_of(assignment), broadcast(), {})
-    initial = build("mlp-bn", SHAPE, 10, initial_seed(assignment.seed)).state_dict()
+    client = judge.client(1, 1, shared_of(run_spec), broadcast(), {})
+    initial = build("mlp-bn", SHAPE, 10, initial_seed(run_spec.seed)).state_dict()
     assert same(client.model.state_dict(), initial), "client 0's batch norm stayed in the process"
-    assert client.start.keys() == shared_of(assignment).keys()
+    assert client.start.keys() == shared_of(run_spec).keys()
     assert not client.start.keys() & judge.private
 
 
 def test_draws_depend_on_run_round_and_client(tmp_path: Path) -> None:
     seeds = set()
     for run in (3, 4):
-        judge = Player(replace(assignment_in(tmp_path), seed=run))
+        judge = ClientRuntime(replace(run_spec_in(tmp_path), seed=run))
         for round in (1, 2):
             for number in (0, 1, 2):
-                seeds.add(judge.client(number, round, shared_of(judge.assignment), {}, {}).seed)
+                seeds.add(judge.client(number, round, shared_of(judge.run_spec), {}, {}).seed)
     assert len(seeds) == 12
 
 
@@ -259,4 +260,4 @@ def test_a_gpu_demanded_and_not_seen_is_an_error(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(SettingError, match=remedy):
-        Player(replace(assignment_in(tmp_path), device="cuda"))
+        ClientRuntime(replace(run_spec_in(tmp_path), device="cuda"))

@@ -9,7 +9,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from client_app import tensor_files
-from client_app.memory import MemoryLost, file_of, folder_of, forget_all_but, recall, remember
+from client_app.memory import MemoryLost, file_of, folder_of
+from client_app.memory import load as load_memory
+from client_app.memory import prune as prune_memory
+from client_app.memory import save as save_memory
 from client_app.tensor_files import Damaged, write_atomically
 
 
@@ -35,52 +38,52 @@ def equal(
 def test_what_is_remembered_is_recalled(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 12)
     assert folder.name == "client-00012"
-    assert recall(folder, 0) == {}
-    remember(folder, 1, kept(1.0))
-    remember(folder, 2, kept(2.0))
-    assert equal(recall(folder, 1), kept(1.0)) and equal(recall(folder, 2), kept(2.0))
-    assert recall(folder, 0) == {}, "the server says that nothing counts yet"
+    assert load_memory(folder, 0) == {}
+    save_memory(folder, 1, kept(1.0))
+    save_memory(folder, 2, kept(2.0))
+    assert equal(load_memory(folder, 1), kept(1.0)) and equal(load_memory(folder, 2), kept(2.0))
+    assert load_memory(folder, 0) == {}, "the server says that nothing counts yet"
 
 
 def test_a_reply_that_was_lost_leaves_no_trace(tmp_path: Path) -> None:
-    remember(tmp_path, 1, kept(1.0))
-    remember(
+    save_memory(tmp_path, 1, kept(1.0))
+    save_memory(
         tmp_path, 2, kept(2.0)
     )  # this update never reached the server, which names round 1 again
-    forget_all_but(tmp_path, 1)
+    prune_memory(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == [file_of(tmp_path, 1).name]
-    remember(tmp_path, 3, kept(3.0))
-    assert equal(recall(tmp_path, 1), kept(1.0)) and equal(recall(tmp_path, 3), kept(3.0))
+    save_memory(tmp_path, 3, kept(3.0))
+    assert equal(load_memory(tmp_path, 1), kept(1.0)) and equal(load_memory(tmp_path, 3), kept(3.0))
     for round in (4, 5):
-        remember(tmp_path, round, kept(float(round)))
-    forget_all_but(tmp_path, 5)
+        save_memory(tmp_path, round, kept(float(round)))
+    prune_memory(tmp_path, 5)
     with pytest.raises(MemoryLost):
-        recall(tmp_path, 1)
+        load_memory(tmp_path, 1)
 
 
 def test_a_round_played_again_overwrites(tmp_path: Path) -> None:
-    remember(tmp_path, 4, kept(1.0))
-    remember(tmp_path, 4, kept(2.0))
-    assert equal(recall(tmp_path, 4), kept(2.0))
+    save_memory(tmp_path, 4, kept(1.0))
+    save_memory(tmp_path, 4, kept(2.0))
+    assert equal(load_memory(tmp_path, 4), kept(2.0))
 
 
 def test_round_zero_forgets_everything_and_a_missing_folder_is_no_error(tmp_path: Path) -> None:
-    remember(tmp_path, 1, kept(1.0))
+    save_memory(tmp_path, 1, kept(1.0))
     (tmp_path / "somebody's notes.txt").write_text("keep")
-    forget_all_but(tmp_path, 0)
+    prune_memory(tmp_path, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["somebody's notes.txt"]
-    forget_all_but(tmp_path / "nowhere", 3)
+    prune_memory(tmp_path / "nowhere", 3)
 
 
 def test_a_lost_file_is_named(tmp_path: Path) -> None:
-    remember(tmp_path, 1, kept(1.0))
+    save_memory(tmp_path, 1, kept(1.0))
     with pytest.raises(MemoryLost) as caught:
-        recall(tmp_path, 2)
+        load_memory(tmp_path, 2)
     assert str(file_of(tmp_path, 2)) in str(caught.value) and "round 2" in str(caught.value)
 
 
 def test_nothing_to_remember_writes_nothing(tmp_path: Path) -> None:
-    remember(tmp_path / "folder", 1, {})
+    save_memory(tmp_path / "folder", 1, {})
     assert not (tmp_path / "folder").exists()
 
 
@@ -139,8 +142,8 @@ def test_the_memory_of_both_checkpoints_is_kept_while_the_next_is_being_written(
     tmp_path: Path,
 ) -> None:
     for round in (1, 2, 4, 5, 6):
-        remember(tmp_path, round, kept(float(round)))
-    forget_all_but(
+        save_memory(tmp_path, round, kept(float(round)))
+    prune_memory(
         tmp_path, 5
     )  # round 6's reply was lost; checkpoints before may still name rounds 4 and 2
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
@@ -160,15 +163,15 @@ def test_tensors_of_a_file_are_aligned_as_all_others_are(tmp_path: Path) -> None
 
 def test_transposed_tensors_are_written(tmp_path: Path) -> None:
     matrix = torch.arange(6.0).reshape(2, 3).T
-    remember(tmp_path, 1, {"private": {"matrix": matrix}})
-    assert torch.equal(recall(tmp_path, 1)["private"]["matrix"], matrix)
+    save_memory(tmp_path, 1, {"private": {"matrix": matrix}})
+    assert torch.equal(load_memory(tmp_path, 1)["private"]["matrix"], matrix)
 
 
 def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) -> None:
     folders = [folder_of(tmp_path / run, client) for run, client in (("a", 1), ("a", 2), ("b", 1))]
     for folder in folders:
-        remember(folder, 1, kept(1.0))
-        remember(folder, 2, kept(2.0))
+        save_memory(folder, 1, kept(1.0))
+        save_memory(folder, 2, kept(2.0))
     right = file_of(folders[0], 2)
     for other, words in (
         (file_of(folders[1], 2), "its client is 'client-00002', not 'client-00001'"),
@@ -177,30 +180,30 @@ def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) ->
     ):
         right.write_bytes(other.read_bytes())
         with pytest.raises(Damaged, match=words):
-            recall(folders[0], 2)
+            load_memory(folders[0], 2)
     write_atomically(right, {"private/x": torch.ones(1)}, {"kind": "checkpoint"})
     with pytest.raises(Damaged, match="its kind is 'checkpoint', not 'memory'"):
-        recall(folders[0], 2)
+        load_memory(folders[0], 2)
     write_atomically(right, {"private/x": torch.ones(1)})  # as earlier versions wrote it
-    assert recall(folders[0], 2)["private"]["x"].item() == 1
+    assert load_memory(folders[0], 2)["private"]["x"].item() == 1
     save_file({"private/x": torch.ones(1)}, right, {"kind": "memory"})
     with pytest.raises(Damaged, match="its checksum is missing"):
-        recall(folders[0], 2)
+        load_memory(folders[0], 2)
 
 
 def test_a_memory_has_a_digest_and_counts_only_with_it(tmp_path: Path) -> None:
-    assert remember(tmp_path, 1, {}) == ""
-    first, second = remember(tmp_path, 1, kept(1.0)), remember(tmp_path, 2, kept(2.0))
+    assert save_memory(tmp_path, 1, {}) == ""
+    first, second = save_memory(tmp_path, 1, kept(1.0)), save_memory(tmp_path, 2, kept(2.0))
     assert (
         len(first) == 64
         and first != second
-        and remember(tmp_path / "elsewhere", 5, kept(1.0)) == first
+        and save_memory(tmp_path / "elsewhere", 5, kept(1.0)) == first
     )
-    assert equal(recall(tmp_path, 1, known=first), kept(1.0)) and equal(
-        recall(tmp_path, 2), kept(2.0)
+    assert equal(load_memory(tmp_path, 1, known=first), kept(1.0)) and equal(
+        load_memory(tmp_path, 2), kept(2.0)
     )
     with pytest.raises(
         Damaged,
         match=r"round-000001.safetensors is whole, and not the memory that the server knows",
     ):
-        recall(tmp_path, 1, known=second)
+        load_memory(tmp_path, 1, known=second)

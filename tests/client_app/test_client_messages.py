@@ -6,7 +6,7 @@ from client_builders import same
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from client_app.messages import (
     FOLDED,
@@ -22,7 +22,7 @@ from client_app.messages import (
     unpack,
 )
 from client_app.models import build
-from client_app.serialization import Expected, Unreadable
+from client_app.serialization import DecodeError, Expected
 from fedskew.engines.local import identify
 
 STATES = {
@@ -88,9 +88,9 @@ def test_a_record_of_anything_else_is_refused() -> None:
         MetricRecord({"x": 1}),
     )
     for other in others:
-        with pytest.raises(Unreadable, match="not one array of safetensors"):
+        with pytest.raises(DecodeError, match="not one array of safetensors"):
             unpack(other)
-    with pytest.raises(Unreadable, match="bytes arrived, and at most 100 are expected"):
+    with pytest.raises(DecodeError, match="bytes arrived, and at most 100 are expected"):
         unpack(pack({"x": torch.ones(100)}), Expected(100, 9))
 
 
@@ -115,7 +115,7 @@ def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(
         ConfigRecord({FOLDED: 3}),
         ConfigRecord({"x": b""}),
     ):
-        with pytest.raises((DecodeError, LookupError, TypeError)):
+        with pytest.raises((ProtobufDecodeError, LookupError, TypeError)):
             unfolded(RecordDict({FOLDED: other}))
 
 

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from test_scores import case, echo, equal
 from torch import Tensor
 
-from client_app.metrics import Scores, measure_all
+from client_app.metrics import Scores, evaluate_models
 from client_app.ranking import MOST_RANKED
 from data import Samples
 from server_app.evaluation import measured as numbers_of
@@ -150,7 +150,7 @@ def test_groups_of_states_that_share_features_are_as_alone() -> None:
         for name, factor in (("average", 1.0), ("creff", -2.0))
     }
     with batches_of(7):
-        together = measure_all(echo(2, FLOAT), states, samples)
+        together = evaluate_models(echo(2, FLOAT), states, samples)
     for name, state in states.items():
         alone = echo(2, FLOAT)
         alone.load_state_dict(state)

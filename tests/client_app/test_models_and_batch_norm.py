@@ -13,7 +13,8 @@ from client_builders import SHAPE, play, same, small_client
 from torch import nn
 
 from client_app.client import Variant
-from client_app.memory import recall, remember
+from client_app.memory import load as load_memory
+from client_app.memory import save as save_memory
 from client_app.models import (
     MODELS,
     SMALLEST_SIDE,
@@ -278,8 +279,8 @@ def test_what_a_client_keeps_is_what_training_left(tmp_path: Path, variant: Vari
     assert left and not any(
         torch.equal(tensor, client.start[name]) for name, tensor in left.items()
     )
-    remember(tmp_path, 3, report.memory)
-    kept = recall(tmp_path, 3)["private"]
+    save_memory(tmp_path, 3, report.memory)
+    kept = load_memory(tmp_path, 3)["private"]
     assert same(kept, left)
     assert same({**report.shared, **kept}, client.model.state_dict())
 

@@ -9,8 +9,8 @@ import pytest
 
 PAGE_FAULTS = """
 import resource, torch
-from client_app.process import keep_freed_memory
-keep_freed_memory()
+from client_app.process import tune_allocator
+tune_allocator()
 for _ in range(4):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     tensors = [torch.ones(2 * 2**20) for _ in range(15)]

@@ -15,7 +15,7 @@ from sklearn.metrics import (
 )
 from torch import Tensor, nn
 
-from client_app.metrics import BINS, Scores, measure_all
+from client_app.metrics import BINS, Scores, evaluate_models
 from client_app.models import Classifier
 from server_app.evaluation import calibration_error
 from server_app.evaluation import measured as numbers_of
@@ -167,7 +167,7 @@ def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> N
         for name, factor, turn in (("average", 1.0, 0), ("creff", 2.0, 1), ("tau-norm", 0.5, 0))
     }
     with batches_of(50):
-        together = measure_all(model, states, samples)
+        together = evaluate_models(model, states, samples)
     assert list(together) == list(states)
     assert model.features.passes == 5
     for name, state in states.items():
@@ -184,7 +184,7 @@ def test_states_with_other_features_are_measured_with_their_own() -> None:
         name: tensor + 1 if "running_mean" in name else tensor for name, tensor in first.items()
     }
     third = {name: tensor + 1 if name == "head.bias" else tensor for name, tensor in first.items()}
-    together = measure_all(client.model, {"b": second, "a": first, "c": third}, client.samples)
+    together = evaluate_models(client.model, {"b": second, "a": first, "c": third}, client.samples)
     assert list(together) == ["b", "a", "c"]
     for name, state in (("a", first), ("b", second), ("c", third)):
         client.model.load_state_dict(state)

@@ -11,7 +11,7 @@ from client_builders import broadcast_of, play, same, small_client
 
 from client_app.client import Variant
 from client_app.optimizer import TrainingSettings
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS
@@ -227,7 +227,7 @@ def test_one_instance_serves_every_client(row: Row) -> None:
 @every_variant
 @pytest.mark.parametrize("which", ["default", "other"])
 def test_json_round_trip(row: Row, which: str) -> None:
-    assignment = Assignment(
+    run_spec = RunSpec(
         data=DataSettings(clients=3, alpha=0.7),
         training=SETTINGS,
         model="mlp-bn",
@@ -237,8 +237,8 @@ def test_json_round_trip(row: Row, which: str) -> None:
         folder=Path("/some folder/é"),
         code="abc",
     )
-    assert Assignment.from_json(assignment.to_json()) == assignment
-    assert json.loads(assignment.to_json())["variants"].keys() == {row.default.name}
+    assert RunSpec.from_json(run_spec.to_json()) == run_spec
+    assert json.loads(run_spec.to_json())["variants"].keys() == {row.default.name}
 
 
 @every_variant

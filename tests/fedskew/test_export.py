@@ -16,7 +16,8 @@ from exported_models import exported, trained_on_digits, trained_on_domains
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from client_app.memory import folder_of, recall
+from client_app.memory import folder_of
+from client_app.memory import load as load_memory
 from client_app.models import batch_norm_names, build
 from data import DataError, Samples, SettingError
 from fedskew.export import from_run, onnx_file
@@ -63,7 +64,9 @@ def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path)
     assert load_file(folder / "model.safetensors").keys().isdisjoint(names)
     for client, name in enumerate(("bright", "dark")):
         state = load_file(folder / f"site-{name}.safetensors")
-        kept = recall(folder_of(fedbn.path, client), checkpoint.memory_rounds[client])["private"]
+        kept = load_memory(folder_of(fedbn.path, client), checkpoint.memory_rounds[client])[
+            "private"
+        ]
         assert state.keys() == kept.keys() == names
         assert all(torch.equal(tensor, kept[tensor_name]) for tensor_name, tensor in state.items())
     assert ModelFolder(folder).samples == {"bright": 40, "dark": 40}

@@ -24,7 +24,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from site_subjects import site_subjects
 
-from client_app.memory import MemoryLost, file_of, folder_of, recall, remember
+from client_app.memory import MemoryLost, file_of, folder_of
+from client_app.memory import load as load_memory
+from client_app.memory import save as save_memory
 from client_app.models import batch_norm_names, build
 from client_app.state import digest
 from client_app.tensor_files import Damaged, write_atomically
@@ -355,13 +357,13 @@ def memory_subjects(root: Path) -> list[Subject]:
     kept, files = {"private": {"weight": torch.arange(6.0), "count": torch.tensor(4)}}, []
     for run, client, round in (("run", 1, 2), ("run", 0, 2), ("run", 1, 1), ("other", 1, 2)):
         folder = folder_of(root / run, client)
-        remember(folder, round, kept)
+        save_memory(folder, round, kept)
         files.append(file_of(folder, round).read_bytes())
 
     def read_memory(arrived: bytes, folder: Path) -> Any:
         place = folder_of(folder / "run", 1)
         write(file_of(place, 2), arrived)
-        return digest(recall(place, 2).values())
+        return digest(load_memory(place, 2).values())
 
     refusals = (Damaged, MemoryLost)
     return [

@@ -8,7 +8,7 @@ import pytest
 from harness import Outcome
 from replies import NORMS, SUBJECTS, fuzz_replies
 
-from client_app.handlers import Answer
+from client_app.handlers import ClientReply
 from server_app.methods import METHODS
 from strategies.core.server import Update
 
@@ -34,7 +34,7 @@ def test_no_changed_reply_is_more_than_refused_or_plausible(name: str, tmp_path:
 def test_a_server_that_believes_everything_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def believe(client: int, answer: Answer, *rest: object) -> Update:
+    def believe(client: int, answer: ClientReply, *rest: object) -> Update:
         return Update(
             client, answer.states["model"], int(answer.metrics["num-examples"]), {}, answer.metrics
         )

@@ -478,7 +478,7 @@ def strategy_of(results: Path, **changes: Any) -> Strategy:
     model = build(settings.general.model, (1, 8, 8), 10, 0)
     return Strategy(
         model,
-        settings.assignment(),
+        settings.run_spec(),
         clients=settings.data.clients,
         participation=settings.general.participation,
         combine=settings.combine,

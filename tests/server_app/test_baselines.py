@@ -12,11 +12,12 @@ from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from in_process import Outcome, TamperingGrid, losses, small
 
 from client_app.client import Client, Report
-from client_app.memory import folder_of, recall
+from client_app.memory import folder_of
+from client_app.memory import load as load_memory
 from client_app.messages import from_flower, pack, to_flower, unpack
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
-from client_app.runtime import Player, player
+from client_app.runtime import ClientRuntime, simulation_runtime
 from client_app.state import State, copy, digest
 from client_app.training import steps_of, train_round
 from client_app.variants import VARIANTS
@@ -123,7 +124,8 @@ def test_server_control_is_the_mean_of_the_clients(
     def checkpoint_and_compare(run: Run) -> Checkpoint:
         state, rounds = run.strategy.states["scaffold"], run.strategy.memory_rounds
         kept = [
-            recall(folder_of(run.folder.path, client), rounds.get(client, 0)) for client in range(4)
+            load_memory(folder_of(run.folder.path, client), rounds.get(client, 0))
+            for client in range(4)
         ]
         total = {name: torch.zeros_like(control) for name, control in state.items()}
         for memory in kept:
@@ -202,7 +204,7 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
     settings = small(tmp_path, method="fedavgm", model="small-cnn", server_learning_rate=0.7)
     with LocalGrid(faithful=True) as grid:
         identify()
-        federation = player(settings.assignment().to_json()).federation
+        federation = simulation_runtime(settings.run_spec().to_json()).federation
         folder = RunFolder(settings.folder)
         ours = Run(grid, settings, federation, folder, print).strategy
         theirs = FlowerFedAvgM(server_learning_rate=0.7, server_momentum=0.9)
@@ -300,7 +302,7 @@ def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert not any("running" in name or "batches" in name for name in checkpoint.shared)
     private = [
-        recall(folder_of(outcome.folder.path, k), r)["private"]
+        load_memory(folder_of(outcome.folder.path, k), r)["private"]
         for k, r in checkpoint.memory_rounds.items()
     ]
     assert len({digest([state]) for state in private}) == len(private) > 1
@@ -314,7 +316,7 @@ def test_silobn_without_steps_stays_where_it_is(
     def states(outcome: Outcome) -> list[State]:
         checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
         kept = [
-            recall(folder_of(outcome.folder.path, k), r)["private"]
+            load_memory(folder_of(outcome.folder.path, k), r)["private"]
             for k, r in checkpoint.memory_rounds.items()
         ]
         return [checkpoint.shared, *kept]
@@ -348,7 +350,7 @@ def test_singleset_is_separate_trainings_to_the_bit(
     assert checkpoint.shared == {} and checkpoint.deployed == {"average": {}}
     assert {record[way] for record in outcome.records for way in ("bytes-up", "bytes-down")} == {0}
     settings = small(tmp_path, method=method, rounds=3, model="small-cnn", participation=0.75)
-    alone = player(settings.assignment().to_json())
+    alone = simulation_runtime(settings.run_spec().to_json())
     for number, last in checkpoint.memory_rounds.items():
         memory: dict[str, State] = {}
         for record in outcome.records:
@@ -356,7 +358,7 @@ def test_singleset_is_separate_trainings_to_the_bit(
                 client = alone.client(number, record["round"], {}, {}, memory)
                 memory = dict(train_round(client, settings.variants, settings.training).memory)
         assert digest([memory["private"]]) == digest(
-            [recall(folder_of(outcome.folder.path, number), last)["private"]]
+            [load_memory(folder_of(outcome.folder.path, number), last)["private"]]
         )
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
     assert len(values) == 4 and len(set(values)) > 1
@@ -366,8 +368,8 @@ def test_centralized_is_one_client_with_everything_to_the_bit(train: Train, tmp_
     pooled = {"partition": "pooled", "clients": 1, "rounds": 3, "alpha": 0.1, "min_samples": 10}
     outcome = train(**pooled)
     settings = small(tmp_path, **pooled)
-    alone = player(settings.assignment().to_json())
-    shared = copy(Player(settings.assignment()).model.state_dict())
+    alone = simulation_runtime(settings.run_spec().to_json())
+    shared = copy(ClientRuntime(settings.run_spec()).model.state_dict())
     for number in (1, 2, 3):
         shared = copy(
             train_round(alone.client(0, number, shared, {}, {}), (), settings.training).shared

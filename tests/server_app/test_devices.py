@@ -87,6 +87,6 @@ def test_server_and_clients_hold_cudnn_to_deterministic_algorithms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, other: ModuleType
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    monkeypatch.setattr(other, "repeat_to_the_bit", lambda threads=1: None)
+    monkeypatch.setattr(other, "make_deterministic", lambda threads=1: None)
     experiment(tmp_path, rounds=1)
     assert torch.backends.cudnn.deterministic, f"{module.__name__} asks for them"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.metrics import BINS, Scores, measure_all
+from client_app.metrics import BINS, Scores, evaluate_models
 from client_app.models import build
 from client_app.ranking import contradiction, ranking
 from client_app.state import State
@@ -296,7 +296,7 @@ def test_the_server_keeps_the_subjects_of_what_it_tested(tmp_path: Path) -> None
     kept: dict[str, State] = {}
     model = build("abide-mlp", (6,), 2, 0)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    measure_all(model, {"average": state}, samples, kept)
+    evaluate_models(model, {"average": state}, samples, kept)
     folder = RunFolder(tmp_path)
     write_predictions(folder, kept)
     said = read_predictions(folder, "average")

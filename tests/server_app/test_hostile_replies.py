@@ -214,7 +214,7 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     """Where the server has no view of the data, as between hospitals: a later number is refused."""
     settings = small(tmp_path)
     strategy = Strategy(
-        build("mlp-bn", (1, 8, 8), 10, 0), settings.assignment(), clients=2, combine=FedAvg()
+        build("mlp-bn", (1, 8, 8), 10, 0), settings.run_spec(), clients=2, combine=FedAvg()
     )
     strategy.begin_round(1, strategy.shared)
     steps = steps_of(50, settings.training)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedskew
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
@@ -195,12 +195,12 @@ def test_another_source_is_another_run(folder: Path) -> None:
 
 
 def test_clients_load_it_and_sites_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = parse({"method": "my_methods:Halved", "halved.share": 0.25}).assignment()
+    mine = parse({"method": "my_methods:Halved", "halved.share": 0.25}).run_spec()
     text = mine.to_json()
-    assert Assignment.from_json(text) == mine
+    assert RunSpec.from_json(text) == mine
     del sys.modules["my_methods"]
     with pytest.raises(KeyError, match="my_methods:Halved"):
-        Assignment.from_json(text, own_code=False)
+        RunSpec.from_json(text, own_code=False)
     assert "my_methods" not in sys.modules
 
 

@@ -25,8 +25,10 @@ from in_process import (
 
 import server_app.app
 import server_app.run_folder
-from client_app.memory import folder_of, recall, remember
-from client_app.runtime import Player, player
+from client_app.memory import folder_of
+from client_app.memory import load as load_memory
+from client_app.memory import save as save_memory
+from client_app.runtime import ClientRuntime, simulation_runtime
 from client_app.tensor_files import Damaged
 from data import SettingError, federate
 from fedskew.engines.workers import WorkersGrid
@@ -128,14 +130,14 @@ def test_a_memory_that_is_not_the_one_that_the_server_knows_is_refused_by_name(
         train(method="fedbn", rounds=3, grid=TamperingGrid(losses(plan)))
     folder = folder_of(small(tmp_path / "results", method="fedbn", rounds=3).folder, 1)
     changed = {
-        name: {k: t + 1 for k, t in state.items()} for name, state in recall(folder, 2).items()
+        name: {k: t + 1 for k, t in state.items()} for name, state in load_memory(folder, 2).items()
     }
-    remember(folder, 2, changed)  # whole, and of this client, run and round
+    save_memory(folder, 2, changed)  # whole, and of this client, run and round
     with pytest.raises(
         Damaged,
         match=r"round-000002.safetensors is whole, and not the memory that the server knows of",
     ):
-        recall(
+        load_memory(
             folder,
             2,
             known=Checkpoint.load(folder.parent.parent / "checkpoint.safetensors").digests[
@@ -157,13 +159,13 @@ def test_a_client_whose_data_have_changed_stays_out(
     class OfData:
         """The digests that a player has at the moment."""
 
-        def __get__(self, player: Player, owner: type) -> dict[str, str]:
+        def __get__(self, simulation_runtime: ClientRuntime, owner: type) -> dict[str, str]:
             return {"data": "ab"[bool(changed)] * 64}
 
-        def __set__(self, player: Player, value: dict[str, str]) -> None:
+        def __set__(self, simulation_runtime: ClientRuntime, value: dict[str, str]) -> None:
             pass
 
-    monkeypatch.setattr(Player, "digests", OfData(), raising=False)
+    monkeypatch.setattr(ClientRuntime, "digests", OfData(), raising=False)
 
     def tamper(asked: Message, records: RecordDict) -> None:
         if not changed and asked.metadata.message_type == "train":
@@ -213,7 +215,7 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
             tmp_path / "own.npz", (0, 100 * labels[0])
         )  # another time, as of a file that is written later
         federate.cache_clear()
-        player.cache_clear()
+        simulation_runtime.cache_clear()
         stated = {
             "dataset": f"npz:{tmp_path / 'own.npz'}",
             "classes": "2",

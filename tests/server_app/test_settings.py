@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from client_app.run_spec import Assignment
+from client_app.run_spec import RunSpec
 from data import OneOf, SettingError
 from server_app.composition import compose, section_types
 from server_app.methods import METHODS
@@ -455,7 +455,7 @@ def test_idle_settings_at_their_defaults_are_no_error() -> None:
 def test_every_method_parses(method: str) -> None:
     settings = parse({"method": method, "model": "mlp-bn", "holdout-per-class": 5})
     assert settings.general.method == method
-    assert Assignment.from_json(settings.assignment().to_json()) == settings.assignment()
+    assert RunSpec.from_json(settings.run_spec().to_json()) == settings.run_spec()
 
 
 def test_method_order_does_not_matter() -> None:

@@ -165,7 +165,7 @@ def test_nothing_leaves_a_site_without_the_setting(train: Train, unseen: dict[st
 
 def asked(settings: Any, node_config: dict[str, Any], memory_round: int = 3) -> Message:
     """Return client 2's reply to the question, played by a node of this configuration."""
-    task = ConfigRecord({"question": "norm-statistics", "assignment": settings.assignment().to_json(),
+    task = ConfigRecord({"question": "norm-statistics", "assignment": settings.run_spec().to_json(),
                          "clients": [2], "memory": [memory_round],
                          "memory-digests": [""], "data-digests": [""]})  # fmt: skip
     shared = Checkpoint.load(RunFolder(settings.folder).checkpoint_file).shared

@@ -24,7 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app_files import app_hash, packed_files
 from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfolded, unpack
-from client_app.polling import Incoming
+from client_app.polling import PollingClient
 from site_agent import executor as module
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
@@ -411,7 +411,7 @@ def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPa
             there, whole = answers.pop(0)
             return SimpleNamespace(object_found=there, object_available=whole)
 
-    incoming = Incoming(Node(), lambda: waits.append(1))
+    incoming = PollingClient(Node(), lambda: waits.append(1))
     assert incoming.PullObject("an object").object_available and len(waits) == 2
     assert not incoming.PullObject("another").object_found and len(waits) == 2
     answers.append((True, False))

@@ -12,7 +12,7 @@ from command_line import FedSkew
 from flwr.app import Message, MetricRecord
 
 from client_app.messages import pack, unpack
-from client_app.runtime import site_player
+from client_app.runtime import site_runtime
 from client_app.site_file import read_site, read_sites
 from client_app.variants.class_prior import UNIT
 from data import DataError
@@ -39,9 +39,9 @@ TRAINED = 24
 
 
 @pytest.fixture(autouse=True)
-def forget_players() -> Iterator[None]:
+def forget_runtimes() -> Iterator[None]:
     yield
-    site_player.cache_clear()
+    site_runtime.cache_clear()
 
 
 def with_samples(*samples: int | None) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def test_a_site_with_more_samples_than_agreed_learns_it_from_its_own_check(
     )
     settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml"})
     with pytest.raises(DataError, match="has 24 training samples, and federation"):
-        site_player(settings.assignment().to_json(), read_sites(folder)[0])
+        site_runtime(settings.run_spec().to_json(), read_sites(folder)[0])
 
 
 def test_the_coordinator_s_command_writes_samples_and_says_what_lacks_them(

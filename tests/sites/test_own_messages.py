@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from client_app.app import app
 from client_app.messages import handing_over
 from client_app.models import build
-from client_app.runtime import site_player
+from client_app.runtime import site_runtime
 from client_app.site import install
 from client_app.site_file import read_site
 from data import federate
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     install({0: read_site(folder / "north/site.toml")})
     yield folder
     install({})
-    site_player.cache_clear()
+    site_runtime.cache_clear()
 
 
 def ask(
@@ -48,11 +48,11 @@ def ask(
 ) -> dict[str, str]:
     """Return by record of the reply to a message its error, or nothing where it has none."""
     chosen = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", **settings})
-    assignment = json.loads(chosen.assignment().to_json())
+    run_spec = json.loads(chosen.run_spec().to_json())
     if change is not None:
-        change(assignment)
+        change(run_spec)
     strategy = Strategy(
-        build("mlp-bn", (1, 8, 8), 3, 0), chosen.assignment(), clients=3, combine=FedAvg()
+        build("mlp-bn", (1, 8, 8), 3, 0), chosen.run_spec(), clients=3, combine=FedAvg()
     )
     states = (
         {"deployed/average": strategy.shared} if kind == EVALUATE else {"model": strategy.shared}
@@ -60,7 +60,7 @@ def ask(
     task: dict[str, int | str] = {"round": 1, "question": question}
     identify()
     with handing_over():
-        message = Request(kind, task, states, json.dumps(assignment), {}).message(1, clients)
+        message = Request(kind, task, states, json.dumps(run_spec), {}).message(1, clients)
         message.metadata.__dict__["_message_id"] = "1"
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         content = app(message, context).content
@@ -90,8 +90,8 @@ def test_memory_and_cache_lie_below_the_sites_state_which_is_nobody_elses(folder
 
 
 def changed(part: str, key: str, value: Any) -> Change:
-    def change(assignment: dict[str, Any]) -> None:
-        (assignment[part] if part else assignment)[key] = value
+    def change(run_spec: dict[str, Any]) -> None:
+        (run_spec[part] if part else run_spec)[key] = value
 
     return change
 
@@ -209,7 +209,7 @@ def test_data_that_change_while_a_run_goes_on_stay_out(
 ) -> None:
     assert "0/model" in ask(folder)
     np.savez(folder / "north/data.npz", **arrays(5))
-    site_player.cache_clear()  # as when the site is started again
+    site_runtime.cache_clear()  # as when the site is started again
     federate.cache_clear()
     assert error_of(ask(folder)) == "data" and "have changed since the run began" in caplog.text
     assert "0/model" in ask(folder, seed=1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from client_app.runtime import site_player
+from client_app.runtime import site_runtime
 from client_app.site import PERMISSIONS, install, installed
 from client_app.site_file import read_sites
 from data import SettingError, federate
@@ -124,7 +124,7 @@ class Alone(RehearsalGrid):
         number = message.metadata.dst_node_id - 1
         install({number: self.sites[number]})
         federate.cache_clear()
-        site_player.cache_clear()
+        site_runtime.cache_clear()
         return super().play_here(message)
 
 
@@ -228,7 +228,7 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     assert any(re.fullmatch(r"site east is not ready: data \d+", line) for line in lines)
     (folder / "south/data.npz").write_bytes(b"damaged")
     federate.cache_clear()
-    site_player.cache_clear()
+    site_runtime.cache_clear()
     with pytest.raises(
         TooFewReplies,
         match=r"readiness: 1 good replies of 3.* client 1: data \d+; client 2: data \d+",

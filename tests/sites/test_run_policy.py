@@ -25,7 +25,7 @@ from client_app.run_approval import (
     waiting,
     waiting_folder,
 )
-from client_app.runtime import site_player
+from client_app.runtime import site_runtime
 from client_app.site import install
 from client_app.site_file import read_site
 from client_app.state import State
@@ -50,7 +50,7 @@ OPEN: dict[str, Any] = {"min-batch-size": 1, "min-steps": 1, "min-update-samples
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield site_folders(tmp_path / "sites")
     install({})
-    site_player.cache_clear()
+    site_runtime.cache_clear()
 
 
 def settings_of(folder: Path, **settings: Any) -> RunSettings:
@@ -70,17 +70,17 @@ def ask(
     `shift` is added to the weights that are sent: another question for the same round.
     """
     install({0: read_site(write(folder / "north/site.toml", site_entries(policy=policy)))})
-    assignment = chosen.assignment()
+    run_spec = chosen.run_spec()
     model = build(chosen.general.model, (1, 8, 8), 3, 0, chosen.model)
     sent = {
         name: tensor + shift
-        for name, tensor in Strategy(model, assignment, clients=3, combine=FedAvg()).shared.items()
+        for name, tensor in Strategy(model, run_spec, clients=3, combine=FedAvg()).shared.items()
     }
     states = {"model": {} if kind == QUERY else sent}
     task: dict[str, int | str] = {"round": round, "question": "readiness"}
     identify()
     with handing_over():
-        message = Request(kind, task, states, assignment.to_json(), {}).message(1, (0,))
+        message = Request(kind, task, states, run_spec.to_json(), {}).message(1, (0,))
         message.metadata.__dict__["_message_id"] = "1"
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         content = app(message, context).content
@@ -227,7 +227,7 @@ def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_
             assert "the policy of site east refuses the run: min-batch-size " in str(error)
         else:
             assert holds and RunFolder(chosen.folder).rounds()[0].clients == [0, 1, 2]
-    assert f"settings that sites see: sha256 {hash_of(chosen.assignment().to_json())}" in said
+    assert f"settings that sites see: sha256 {hash_of(chosen.run_spec().to_json())}" in said
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
     chosen, policy = settings_of(folder, **HONEST), {"approve-runs": True}
     for kind in (QUERY, TRAIN):
         assert ask(folder, chosen, policy, kind)[2].startswith("policy: approve-runs ")
-    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.assignment().to_json())
+    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.run_spec().to_json())
     (file,) = waiting(site).values()
     assert waiting(site).keys() == {code} and file.parent.stat().st_mode & 0o077 == 0
     lines = shown(file.read_text())
@@ -284,7 +284,7 @@ def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
 def test_who_is_approved_is_asked_at_every_message(folder: Path) -> None:
     chosen, policy = settings_of(folder, **HONEST), {"approve-runs": True}
     ask(folder, chosen, policy)
-    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.assignment().to_json())
+    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.run_spec().to_json())
     approve(site, code)
     assert not ask(folder, chosen, policy)[2]
     (site.state / "approved/runs" / f"{code}.json").unlink()
@@ -297,9 +297,9 @@ def test_runs_that_wait_do_not_fill_the_disk(folder: Path) -> None:
         last = settings_of(folder, **HONEST, seed=seed)
         site = read_site(write(folder / "north/site.toml", site_entries(policy=policy)))
         with pytest.raises(PermissionError, match="fedskew-site approve-run"):
-            check_approved(site, last.assignment().to_json())
+            check_approved(site, last.run_spec().to_json())
     assert len(waiting(site)) == MOST_WAITING
-    assert [*waiting(site)][-1] == hash_of(last.assignment().to_json())
+    assert [*waiting(site)][-1] == hash_of(last.run_spec().to_json())
     with pytest.raises(PermissionError, match="its settings have 70000 characters"):
         check_approved(site, "x" * 70000)
     assert len([*waiting_folder(site).iterdir()]) == MOST_WAITING

@@ -211,7 +211,7 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
         folder / "site.toml", site_entries(data="npz:ct.npz", read={"pixel-range": "0,4080"})
     )
     view = view_of(read_site(ct))
-    assert hash(read_site(ct))  # as players are kept by it
+    assert hash(read_site(ct))  # as runtimes are kept by it
     assert view.dataset.train_inputs.max() == 1.0 and view.dataset.train_inputs.dtype == np.float32
     rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'},p{k // 4}" for k in range(24)]
     (folder / "t.csv").write_text("age,finding,who\n" + "\n".join(rows))

@@ -51,7 +51,7 @@ def test_the_server_sees_sites_and_no_sample(file: Path) -> None:
 
 def test_no_message_names_a_place(file: Path, tmp_path: Path) -> None:
     settings = parse(stated(file, results=str(tmp_path / "results")))
-    message = settings.assignment().to_json()
+    message = settings.run_spec().to_json()
     assert str(tmp_path) not in message and "/" not in message.replace("sites:", "")
     assert settings.agreement.sha256 in message
 

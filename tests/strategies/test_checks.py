@@ -11,7 +11,7 @@ import torch
 from in_process import small
 from server_builders import server_of
 
-from client_app.handlers import Answer
+from client_app.handlers import ClientReply
 from client_app.models import build
 from client_app.optimizer import (
     SGD,
@@ -157,9 +157,9 @@ def test_a_check_that_does_not_end_costs_its_client_alone(
     monkeypatch.setattr(base, "checked_update", endless)
     monkeypatch.setattr(base, "CHECK_SECONDS", 0.2)
     strategy = Strategy(
-        build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).assignment(), clients=3, combine=FedAvg()
+        build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).run_spec(), clients=3, combine=FedAvg()
     )
-    exchange = Exchange(range(3), answers={client: Answer() for client in range(3)})
+    exchange = Exchange(range(3), answers={client: ClientReply() for client in range(3)})
     try:
         assert strategy.checked(exchange) == ["update of client 0", "update of client 2"]
     finally:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from in_process import Outcome
 
-from client_app.handlers import Answer
-from client_app.handlers import Outcome as Played
+from client_app.handlers import ClientOutcome, ClientReply
 from fedskew.engines import appended
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid, chunks
@@ -30,10 +29,10 @@ class Deadly(WorkersGrid):
 
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[Played]:
+    ) -> Iterator[ClientOutcome]:
         for client, outcome in super().outcomes(request, clients, timeout):
             if request.kind == TRAIN:
-                assert isinstance(outcome, Answer)
+                assert isinstance(outcome, ClientReply)
                 process = int(str(outcome.worker["process"]))
                 if request.task["round"] == 1:
                     self.killed = process
