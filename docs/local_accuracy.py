@@ -33,7 +33,9 @@ def local_accuracy(folder: Path) -> tuple[str, int, list[float]]:
     for number in range(here.federation.clients):
         client = here.client(number, checkpoint.round + 1, checkpoint.shared, {}, {})
         trained = train_round(client, settings.variants, settings.training).trained.state
-        scores = evaluate_models(here.model, {"own": trained}, here.federation.test(None, "cpu"))["own"]
+        scores = evaluate_models(here.model, {"own": trained}, here.federation.test(None, "cpu"))[
+            "own"
+        ]
         recall: Sequence[float] = metrics(scores)["recall"]  # type: ignore[assignment]
         accuracies += local_accuracies(recall, torch.as_tensor(here.federation.counts_KC[[number]]))
     return settings.general.method, settings.general.seed, accuracies

@@ -159,7 +159,7 @@ def positive_class(
     return PositiveClass(label, names[label])
 
 
-def measured(
+def metrics_from(
     scores: Scores,
     groups: Mapping[str, Sequence[int]] | None = None,
     positive: PositiveClass | None = None,
@@ -267,14 +267,14 @@ def of_clients(
     over the clients are of all K in order, NaN of one without scores.
     """
     together = sum(list(scores.values())[1:], next(iter(scores.values())))
-    pooled = measured(together, groups, positive)
+    pooled = metrics_from(together, groups, positive)
     if (
         positive is None
     ):  # every client's numbers are about the class that is positive for all of them
         tested_C = together.confusion_CC.sum(1).tolist()
         positive = positive_class([str(label) for label in range(len(tested_C))], "", (), tested_C)
     by_client = {
-        client: measured(client_scores, positive=positive)
+        client: metrics_from(client_scores, positive=positive)
         for client, client_scores in scores.items()
     }
     local = stated or {
@@ -297,7 +297,7 @@ def of_server(
     positive: PositiveClass | None = None,
 ) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
-    pooled = measured(scores, groups, positive)
+    pooled = metrics_from(scores, groups, positive)
     return replace(
         pooled, spreads={"local-accuracy": spread(local_accuracies(pooled.recall, counts_KC))}
     )

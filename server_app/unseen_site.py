@@ -11,7 +11,7 @@ from client_app.models import Classifier
 from client_app.state import State, copy, seed_of
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
-from server_app.evaluation import PositiveClass, measured
+from server_app.evaluation import PositiveClass, metrics_from
 from server_app.record import Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.core.exchange import Exchange
@@ -92,7 +92,7 @@ def study(
         domain=unseen.name,
         inputs=len(unseen.train),
         models={
-            name: {way: measured(scores[f"{way}/{name}"], positive=positive) for way in ways}
+            name: {way: metrics_from(scores[f"{way}/{name}"], positive=positive) for way in ways}
             for name, ways in states.items()
         },
         answered=sorted(answers.states),

@@ -12,7 +12,7 @@ from client_app.state import State
 from data import DataError, SettingError, require
 from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
-from server_app.evaluation import measured, positive_class
+from server_app.evaluation import metrics_from, positive_class
 from server_app.record import ModelNumbers
 from strategies.batch_norm import averaged, distances, reestimated
 
@@ -67,7 +67,7 @@ def predict(
     scores = Scores.of_batch(logits_NC, samples.labels_N)
     tested_C = scores.confusion_CC.sum(1).tolist()
     positive = positive_class(names, folder.description.positive_class, tested_C=tested_C)
-    return predictions, measured(scores, positive=positive)
+    return predictions, metrics_from(scores, positive=positive)
 
 
 def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:

@@ -13,8 +13,7 @@ from torch import Tensor
 from client_app.metrics import Scores, evaluate_models
 from client_app.ranking import MOST_RANKED
 from data import Samples
-from server_app.evaluation import measured as numbers_of
-from server_app.evaluation import of_clients
+from server_app.evaluation import metrics_from, of_clients
 
 
 def measured(
@@ -39,7 +38,7 @@ def test_a_subject_is_one_prediction_of_its_mean_probabilities_by_hand() -> None
         )
         assert scores.ranking[1, :2].tolist() == [2, 1]  # .6 is above .4333, .3 is not
         assert scores.calibration.sum(1).tolist() == pytest.approx([3, 2, 0.6 + 0.7 + 1 - 1.3 / 3])
-    numbers = numbers_of(scores)
+    numbers = metrics_from(scores)
     assert numbers["accuracy"] == pytest.approx(2 / 3) and numbers[
         "balanced-accuracy"
     ] == pytest.approx(3 / 4)
@@ -82,7 +81,7 @@ def test_auroc_equals_scikit_learn_with_and_without_ties(seed: int, levels: int)
     score = (draws.integers(0, levels, 301) + labels) / 1024
     logits = torch.stack([torch.zeros(301, dtype=FLOAT), torch.from_numpy(score)], 1)
     scores = measured(logits, torch.from_numpy(labels), batch_size=50)
-    assert numbers_of(scores)["auroc"] == pytest.approx(roc_auc_score(labels, score), abs=1e-12)
+    assert metrics_from(scores)["auroc"] == pytest.approx(roc_auc_score(labels, score), abs=1e-12)
     assert scores.ranking[1, 0] == labels.sum() * (1 - labels).sum()
     flipped = measured(logits.flip(1), 1 - torch.from_numpy(labels))
     assert torch.equal(flipped.ranking, scores.ranking.flip(0))
@@ -102,7 +101,7 @@ def test_auroc_of_one_class_is_nan_and_counts_nowhere(label: int) -> None:
         measured(logits, torch.tensor([label, label])),
         measured(logits, torch.tensor([1, 0])),
     )
-    assert math.isnan(numbers_of(alone)["auroc"])
+    assert math.isnan(metrics_from(alone)["auroc"])
     actual = of_clients({0: alone, 1: both}, torch.tensor([[1, 1], [1, 1]]), {})
     assert actual["auroc"] == 1.0
     assert actual.spreads["client-auroc"].mean == 1.0 == actual.spreads["client-auroc"].worst
@@ -124,7 +123,7 @@ def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
     assert actual.spreads["client-auroc"].values == [1.0, 1.0, 0.5]
     both = torch.cat([logits, logits + torch.tensor([0, 10.0])])
     assert (
-        numbers_of(measured(both, labels.repeat(2)))["auroc"]
+        metrics_from(measured(both, labels.repeat(2)))["auroc"]
         == roc_auc_score([0, 0, 1] * 2, both[:, 1])
         < 1
     )
@@ -132,7 +131,7 @@ def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
 
 def test_very_many_classes_have_no_auroc() -> None:
     scores = case(20, MOST_RANKED + 1).measured()
-    assert "auroc" not in numbers_of(scores).means and not scores.ranking.any()
+    assert "auroc" not in metrics_from(scores).means and not scores.ranking.any()
     assert equal(Scores.of(scores.state(), MOST_RANKED + 1), scores)
 
 

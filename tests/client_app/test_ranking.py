@@ -11,7 +11,7 @@ from test_scores import case
 
 from client_app.metrics import Scores
 from client_app.ranking import COLUMNS, Ranked, margins, order_of, ranked, ranking
-from server_app.evaluation import measured
+from server_app.evaluation import metrics_from
 
 
 def of_scores(score_N: np.ndarray, label_N: np.ndarray) -> Ranked:
@@ -55,7 +55,7 @@ def test_every_class_against_the_rest_is_scikit_learns(classes: int) -> None:
     labels_N = torch.arange(211) % classes
     probabilities = torch.softmax(given.logits_NC, 1).numpy()
     scores = Scores.of_batch(given.logits_NC, labels_N)
-    numbers = measured(scores)
+    numbers = metrics_from(scores)
     for label in range(classes):
         mine = labels_N.numpy() == label
         area = roc_auc_score(mine, probabilities[:, label])
@@ -111,4 +111,6 @@ def test_sums_of_sets_are_within_them() -> None:
     )
     assert torch.equal(both.ranking, sum(halves)) and both.ranking.shape == (3, len(COLUMNS))
     weighted = [half[0, 1] / half[0, 0] for half in halves]
-    assert measured(both).by_class["auroc-by-class"][0] == pytest.approx(float(sum(weighted) / 2))
+    assert metrics_from(both).by_class["auroc-by-class"][0] == pytest.approx(
+        float(sum(weighted) / 2)
+    )

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from client_app.metrics import BINS, Scores, evaluate_models
 from client_app.models import Classifier
-from server_app.evaluation import calibration_error
-from server_app.evaluation import measured as numbers_of
+from server_app.evaluation import calibration_error, metrics_from
 
 
 class Echo(nn.Module):
@@ -63,7 +62,7 @@ def case(size: int = 203, classes: int = 5, seed: int = 0, scale: float = 2.0) -
 def test_equal_to_scikit_learn(seed: int) -> None:
     given = case(seed=seed)
     scores, predicted_N = given.measured(), given.logits_NC.argmax(1)
-    labels_N, numbers = given.labels_N, numbers_of(scores)
+    labels_N, numbers = given.labels_N, metrics_from(scores)
     expected = confusion_matrix(labels_N, predicted_N, labels=range(5))
     assert scores.confusion_CC.tolist() == expected.tolist()
     assert numbers["accuracy"] == pytest.approx(accuracy_score(labels_N, predicted_N), abs=1e-12)
@@ -89,7 +88,7 @@ def test_balanced_accuracy_equals_scikit_learn_where_all_classes_are_tested() ->
     labels_N = (given.labels_N + torch.arange(203)) % 5
     given = Case(given.logits_NC, labels_N)
     expected = balanced_accuracy_score(labels_N, given.logits_NC.argmax(1))
-    assert numbers_of(given.measured())["balanced-accuracy"] == pytest.approx(expected, abs=1e-12)
+    assert metrics_from(given.measured())["balanced-accuracy"] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.3, 2.0, 50.0])

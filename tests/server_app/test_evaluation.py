@@ -19,7 +19,7 @@ from server_app.composition import compose, row_name
 from server_app.evaluation import (
     by_group,
     local_accuracies,
-    measured,
+    metrics_from,
     of_clients,
     of_server,
     shot_groups,
@@ -49,7 +49,7 @@ def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
 
 
 def test_metrics_by_hand() -> None:
-    actual = measured(
+    actual = metrics_from(
         scores([[8, 2, 0], [1, 3, 0], [0, 1, 5]], loss=10.0), {"many": [0, 1], "few": [2]}
     )
     recall = [0.8, 0.75, 5 / 6]
@@ -65,7 +65,9 @@ def test_metrics_by_hand() -> None:
 
 
 def test_class_without_test_samples() -> None:
-    actual = measured(scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]})
+    actual = metrics_from(
+        scores([[3, 1, 0], [0, 0, 0], [0, 0, 4]]), {"medium": [1], "many": [0, 1]}
+    )
     assert actual["balanced-accuracy"] == pytest.approx((0.75 + 1) / 2)
     assert actual["macro-f1"] == pytest.approx((6 / 7 + 1) / 2)
     assert math.isnan(actual.recall[1]) and math.isnan(actual["medium-recall"])
@@ -76,7 +78,7 @@ def test_class_without_test_samples() -> None:
 
 def test_scores_add_up() -> None:
     left, right = scores([[3, 1], [2, 2]], 2.0), scores([[1, 0], [5, 4]], 3.0)
-    together, union = measured(left + right), measured(scores([[4, 1], [7, 6]], 5.0))
+    together, union = metrics_from(left + right), metrics_from(scores([[4, 1], [7, 6]], 5.0))
     assert together.means == pytest.approx(
         union.means, nan_ok=True
     ) and together.recall == pytest.approx(union.recall)

@@ -18,7 +18,13 @@ from data import SettingError
 from fedskew.experiments.plan import Cell
 from fedskew.report.results import Measured, RunRecords
 from server_app.app import Run
-from server_app.evaluation import OF_POSITIVE, PositiveClass, measured, of_clients, positive_class
+from server_app.evaluation import (
+    OF_POSITIVE,
+    PositiveClass,
+    metrics_from,
+    of_clients,
+    positive_class,
+)
 from server_app.record import ModelNumbers, RoundRecord, to_json
 from server_app.round_selection import points_of
 from server_app.settings import parse
@@ -50,7 +56,7 @@ def sensitivity(label_N: np.ndarray, score_N: np.ndarray) -> float:
 @pytest.mark.parametrize("label", [0, 1])
 def test_the_numbers_of_two_classes_are_the_positive_ones(label: int) -> None:
     score_N, label_N = said()
-    numbers = measured(scores_of(score_N, label_N), positive=PositiveClass(label, "ill"))
+    numbers = metrics_from(scores_of(score_N, label_N), positive=PositiveClass(label, "ill"))
     own_score_N, own_N = (score_N if label else -score_N), label_N == label
     assert numbers["auprc"] == pytest.approx(average_precision_score(own_N, own_score_N))
     at_specificity = numbers["sensitivity-at-specificity-90"]
@@ -75,7 +81,7 @@ def test_the_rarer_class_is_the_positive_one() -> None:
 def test_more_classes_keep_their_macro_means() -> None:
     draws = torch.Generator().manual_seed(0)
     log_NC = torch.log_softmax(torch.randn(90, 3, generator=draws).double(), 1)
-    numbers = measured(Scores.of_probabilities(log_NC, torch.arange(90) % 3))
+    numbers = metrics_from(Scores.of_probabilities(log_NC, torch.arange(90) % 3))
     assert numbers.positive_class is None
     for key in OF_POSITIVE:
         assert numbers[key] == pytest.approx(np.mean(numbers.by_class[f"{key}-by-class"]))
@@ -116,7 +122,7 @@ def test_a_class_that_is_none_of_two_is_one_sentence() -> None:
 def test_records_of_earlier_versions_give_the_positive_class_too(tmp_path: Path) -> None:
     """They have the mean over both classes, and beside it each class's own."""
     score_N, label_N = said()
-    new = measured(scores_of(score_N, label_N), positive=PositiveClass(1, "autism"))
+    new = metrics_from(scores_of(score_N, label_N), positive=PositiveClass(1, "autism"))
     macro = {
         key: float(np.mean(new.by_class[f"{key}-by-class"])) if key in OF_POSITIVE else value
         for key, value in new.means.items()
@@ -149,7 +155,7 @@ def test_between_sites_the_first_evaluation_decides_for_the_whole_run() -> None:
     ]
     Run.decide_positive(run, {"average": {1: scores_of(*said(200, 0.9, 3))}})
     assert run.positive == PositiveClass(1, "ill") and len(said_lines) == 1
-    numbers = measured(scores_of(*said()), positive=PositiveClass(0, "well"))
+    numbers = metrics_from(scores_of(*said()), positive=PositiveClass(0, "well"))
     run.folder = Folder([RoundRecord(1, {"average": numbers})])
     assert Run.known_positive(run) == PositiveClass(0, "well"), "resumed: as the records say"
     general.positive_class = "ill"

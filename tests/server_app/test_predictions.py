@@ -9,7 +9,7 @@ from in_process import Outcome
 
 from client_app.metrics import Scores
 from server_app import predictions
-from server_app.evaluation import measured
+from server_app.evaluation import metrics_from
 from server_app.predictions import read_predictions, write_predictions
 from server_app.run_folder import RunFolder
 
@@ -23,7 +23,7 @@ def test_the_last_rounds_numbers_come_of_what_is_kept(train: Train) -> None:
         assert kept is not None
         scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
         recorded = outcome.records[-1]["models"][model]
-        numbers = measured(scores)
+        numbers = metrics_from(scores)
         assert {name: recorded[name] for name in ("auroc", "auprc", "brier")} == pytest.approx(
             {name: numbers[name] for name in ("auroc", "auprc", "brier")}
         )

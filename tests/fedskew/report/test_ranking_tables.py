@@ -13,7 +13,7 @@ from client_app.metrics import Scores
 from client_app.state import State
 from fedskew.report.ranking import delong, drawn_weights, intervals, ranking_tables, resampled
 from fedskew.report.results import Gathered
-from server_app.evaluation import measured
+from server_app.evaluation import metrics_from
 from server_app.predictions import Predictions, write_predictions
 from server_app.run_folder import RunFolder
 
@@ -100,7 +100,7 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     assert drawn["auroc"][0] == pytest.approx(np.mean(areas), abs=1e-9)
     expected_precision = precisions[1] if classes == 2 else np.mean(precisions)
     assert drawn["auprc"][0] == pytest.approx(expected_precision, abs=1e-9)
-    expected = measured(
+    expected = metrics_from(
         Scores.of_probabilities(torch.from_numpy(np.log(probabilities)), torch.from_numpy(labels_N))
     )
     assert drawn["brier"][0] == pytest.approx(expected["brier"], abs=1e-9)
@@ -115,7 +115,7 @@ def with_predictions(tmp_path: Path) -> Gathered:
         dict[Path, dict[str, State]](),
     )
     changed = {}
-    for place, runs in known.measured.items():
+    for place, runs in known.metrics_from.items():
         changed[place] = list(runs)
         for number, run in enumerate(runs):
             said = predictions(run.cell.seed, 2, shift=2.0 if run.cell.row == "creff" else 0.8)
@@ -123,13 +123,13 @@ def with_predictions(tmp_path: Path) -> Gathered:
                 zip(("log-probabilities", "labels"), map(torch.tensor, said[:2]), strict=True)
             )
             kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
-            numbers = measured(Scores.of_probabilities(*parts.values()))
+            numbers = metrics_from(Scores.of_probabilities(*parts.values()))
             changed[place][number] = replace(
                 run, points=(replace(run.points[-1], numbers=numbers),)
             )
     for folder, states in kept.items():
         write_predictions(RunFolder(folder), states)
-    return replace(known, measured=changed)
+    return replace(known, metrics_from=changed)
 
 
 def test_the_report_has_intervals_and_delongs_test(with_predictions: Gathered) -> None:
