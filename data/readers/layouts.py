@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.random_draws import generator
-from data.readers.abide import read_site, windows_of
-from data.readers.abide_pcp import fetch_pcp, incomplete, read_pcp
+from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.catalog import KNOWN
 from data.readers.folder import class_folders, read_split, visible
 from data.readers.image_files import ImageFiles

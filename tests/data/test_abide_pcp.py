@@ -10,8 +10,7 @@ import pytest
 from layouts import write_pcp, write_site
 
 from data import DataError, DataSettings, load
-from data.readers.abide import read_site, windows_of
-from data.readers.abide_pcp import PHENOTYPES, incomplete, read_pcp
+from data.readers.abide import PHENOTYPES, incomplete, read_pcp, read_site, windows_of
 
 
 def settings(root: Path, **more) -> DataSettings:
