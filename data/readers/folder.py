@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data.readers.image_files import ImageFiles
-from data.readers.splits import Guess, Raw, Split
-from data.readers.who_tests import fifth
+from data.readers.splits import Guess, Raw, Split, fifth
 from data.settings import DataError, DataSettings
 
 IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.readers.folder import SPLITS
-from data.readers.splits import Raw, Split
-from data.readers.who_tests import fifth
+from data.readers.splits import Raw, Split, fifth
 from data.settings import DataError, DataSettings
 
 

@@ -1,4 +1,4 @@
-"""Images and labels as they come from disk, and the checks that every one of them has to pass."""
+"""Images and labels as they come from disk: their checks, their split into train and test, and their one shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,12 +6,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn.functional import interpolate
 
+from data.random_draws import generator
 from data.readers.image_files import ImageFiles
-from data.readers.images import bring_to
 from data.readers.stored_range import decoded
-from data.settings import DataError
+from data.settings import DataError, DataSettings
+
+FOLDS = 5
+CHUNK = 2048
+"""Images resized at a time: bounds the float copy."""
 
 
 @dataclass(frozen=True)
@@ -234,3 +240,108 @@ def stratified(
     except ValueError as error:
         raise DataError(f"{where}: cannot be split 80 to 20 by class: {error}") from None
     return train.astype(np.int64), test.astype(np.int64)
+
+
+def fifth(
+    labels_N: NDArray[np.int64],
+    settings: DataSettings,
+    where: str,
+    sites_N: NDArray[np.int64] | None = None,
+    patients_N: NDArray[np.int64] | None = None,
+) -> NDArray[np.bool_]:
+    """(N,): True for a fifth of each site's patients (samples, without), which `test-fold` says, drawn by `split-seed`.
+
+    Patients are dealt out class by class, each by the class of most of its samples and the site of its first; the only
+    patient of a class at a site trains. Of fewer than five, one of so many parts is for testing.
+
+    Raises:
+        DataError: a site, or all, of one patient or sample.
+    """
+    if settings.test_fold >= FOLDS:
+        raise DataError(
+            f"{where}: test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests"
+        )
+    units_N = (
+        np.arange(len(labels_N))
+        if patients_N is None
+        else np.unique(patients_N, return_inverse=True)[1]
+    )
+    first_U = np.unique(units_N, return_index=True)[1]
+    label_U, site_U = (
+        labels_N[first_U],
+        (np.zeros_like(labels_N) if sites_N is None else sites_N)[first_U],
+    )
+    if patients_N is not None:
+        counts_UC = np.zeros((len(first_U), int(labels_N.max()) + 1), np.int64)
+        np.add.at(counts_UC, (units_N, labels_N), 1)
+        label_U = counts_UC.argmax(axis=1)
+    draws, tested = generator(settings.split_seed, "who tests"), []
+    for site in np.unique(site_U):
+        of_class = [
+            np.flatnonzero((site_U == site) & (label_U == label)) for label in np.unique(label_U)
+        ]
+        dealt = [draws.permutation(units) for units in of_class if len(units) > 1]
+        order = np.concatenate(dealt or [draws.permutation(np.concatenate(of_class))])
+        if len(order) < 2:
+            what = "sample" if patients_N is None else "patient"
+            who = "there is" if sites_N is None else f"site {site} has"
+            raise DataError(f"{where}: {who} one {what} alone: some must train and others test")
+        parts = min(FOLDS, len(order))
+        tested.append(order[settings.test_fold % parts :: parts])
+    chosen: NDArray[np.bool_] = np.isin(units_N, np.concatenate(tested))
+    return chosen
+
+
+def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """Images (N, H, W) or (N, H, W, C) as (N, *shape), channels first, or vectors (N, F) as they are; dtype is kept.
+
+    Grey becomes RGB by repetition, RGB becomes grey by luma (ITU-R 601, as PIL does it), sizes change bilinearly with
+    antialiasing.
+
+    Raises:
+        ValueError: vectors of another length, or a number of channels that cannot become the one asked for.
+    """
+    if images.ndim == 2 or len(shape) == 1:
+        if images.shape[1:] != shape:
+            raise ValueError(
+                f"each example has shape {images.shape[1:]} where input-shape asks for {shape}"
+            )
+        return images
+    channels, height, width = shape
+    if images.ndim == 3:
+        images = images[..., None]
+    present = images.shape[-1]
+    if present != channels and (present, channels) not in ((1, 3), (3, 1)):
+        raise ValueError(
+            f"images have shape {images.shape[1:]}, read as (height, width, channels), and {present} channels cannot "
+            f"become {channels}"
+        )
+    result = np.empty((len(images), channels, height, width), images.dtype)
+    for start in range(0, len(images), CHUNK):
+        chunk = images[start : start + CHUNK]
+        if (present, channels) == (3, 1):
+            chunk = _luma(chunk)
+        resized = _resize(np.ascontiguousarray(np.moveaxis(chunk, -1, 1)), height, width)
+        result[start : start + CHUNK] = resized  # one channel broadcasts to three
+    return result
+
+
+def _luma(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    if images.dtype != np.uint8:
+        grey = images.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+        return np.asarray(grey[..., None], images.dtype)
+    weighted = images.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
+    return np.asarray((weighted + 0x8000) >> 16, np.uint8)[..., None]
+
+
+def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.generic]:
+    """(N, C, H, W) as (N, C, height, width)."""
+    if images.shape[2:] == (height, width):
+        return images
+    pixels = torch.from_numpy(images.astype(np.float32))
+    resized = interpolate(
+        pixels, (height, width), mode="bilinear", align_corners=False, antialias=True
+    ).numpy()
+    if images.dtype == np.uint8:
+        return np.asarray(np.clip(np.rint(resized), 0, 255), np.uint8)
+    return np.asarray(resized, images.dtype)

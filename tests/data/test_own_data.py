@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from data import DataError, DataSettings, SettingError, federate, load, resolve
-from data.readers.images import bring_to
+from data.readers.splits import bring_to
 
 
 def arrays(**changed):
