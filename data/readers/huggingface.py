@@ -137,7 +137,7 @@ def read(
 ) -> Raw:
     """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
     from data.readers.image_files import joined
-    from data.readers.pixels import brought, from_pil
+    from data.readers.images import brought, from_pil
 
     rows = belonging(path, settings)
     if len(shape) != 3 or shape[0] not in (1, 3):
@@ -165,7 +165,7 @@ def read(
 
 def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
     """What numbers the images of rows spread over all sites and classes hold. Raises DataError."""
-    from data.readers.pixels import stored_of_pil
+    from data.readers.images import stored_of_pil
 
     column = rows.columns["path"]
     parts = parts_of(rows.where, settings.download).values()
@@ -182,7 +182,7 @@ def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
 
 def look(path: Path, settings: DataSettings) -> Guess:
     """What would fit, by the columns' types and the first image. Raises DataError."""
-    from data.readers.pixels import brought, from_pil
+    from data.readers.images import brought, from_pil
 
     rows = belonging(path, settings)
     part = next(iter(parts_of(rows.where, settings.download).values()))

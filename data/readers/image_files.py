@@ -77,7 +77,7 @@ class ImageFiles:
         Raises:
             DataError: a file that is missing or no image.
         """
-        from data.readers.pixels import (
+        from data.readers.images import (
             open_image,  # it loads PIL, which a process without files does not need
         )
 

@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from data.readers.file_type import is_dicom, is_nifti
+from data.readers.images import open_image, stored_in
 from data.readers.intensity import UnknownRange
 from data.readers.medical import needed
-from data.readers.pixels import open_image, stored_in
 from data.readers.stored_range import Look, look_at, note_of_cut, widened
 from data.settings import DataError, DataSettings
 

@@ -113,7 +113,7 @@ def decoded(
         DataError: as ImageFiles.decoded does, with a range that fits the images of all groups; or training images of
             wide numbers that are all nearly black.
     """
-    from data.readers.pixels import stored_in  # it loads PIL
+    from data.readers.images import stored_in  # it loads PIL
 
     unscaled = replace(images.settings, pixel_range="")
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from data import DataError, DataSettings, SettingError, load
 from data.readers import npz
-from data.readers.pixels import open_image
+from data.readers.images import open_image
 
 
 def npy(array):

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from data import DataError, DataSettings, load
+from data.readers.images import open_image
 from data.readers.intensity import UnknownRange
-from data.readers.pixels import open_image
 from data.readers.stored_range import look_at, spread
 from data.readers.user_data import look
 

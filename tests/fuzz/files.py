@@ -34,8 +34,8 @@ from data import DataError, DataSettings, SettingError, load
 from data.partition_files import Dealt, read, save
 from data.readers import cache
 from data.readers.arrays import read_npz
+from data.readers.images import open_image
 from data.readers.named import read_named
-from data.readers.pixels import open_image
 from data.readers.splits import Raw, checked
 from fedskew.experiments.experiments import load_experiments, load_suites
 from fedskew.experiments.plan import plan
