@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.readers.image_files import ImageFiles
+from data.readers.image_files import DARK, ImageFiles
 from data.readers.intensity import UnknownRange, nearly_black, on_scale, range_hint
 from data.readers.splits import Split, keys_of, require_of
-from data.readers.stored_range import DARK
 from data.settings import DataSettings
 
 Notes = list[str]

@@ -174,7 +174,7 @@ def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterat
 
 def look(path: Path, settings: DataSettings) -> Guess:
     """What would fit a folder by its names and its first image. Raises DataError."""
-    from data.readers.image_sizes import shape_of  # it loads PIL
+    from data.readers.image_files import shape_of  # it loads PIL
 
     named = split_folders(path)
     splits = named or {"": path}

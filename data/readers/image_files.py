@@ -1,7 +1,8 @@
-"""Images that stay in their files until they are needed."""
+"""Images that stay in their files until they are needed, and what a look at some of them says: their range and size."""
 
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,9 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.settings import DataSettings
+from data.readers.file_type import is_dicom, is_nifti
+from data.readers.intensity import Stored, UnknownRange, nearly_black
+from data.readers.medical import needed
+from data.settings import DataError, DataSettings
 
-IGNORED = ("Thumbs.db", "desktop.ini")
+MOST_LOOKED_AT = 1000
+"""Images that are looked at: bounds the work, which is a second decoding."""
+DARK = 0.25
+"""A largest pixel of all images below which wide numbers are asked about: 14 bits in files of 16."""
+MOST_SIZES = 2000
+"""Images whose sizes are compared: their heads are read for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +86,8 @@ class ImageFiles:
         Raises:
             DataError: a file that is missing or no image.
         """
-        from data.readers.images import (
-            open_image,  # it loads PIL, which a process without files does not need
-        )
+        # It loads PIL, which a process without files does not need.
+        from data.readers.images import open_image
 
         chosen = np.arange(len(self)) if indices is None else indices
         channels, height, width = self.size
@@ -114,3 +122,201 @@ def joined(images: Iterable[NDArray[np.generic]]) -> NDArray[np.generic]:
 def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:
     """Bytes on the scale 0..1."""
     return np.asarray(images, np.float32) / np.float32(255)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the images that were looked at hold."""
+
+    low: float
+    high: float
+    extremes: tuple[tuple[float, float], ...]
+    """The least and the largest number of each image whose black and white are a question."""
+    looked: int
+    images: int
+    """How many there are."""
+    largest_span: float = 0.0
+    """The largest white that a file's format states, where black is 0."""
+
+    @property
+    def number(self) -> str:
+        """How many images were looked at, in words."""
+        return f"{self.looked} of the {self.images} images"
+
+    def beyond(self, span: tuple[float, float]) -> int:
+        """How many images have a number beyond a range."""
+        return sum(low < span[0] or high > span[1] for low, high in self.extremes)
+
+
+def look_at(
+    stored: Callable[[int], object], groups: Sequence[Hashable], most: int = MOST_LOOKED_AT
+) -> Look | None:
+    """Look at images spread over all groups, such as sites and classes; None where no image's range is a question.
+
+    `stored` gives what a file holds by its place, Stored or anything else; an image that cannot be read is left out, as
+    whoever reads it later says why.
+    """
+    extremes: list[tuple[float, float]] = []
+    white = 0.0
+    places = spread(groups, most)
+    for place in places:
+        try:
+            image = stored(place)
+        except DataError:
+            continue
+        if not isinstance(image, Stored):
+            continue
+        low, high = image.extremes
+        if np.isfinite([low, high]).all():
+            extremes.append((low, high))
+        if image.window is None and image.span is not None and image.span[0] == 0:
+            white = max(white, image.span[1])
+    if not extremes:
+        return None
+    low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
+    return Look(low, high, tuple(extremes), len(places), len(groups), white)
+
+
+def spread(groups: Sequence[Hashable], most: int) -> list[int]:
+    """At most so many places, in order, as equally many of each group as there are, evenly over each group."""
+    if len(groups) <= most:
+        return list(range(len(groups)))
+    members: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    chosen: list[int] = []
+    ascending = sorted(members.values(), key=len)  # what a small group leaves goes to larger ones
+    for index, places in enumerate(ascending):
+        share = (most - len(chosen)) // (len(ascending) - index)
+        count = min(share, len(places))
+        if count:
+            steps = np.linspace(0, len(places) - 1, count).round().astype(int)
+            chosen += [places[step] for step in steps]
+    return sorted(chosen)
+
+
+def widened(error: UnknownRange, look: Look | None) -> UnknownRange:
+    """The error about one image's range with the range of all that were looked at."""
+    if look is None:
+        return error
+    low, high = min(error.low, look.low), max(error.high, look.high)
+    return UnknownRange(error.where, low, high, f" in {look.number} looked at")
+
+
+def refuse_nearly_black(where: str, look: Look | None) -> None:
+    """Raise DataError where files of 16 bits, or of what DICOM states, hold numbers of far fewer alone."""
+    if look is None or look.largest_span <= 255 or look.low < 0:
+        return
+    if look.high <= DARK * look.largest_span:
+        what = f"{where}: {look.number} looked at have numbers"
+        raise nearly_black(what, look.high, look.largest_span)
+
+
+def decoded(
+    images: ImageFiles, groups: Sequence[Hashable], where: str, training: bool
+) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """All images of a split, as ImageFiles.decoded gives them; `groups` says what they are spread over.
+
+    Raises:
+        DataError: as ImageFiles.decoded does, with a range that fits the images of all groups; or training images of
+            wide numbers that are all nearly black.
+    """
+    from data.readers.images import stored_in  # it loads PIL
+
+    unscaled = replace(images.settings, pixel_range="")
+
+    def stored(place: int) -> object:
+        return stored_in(images.path(place), images.size[0], unscaled)
+
+    try:
+        pixels = images.decoded()
+    except UnknownRange as error:
+        raise widened(error, look_at(stored, groups)) from None
+    asked = training and pixels.dtype == np.float32 and not images.settings.pixel_range
+    if asked and pixels.max() <= DARK:
+        refuse_nearly_black(where, look_at(stored, groups))
+    return pixels
+
+
+def note_of_cut(settings: DataSettings, look: Look | None) -> Iterable[str]:
+    """Yield what a user has to know of numbers beyond pixel-range."""
+    if look is None or not (number := look.beyond(settings.pixel_span)):
+        return
+    yield (
+        f"pixel-range = {settings.pixel_range} cuts numbers of {number} images: {look.number} were looked at, and they "
+        f"have {look.low:g}..{look.high:g}"
+    )
+
+
+def shape_of(
+    images: Sequence[Path], settings: DataSettings, groups: Sequence[Hashable] = ()
+) -> tuple[str, list[str]]:
+    """The shape of the first image, as a setting, and what has to be said of it.
+
+    `groups` are the images' sites and classes, over which those are spread whose numbers are looked at; left out, the
+    folders that they are in.
+
+    Raises:
+        DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
+            medical images of several sizes, whose proportions mean something.
+    """
+    from data.readers.images import open_image, stored_in  # it loads PIL
+
+    def look() -> Look | None:
+        unscaled = replace(settings, pixel_range="")
+        among = groups or [file.parent for file in images]
+        return look_at(lambda place: stored_in(images[place], 0, unscaled), among)
+
+    try:
+        image = open_image(images[0], 0, settings=settings)
+    except UnknownRange as error:
+        raise widened(error, look()) from None
+    height, width, channels = image.shape
+    shape = f"{channels}x{height}x{width}"
+    notes: list[str] = []
+    if settings.pixel_range:
+        notes += note_of_cut(settings, look())
+    if image.dtype == np.float32:
+        notes.append("images of more than 8 bits are trained on as float32 on the scale 0..1")
+    if settings.input_shape:
+        return shape, notes
+    every_size = map(size_of, images[:MOST_SIZES])
+    sizes = Counter(size for size in every_size if size is not None)
+    if len(sizes) > 1:
+        listed = ", ".join(
+            f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)
+        )
+        if len(sizes) > 3:
+            listed += ", ..."
+        if is_nifti(images[0]) or is_dicom(head_of(images[0])):
+            rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
+            raise DataError(f"{images[0].parent}: images of {len(sizes)} sizes, {listed}: {rule}")
+        notes.append(
+            f"images of {len(sizes)} sizes, {listed}, are all brought to input-shape, here the first one's"
+        )
+    return shape, notes
+
+
+def head_of(file: Path) -> bytes:
+    """The first bytes of a file."""
+    with file.open("rb") as opened:
+        return opened.read(132)
+
+
+def size_of(file: Path) -> tuple[int, int] | None:
+    """Height and width by a file's head; None where it has none that can be read."""
+    from PIL import Image
+
+    try:
+        if is_dicom(head_of(file)):
+            dicom = needed("pydicom", "medical", file).dcmread(
+                file, specific_tags=["Rows", "Columns"]
+            )
+            return int(dicom.Rows), int(dicom.Columns)
+        if is_nifti(file):
+            width, height = needed("nibabel", "medical", file).load(file).shape[:2]
+            return height, width
+        with Image.open(file) as image:
+            return image.height, image.width
+    except Exception:  # whoever reads it whole says why
+        return None

@@ -132,7 +132,7 @@ def _hint(table: ImageTable, settings: DataSettings) -> str:
 
 def look_at_images(path: Path, settings: DataSettings) -> Guess:
     """What would fit a table of images. Raises DataError."""
-    from data.readers.image_sizes import shape_of  # it loads PIL
+    from data.readers.image_files import shape_of  # it loads PIL
 
     table = image_table(path, settings)
     rows, paths = table.belonging, table.paths

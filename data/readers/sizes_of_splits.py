@@ -8,8 +8,7 @@ import numpy as np
 
 from data.readers import medmnist
 from data.readers.catalog import is_own, members
-from data.readers.image_files import ImageFiles
-from data.readers.image_sizes import size_of
+from data.readers.image_files import ImageFiles, size_of
 from data.readers.npz import shapes_of
 from data.readers.splits import Split
 from data.readers.user_data import path_of, read_own

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from data.random_draws import generator
-from data.readers.image_files import ImageFiles
-from data.readers.stored_range import decoded
+from data.readers.image_files import ImageFiles, decoded
 from data.settings import DataError, DataSettings
 
 FOLDS = 5

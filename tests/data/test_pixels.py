@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from data import DataError, DataSettings, load
+from data.readers.image_files import look_at, spread
 from data.readers.images import open_image
 from data.readers.intensity import UnknownRange
-from data.readers.stored_range import look_at, spread
 from data.readers.user_data import look
 
 STORED = np.arange(16, dtype=np.uint16).reshape(4, 4) * 250
