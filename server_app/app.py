@@ -48,11 +48,11 @@ from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
 from server_app.unseen_site import study
 from server_app.writer import Writer
+from strategies.core.exchange import between_sites
 from strategies.core.questions import ask_class_prior, ask_question
-from strategies.core.replies import between_sites
 from strategies.core.round_result import AVERAGE, Diverged
 from strategies.core.scoring import evaluate_on_clients
-from strategies.core.update_statistics import Movement
+from strategies.core.update_statistics import UpdateStatistics
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
@@ -252,7 +252,7 @@ class Run:
         self,
         checkpoint: Checkpoint,
         record: RoundRecord | None = None,
-        moved: Callable[[], Sequence[Movement]] = tuple,
+        moved: Callable[[], Sequence[UpdateStatistics]] = tuple,
     ) -> None:
         """Write a round's record, then its checkpoint, and tell of it: a record without checkpoint is cut on resume."""
         if record is not None:
@@ -300,14 +300,16 @@ class Run:
                 **arguments(last.seconds), evaluation=evaluated - began, round=self.lap()
             ),
             workers=[dict(worker) for worker in last.workers],
-            strays=last.strays,
+            strays=last.unsolicited,
             unseen=unseen,
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
         record = replace(record, line=line_of(record, self.settings) + hint)
-        self.writer.begin(partial(self.save, self.checkpoint(), record, last.movements))
-        self.strategy.last = replace(last, movements=tuple)  # the updates go once they are recorded
+        self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
+        self.strategy.last = replace(
+            last, update_statistics=tuple
+        )  # the updates go once they are recorded
 
     @property
     def evaluated_by_clients(self) -> bool:

@@ -23,7 +23,7 @@ from client_app.training import train_round
 from data import DataSettings, Samples
 from strategies.core.exchange import Exchange
 from strategies.core.questions import integer_sum
-from strategies.core.round_result import Outcome
+from strategies.core.round_result import RoundResult
 from strategies.core.rounds import Rounds
 from strategies.core.server import ServerMethod
 from strategies.core.validation import check_answer
@@ -114,16 +114,16 @@ class Trial:
             updates = rounds.checked(exchange)
             keep(not exchange.failures, next(iter(exchange.failures.values()), ""))
             before = prints(updates, rounds.shared, rounds.states)
-            outcome = rounds.outcome(updates)
+            result = rounds.result(updates)
             keep(
                 prints(updates, rounds.shared, rounds.states) == before,
                 "changes what the server gives it",
             )
-            unfit = outcome.not_finite()
+            unfit = result.not_finite()
             keep(not unfit, f"makes a {unfit} that is not finite")
             kept = {name: (t.shape, t.dtype) for name, t in rounds.shared.items()}
             keep(
-                {name: (t.shape, t.dtype) for name, t in outcome.shared.items()} == kept,
+                {name: (t.shape, t.dtype) for name, t in result.shared.items()} == kept,
                 "makes another model",
             )
             rounds.finish_round(exchange)
@@ -139,15 +139,15 @@ class Trial:
             answers = self.answers(asking, part.final_question)
             for answer in answers.values():
                 check_answer(answer, rounds.server, part)
-            outcome = Outcome(rounds.shared, {}, {}, {})
-            outcome.take(
+            result = RoundResult(rounds.shared, {}, {}, {})
+            result.take(
                 part,
                 part.deploy_finally(
                     rounds.server, rounds.states[part.name], rounds.shared, answers
                 ),
             )
-            keep(not outcome.not_finite(), f"makes a {outcome.not_finite()} that is not finite")
-            rounds.deployed |= outcome.deployed
+            keep(not result.not_finite(), f"makes a {result.not_finite()} that is not finite")
+            rounds.deployed |= result.deployed
         return digest(
             [*rounds.deployed.values(), *(rounds.states[name] for name in sorted(rounds.states))]
         )

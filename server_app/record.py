@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any
 
-from strategies.core.update_statistics import MOST, Movement, median_norm, noteworthy
+from strategies.core.update_statistics import MOST, UpdateStatistics, median_norm, noteworthy
 
 FORMAT = 3
 """Records without a format are of format 1. Those of 1 and 2 tell of all clients one by one, however many there are."""
@@ -173,7 +173,7 @@ class RoundRecord:
     """The processes that played the clients, of more than MOST the first: process id, device, visible GPUs."""
     strays: Sequence[str] = ()
     """What nodes sent that they were not asked for."""
-    updates: Sequence[Movement] = ()
+    updates: Sequence[UpdateStatistics] = ()
     """How the clients moved the model; of more than MOST those that stand out most."""
     median_norm: float = math.nan
     """The median norm of all updates."""
@@ -207,7 +207,7 @@ class RoundRecord:
         """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
         rest = {name: part for name, part in record.items() if name != "format"}
         seconds, unseen = arguments(rest.pop("seconds")), rest.pop("unseen", None)
-        updates = [Movement(**arguments(update)) for update in rest.pop("updates", ())]
+        updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
         stated = {
             name: rest.pop(name.replace("_", "-"))

@@ -9,7 +9,7 @@ from client_app.vectorized import obstacle
 from data import Federation
 from server_app.run_settings import RunSettings
 from strategies.core.flower_adapter import Strategy
-from strategies.core.node_assignment import SiteNodes
+from strategies.core.node_assignment import SiteAssigner
 
 
 def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:
@@ -48,7 +48,7 @@ def strategy_of(
         },
         holdout=federation.holdout(device),
         device=device,
-        directory=None if agreement is None else SiteNodes(agreement, waits),
+        assigner=None if agreement is None else SiteAssigner(agreement, waits),
         sites=() if agreement is None else agreement.sites,
     )
 

@@ -16,7 +16,13 @@ from server_app.record import Nearest, UnseenSite
 from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.core.exchange import Exchange
 from strategies.core.flower_adapter import Strategy
-from strategies.core.validation import Expected, Refused, check_values, differences, expected_of
+from strategies.core.validation import (
+    Expected,
+    RejectedUpdate,
+    check_values,
+    differences,
+    expected_of,
+)
 
 Question = Callable[[str, str, Sequence[int]], Exchange]
 """(question, variant that answers it, clients to ask) -> their answers."""
@@ -137,7 +143,7 @@ def wrong(answer: State, expected: Expected) -> str:
         return reason
     try:
         check_values(answer)
-    except Refused as refusal:
+    except RejectedUpdate as refusal:
         return str(refusal)
     return ""
 

@@ -12,7 +12,7 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from strategies.core.server import Deployment, Server, ServerMethod, Work
-from strategies.core.validation import Refused, check_by_class
+from strategies.core.validation import RejectedUpdate, check_by_class
 from strategies.head import head_of, train_head, with_head
 
 
@@ -60,16 +60,16 @@ class CCVR(ServerMethod):
             {"counts": ((), torch.int64), "means": means, "covariances": covariances},
         )
         if (upload["counts"] < 1).any():
-            raise Refused(f"counts are {upload['counts'].tolist()}, not all positive")
+            raise RejectedUpdate(f"counts are {upload['counts'].tolist()}, not all positive")
         variances = (
             upload["covariances"] if diagonal else upload["covariances"].diagonal(dim1=-2, dim2=-1)
         )
         if (variances < 0).any():
-            raise Refused("a variance is negative")
+            raise RejectedUpdate("a variance is negative")
         if not diagonal and not torch.allclose(
             upload["covariances"], upload["covariances"].mT, equal_nan=True
         ):
-            raise Refused("covariances are not symmetric")
+            raise RejectedUpdate("covariances are not symmetric")
 
     def deploy_finally(
         self, server: Server, state: State, shared: State, answers: Mapping[int, State]

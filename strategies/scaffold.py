@@ -8,7 +8,7 @@ import torch
 
 from client_app.state import State, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.core.validation import Refused, differences, expected_of
+from strategies.core.validation import RejectedUpdate, differences, expected_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Scaffold(ServerMethod):
         if reason := differences(
             upload, expected_of({name: server.start[name] for name in server.parameters})
         ):
-            raise Refused(reason)
+            raise RejectedUpdate(reason)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
 FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/core/flower_adapter.py", "strategies/core/exchange.py",
-    "strategies/core/reading.py", "strategies/core/replies.py", "server_app/app.py", "site_agent/executor.py",
+    "strategies/core/reading.py", "server_app/app.py", "site_agent/executor.py",
     "site_agent/pool.py", "site_agent/online.py", "site_agent/supernode.py",
     "client_app/app_files.py", "fedskew/engines/*.py",
     "fedskew/federation/*.py",

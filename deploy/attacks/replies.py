@@ -31,8 +31,7 @@ from client_app.state import State
 from client_app.training import steps_of
 from data.agreement import Member, read_agreement
 from site_agent import executor
-from strategies.core.exchange import Exchange
-from strategies.core.replies import replies
+from strategies.core.exchange import Exchange, replies
 from strategies.core.rounds import largest_record
 from strategies.core.server import Server
 from strategies.core.validation import checked_metrics
@@ -293,14 +292,14 @@ IN_PROCESS = [
     Attack("replies of another node, of an earlier exchange, and twice, should they reach the server", "a site", ALONE,
            genuine_reply, late_or_of_another, (STRAY, STRAY, STRAY)),
     Attack("num-examples raised in a later round, with steps and coefficients to match", "a site", ALONE, same_samples,
-           more_samples, (Refusal("Refused", "num-examples is 600, and the client has 300"),)),
+           more_samples, (Refusal("RejectedUpdate", "num-examples is 600, and the client has 300"),)),
     Attack("2^53 samples, or steps, in a first reply, upon which the server computes for ever", "a site", ALONE,
            first_samples, endless_numbers,
-           (Refusal("Refused", "num-examples is 9007199254740992, and a client has at most"),
-            Refusal("Refused", "steps is 9007199254740992, and 300 samples make"))),
+           (Refusal("RejectedUpdate", "num-examples is 9007199254740992, and a client has at most"),
+            Refusal("RejectedUpdate", "steps is 9007199254740992, and 300 samples make"))),
     Attack(f"{STATED:,} samples for {AGREED}, which would make a site the owner of the model", "a site", ALONE,
            agreed_samples, more_than_agreed,
-           (Refusal("Refused", f"num-examples is {STATED}, and federation.toml agrees on at most {AGREED}"),)),
+           (Refusal("RejectedUpdate", f"num-examples is {STATED}, and federation.toml agrees on at most {AGREED}"),)),
     Attack(f"a reply of {EMPTY:,} empty tensors, which is short and takes much memory", "a site", ALONE, whole_model,
            empty_tensors, (Refusal("left out", "a head of 3978896 bytes, and at most"),)),
     Attack("another site's class counts, guessed and compared by the sha256 that names its reply", "a site", ALONE,

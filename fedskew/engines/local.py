@@ -12,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.messages import handing_over
 from data.text import printable, sentence
-from strategies.core.replies import replies
+from strategies.core.exchange import replies
 
 
 class Refusing(Grid):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedskew.report.results import Gathered, RunRecords
 from fedskew.report.table import Table, TableCell, plain
 from server_app.record import RoundRecord
-from strategies.core.update_statistics import Movement, standing_out
+from strategies.core.update_statistics import UpdateStatistics, standing_out
 
 
 class Part(NamedTuple):
@@ -16,7 +16,7 @@ class Part(NamedTuple):
 
     reason: str
     """Why it stands out; empty where it does not."""
-    update: Movement
+    update: UpdateStatistics
     times: float
     """Its norm in medians of the round's."""
 

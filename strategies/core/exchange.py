@@ -1,30 +1,30 @@
-"""Asking clients something, and again while somebody new answers: by one of flwr's messages a node, or directly.
+"""Ask clients, by one flwr message per node or directly, and again those whose worker died, while somebody new answers.
 
-A node answers for the clients that it was asked for in this exchange, and for nobody else; what it sends besides is
-kept as a stray sentence for the record.
+A node answers for the clients that it was asked for in this exchange, and for nobody else. What it sends besides is
+noted as unsolicited in the round's record.
 """
 
 import logging
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol, cast
 
 from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
 from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState
-from client_app.messages import pack, unfolded
+from client_app.messages import folded, pack, unfolded
+from client_app.polling import PollingClient
 from client_app.serialization import Expected
 from client_app.state import State
 from data import Settings
 from data.text import printable, sentence
 from strategies.core.reading import DIGESTS, read
-from strategies.core.replies import replies
 
 log = logging.getLogger("fedskew")
 
@@ -51,12 +51,18 @@ class TooFewNodes(TimeoutError):
     """Fewer nodes connected than the run asks for."""
 
 
-Dealt = Mapping[int, Sequence[int]]
-"""By node, the clients that it is asked to play."""
+NodeAssignment = Mapping[int, Sequence[int]]
+"""By node, the clients that it computes for."""
 RECORD = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
 """The name of a client's record in a reply: its number, written in the one way that counts, and what it is."""
-MOST_STRAYS = 20
-"""Sentences on strays that are kept."""
+MOST_UNSOLICITED = 20
+"""Sentences on unsolicited records and replies that are kept."""
+SHORTEST, LONGEST, SHARE = 0.01, 0.3, 0.02
+"""Seconds between two looks for replies at least and at most, and as a share of the time waited so far."""
+LATE = 60.0
+"""Seconds after which it is said for whom a round waits; it is said again after twice as many, and so on."""
+SUPERLINK = 1
+"""The node in whose name flwr reports that there will be no reply."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
 
 
@@ -115,9 +121,9 @@ class Request:
         content = RecordDict({**self.records, "task": task})
         return Message(content, dst_node_id=node, message_type=self.kind)
 
-    def messages(self, dealt: Dealt) -> list[Message]:
+    def messages(self, assignment: NodeAssignment) -> list[Message]:
         """Return one message a node."""
-        return [self.message(node, clients) for node, clients in dealt.items()]
+        return [self.message(node, clients) for node, clients in assignment.items()]
 
 
 class Lost(RuntimeError):
@@ -148,7 +154,7 @@ class Exchange:
     failures: dict[int, str] = field(default_factory=dict)
     error: str = ""
     """What a node last reported instead of a reply."""
-    strays: list[str] = field(default_factory=list)
+    unsolicited: list[str] = field(default_factory=list)
     """What nodes sent that they were not asked for."""
 
     @property
@@ -171,14 +177,14 @@ class Exchange:
         except Lost as error:
             self.error = str(error)
 
-    def receive(self, replies: Iterable[Message], dealt: Dealt) -> None:
+    def receive(self, replies: Iterable[Message], assignment: NodeAssignment) -> None:
         """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
         for reply in replies:
             if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
                 self.error = printable(reply.error.reason)
             else:
                 node = reply.metadata.src_node_id
-                asked = set(dealt.get(node, ()))
+                asked = set(assignment.get(node, ()))
                 try:
                     content = unfolded(reply.content)
                 except Exception as error:  # whatever a client sends must not end the server
@@ -195,7 +201,9 @@ class Exchange:
             match = RECORD.fullmatch(name)
             client = int(match[1]) if match else -1
             if match is None or client not in asked:
-                self.stray(f"node {node} sent {printable(name[:80])}, which it was not asked for")
+                self.note_unsolicited(
+                    f"node {node} sent {printable(name[:80])}, which it was not asked for"
+                )
             elif client in waiting:
                 records.setdefault(client, {})[match[2]] = record
         for client, parts in records.items():
@@ -207,10 +215,10 @@ class Exchange:
             except Exception as error:  # whatever a client sends must not end the server
                 self.refuse(client, f"unreadable reply: {sentence(error)}")
 
-    def stray(self, sentence: str) -> None:
-        """Keep what a node sent unasked, the first few."""
-        if len(self.strays) < MOST_STRAYS:
-            self.strays.append(sentence)
+    def note_unsolicited(self, sentence: str) -> None:
+        """Keep a sentence on what a node sent without being asked; the first MOST_UNSOLICITED."""
+        if len(self.unsolicited) < MOST_UNSOLICITED:
+            self.unsolicited.append(sentence)
 
     def refuse(self, client: int, reason: str) -> None:
         """Take a client's answer out, for a reason."""
@@ -249,8 +257,8 @@ class Exchange:
             )
 
 
-def deal(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
-    """Return which of the connected nodes plays which of the clients; any node can play any in a simulation."""
+def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:
+    """Spread the clients evenly over the connected nodes; in a simulation any node can compute for any client."""
     nodes = wait_for_nodes(grid, settings)[: len(clients)]
     return {node: clients[place :: len(nodes)] for place, node in enumerate(nodes)}
 
@@ -268,14 +276,16 @@ def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
     return nodes
 
 
-class Directory(Protocol):
-    """Who plays which client."""
+class NodeAssigner(Protocol):
+    """Decides which node computes for which client."""
 
     absent: Mapping[int, str]
     """Why a client is not asked at present."""
 
-    def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
-        """Return the clients that each node is to play."""
+    def assign(
+        self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings
+    ) -> NodeAssignment:
+        """Return the clients of each node."""
 
     def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
         """Say that replies of these clients are still missing after so many seconds of `timeout`."""
@@ -284,12 +294,83 @@ class Directory(Protocol):
         """Take back what `waits_for` said."""
 
 
-def converse(
+def between_sites(grid: Grid) -> Grid:
+    """Return flwr's HttpGrid as a run between sites uses it: with fewer objects a message, and nothing slept over.
+
+    A rehearsal's grid, whose messages do not travel, is as it was.
+    """
+    if not hasattr(grid, "_runtime_client"):  # whose module would be imported in simulations too
+        return grid
+    grid._client = PollingClient(grid._runtime_client)  # type: ignore[attr-defined]
+    return cast(Grid, Folding(grid))
+
+
+class Folding:
+    """A grid whose messages go out with their states in one record, which is the same for all."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.grid, name)
+
+    def push_messages(self, messages: Sequence[Message]) -> Iterable[str]:
+        """Push messages as flwr does."""
+        packed: dict[tuple[int, ...], RecordDict] = {}
+        for message in messages:
+            states = {name: r for name, r in message.content.items() if isinstance(r, ArrayRecord)}
+            others = {name: r for name, r in message.content.items() if name not in states}
+            same = tuple(map(id, states.values()))
+            packed[same] = packed.get(same) or folded(states)
+            message.content = RecordDict({**packed[same], **others})
+        return self.grid.push_messages(messages)
+
+
+def replies(
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float | None,
+    unsolicited: Callable[[str], None] = log.warning,
+    late: Callable[[Collection[int], float], None] = lambda nodes, seconds: None,
+) -> Iterator[Message]:
+    """Send the messages; yield the first reply to each, if it is of the node that was asked, for `timeout` seconds.
+
+    Replies that are pulled wait nowhere for others, and a grid that waits for them itself is not waited for twice.
+    `late` gets the nodes that have not replied after LATE seconds, and again after 2, 4, 8, ... times as many.
+    """
+    due = LATE
+    began, pushed = time.monotonic(), set(grid.push_messages(messages))
+    sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+    waiting = {number: node for number, node in sent.items() if number in pushed}
+    while waiting:
+        looked, arrived = time.monotonic(), list(grid.pull_messages(list(waiting)))
+        for reply in arrived:
+            number, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if waiting.get(number) == node or (
+                number in waiting and reply.has_error() and node == SUPERLINK
+            ):
+                del waiting[number]
+                yield reply
+            else:
+                unsolicited(f"node {node} sent a reply that is late, twice there or not its own")
+        now = time.monotonic()
+        if waiting and timeout is not None and now > began + timeout:
+            log.warning("no reply after %g s", timeout)
+            return
+        if waiting and now > began + due:
+            due *= 2
+            late(list(waiting.values()), now - began)
+        if waiting and not arrived:
+            pause = min(LONGEST, max(SHORTEST, SHARE * (now - began)))
+            time.sleep(max(0.0, pause - (now - looked)))
+
+
+def collect_replies(
     grid: Grid,
     clients: Sequence[int],
     request: Request,
     settings: ExchangeSettings,
-    directory: Directory,
+    assigner: NodeAssigner,
 ) -> Exchange:
     """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
     exchange = Exchange(clients, request.largest)
@@ -302,22 +383,32 @@ def converse(
                 grid.outcomes(request, request.longest_first(exchange.unanswered), settings.timeout)
             )
         else:
-            dealt = directory.deal(grid, exchange.unanswered, settings)
-            late = partial(report_late, directory, dealt, settings.timeout)
+            assignment = assigner.assign(grid, exchange.unanswered, settings)
+            late = partial(report_late, assigner, assignment, settings.timeout)
             try:
                 exchange.receive(
-                    replies(grid, request.messages(dealt), settings.timeout, exchange.stray, late),
-                    dealt,
+                    replies(
+                        grid,
+                        request.messages(assignment),
+                        settings.timeout,
+                        exchange.note_unsolicited,
+                        late,
+                    ),
+                    assignment,
                 )
             finally:
-                directory.waits_no_more()
-    exchange.close(directory.absent)
+                assigner.waits_no_more()
+    exchange.close(assigner.absent)
     return exchange
 
 
 def report_late(
-    directory: Directory, dealt: Dealt, timeout: float, nodes: Collection[int], seconds: float
+    assigner: NodeAssigner,
+    assignment: NodeAssignment,
+    timeout: float,
+    nodes: Collection[int],
+    seconds: float,
 ) -> None:
-    """Have the directory say which clients the nodes play that have not replied after so many seconds."""
-    clients = sorted(client for node in nodes for client in dealt.get(node, ()))
-    directory.waits_for(clients, seconds, timeout)
+    """Have the assigner report the clients of the nodes that have not replied after so many seconds."""
+    clients = sorted(client for node in nodes for client in assignment.get(node, ()))
+    assigner.waits_for(clients, seconds, timeout)

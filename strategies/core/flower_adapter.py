@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from client_app.messages import from_flower, to_flower
-from strategies.core.exchange import Dealt, Exchange
+from strategies.core.exchange import Exchange, NodeAssignment
 from strategies.core.questions import ask_class_prior, ask_finally
 from strategies.core.rounds import Rounds
 
@@ -24,7 +24,7 @@ class Strategy(Rounds, FlowerStrategy):
     other than ours would call: with them alone a round comes out the same to the bit, but nobody is asked a question.
     """
 
-    dealt: Dealt
+    assignment: NodeAssignment
     """Who was asked for whom, between `configure_train` and `aggregate_train`."""
 
     def start(
@@ -61,16 +61,16 @@ class Strategy(Rounds, FlowerStrategy):
     ) -> list[Message]:
         """Return the round's messages, one a node."""
         clients = self.begin_round(server_round, from_flower(arrays))
-        self.dealt = self.directory.deal(grid, clients, self.exchange_settings)
-        return self.training_request().messages(self.dealt)
+        self.assignment = self.assigner.assign(grid, clients, self.exchange_settings)
+        return self.training_request().messages(self.assignment)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Return the new shared weights. Raises TooFewReplies when too few of the replies are good."""
         exchange = Exchange(self.sample(server_round), self.largest)
-        exchange.receive(replies, self.dealt)
-        exchange.close(self.directory.absent)
+        exchange.receive(replies, self.assignment)
+        exchange.close(self.assigner.absent)
         self.finish_round(exchange)
         return to_flower(self.shared), MetricRecord({"loss": self.last.loss})
 

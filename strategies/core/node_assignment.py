@@ -1,11 +1,11 @@
-"""Who plays which client: any node any of them in a simulation, and between hospitals each site its own."""
+"""Which node computes for which client: any node in a simulation, and between hospitals each site for itself."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from data.agreement import Agreement, as_flower_has_it
-from strategies.core.exchange import Dealt, ExchangeSettings, Grid, deal
+from strategies.core.exchange import ExchangeSettings, Grid, NodeAssignment, assign
 
 INTERVAL = 0.3
 """Seconds between two looks for a site that is not connected."""
@@ -14,14 +14,16 @@ MOST_NAMES = 20
 log = logging.getLogger("fedskew")
 
 
-class AnyNode:
-    """Any connected node plays any client: a simulation."""
+class AnyNodeAssigner:
+    """Any connected node computes for any client: a simulation."""
 
     absent: Mapping[int, str] = {}
 
-    def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
-        """Return the clients dealt out among the nodes."""
-        return deal(grid, clients, settings)
+    def assign(
+        self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings
+    ) -> NodeAssignment:
+        """Return the clients spread evenly over the nodes."""
+        return assign(grid, clients, settings)
 
     def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
         """Log that replies of these clients are still missing after so many seconds of `timeout`."""
@@ -31,8 +33,8 @@ class AnyNode:
         """Do nothing: a line of a log cannot be taken back."""
 
 
-class SiteNodes:
-    """Each site's node plays that site alone; it is known by its public key, as names in flwr are not unique.
+class SiteAssigner:
+    """Each site's node computes for that site alone. The public key identifies it, as names in flwr are not unique.
 
     An absent site is waited for once, then left out at once, and asked again as soon as it is back.
     """
@@ -48,7 +50,9 @@ class SiteNodes:
         self.absent: Mapping[int, str] = {}
         """Why a site is not asked."""
 
-    def deal(self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> Dealt:
+    def assign(
+        self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings
+    ) -> NodeAssignment:
         """Return the node of each client whose site is connected."""
         deadline = time.monotonic() + settings.node_wait
         while missing := set(clients) - (nodes := self.connected(grid)).keys() - self.absent.keys():

@@ -14,9 +14,9 @@ from client_app.policy import QUESTION
 from client_app.state import State
 from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import QUERY, Exchange, Grid
-from strategies.core.round_result import Diverged, Outcome
+from strategies.core.round_result import Diverged, RoundResult
 from strategies.core.rounds import Rounds
-from strategies.core.validation import Refused, check_answer, check_samples
+from strategies.core.validation import RejectedUpdate, check_answer, check_samples
 
 
 def ask_question(
@@ -77,7 +77,7 @@ def breach_of(
         return reason
     try:
         check_samples(client, variant.samples_told(answer), "its answer is of", rounds.server)
-    except Refused as refusal:
+    except RejectedUpdate as refusal:
         return str(refusal)
     return ""
 
@@ -107,7 +107,7 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
             for client, answer in exchange.uploads(part.final_question).items():
                 try:
                     deadline.run(partial(check_answer, answer, rounds.server, part))
-                except (Refused, TooSlow) as refusal:
+                except (RejectedUpdate, TooSlow) as refusal:
                     exchange.refuse(client, str(refusal))
                     continue
                 variant, samples = asked[part.final_question], known.get(client)
@@ -118,12 +118,12 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         )
         answers, began = exchange.uploads(part.final_question), time.perf_counter()
         state, last = rounds.states[part.name], rounds.last
-        outcome = Outcome(rounds.shared, {}, {}, {})
-        outcome.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
-        if unfit := outcome.not_finite():
+        result = RoundResult(rounds.shared, {}, {}, {})
+        result.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        if unfit := result.not_finite():
             raise Diverged(rounds.round, f"{unfit} is not finite")
-        rounds.states |= outcome.states
-        rounds.deployed |= outcome.deployed
+        rounds.states |= result.states
+        rounds.deployed |= result.deployed
         reasons = {
             client: f"{part.final_question}: {reason}"
             for client, reason in exchange.failures.items()
@@ -137,5 +137,5 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 **last.seconds,
                 "server": last.seconds["server"] + time.perf_counter() - began,
             },
-            metrics={**last.metrics, **outcome.metrics},
+            metrics={**last.metrics, **result.metrics},
         )

@@ -1,4 +1,4 @@
-"""What a round has made, looked at once more before it is taken."""
+"""The result of a round, checked before the run adopts it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Diverged(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundResult:
     """The shared weights, states and deployed models of a round, and what to record."""
 
     shared: State

@@ -1,11 +1,11 @@
-"""Rounds: choose clients, ask, check, combine, deploy, and remember what to record."""
+"""Rounds: choose clients, ask, check, combine, deploy, and keep what to record."""
 
 import logging
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -23,27 +23,51 @@ from strategies.core.adaptive_optimizer import AdaptiveOptimizer
 from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import (
     TRAIN,
-    Directory,
     Exchange,
     ExchangeSettings,
     Grid,
+    NodeAssigner,
     Request,
-    converse,
+    collect_replies,
 )
-from strategies.core.node_assignment import AnyNode
+from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import DIGESTS
-from strategies.core.round import Round, sorted_workers
-from strategies.core.round_result import AVERAGE, Diverged, Outcome
-from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.round_result import AVERAGE, Diverged, RoundResult
+from strategies.core.server import Numbers, Server, ServerMethod, Update
 from strategies.core.server_optimizer import ServerOptimizer
-from strategies.core.update_statistics import movements
-from strategies.core.validation import OutOfRange, Refused, checked_update, expected_of
+from strategies.core.update_statistics import UpdateStatistics, update_statistics
+from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
 
 log = logging.getLogger("fedskew")
 HEAVY = 0.9
 """Share of all samples from which the site that states them is named, where no samples are agreed."""
 HEADS = 2**16
 """Bytes that the heads of a record may have at least."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is worth recording about a finished round, beside how good the models are."""
+
+    number: int
+    clients: Sequence[int]
+    """Clients whose updates were used."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    unsolicited: Sequence[str] = ()
+    """What nodes sent that they were not asked for."""
+    update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
+    """Works out how every client whose update was used moved the model, which no round need wait for; it holds them."""
+    loss: float = math.nan
+    """Mean training loss, weighted by samples."""
+    bytes_down: int = 0
+    """Model and broadcasts, once for every client asked, as where each is a node of its own."""
+    bytes_up: int = 0
+    """Models and uploads of the updates that were used."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
+    workers: Sequence[Mapping[str, object]] = ()
+    """The processes that played the clients: process id, device, visible GPUs."""
+    metrics: Numbers = field(default_factory=dict)
 
 
 class Rounds:
@@ -69,15 +93,15 @@ class Rounds:
         examples: Mapping[int, int] | None = None,
         holdout: Samples | None = None,
         device: str = "cpu",
-        directory: Directory | None = None,
+        assigner: NodeAssigner | None = None,
         sites: Sequence[Member] = (),
     ) -> None:
         self.clients, self.participation = clients, participation
         self.combine, self.optimizer = combine, optimizer or ServerOptimizer()
         self.monitors, self.deploys = monitors, deploys
-        self.exchange_settings, self.directory = (
+        self.exchange_settings, self.assigner = (
             exchange or ExchangeSettings(),
-            directory or AnyNode(),
+            assigner or AnyNodeAssigner(),
         )
         self.run_spec = run_spec.to_json()
         self.variants: Sequence[Variant] = run_spec.variants
@@ -119,7 +143,7 @@ class Rounds:
 
     def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
         """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
-        exchange = converse(grid, clients, request, self.exchange_settings, self.directory)
+        exchange = collect_replies(grid, clients, request, self.exchange_settings, self.assigner)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         for client, answer in list(exchange.answers.items()):
             code = answer.digests.get("data")
@@ -182,10 +206,12 @@ class Rounds:
         updates = self.checked(exchange)
         exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
         down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
-        while unfit := (outcome := self.outcome(updates)).not_finite():
+        result = self.result(updates)
+        while unfit := result.not_finite():
             updates = self.without_largest(exchange, updates, unfit)
-        self.shared, self.deployed = outcome.shared, {AVERAGE: outcome.shared, **outcome.deployed}
-        self.states |= outcome.states
+            result = self.result(updates)
+        self.shared, self.deployed = result.shared, {AVERAGE: result.shared, **result.deployed}
+        self.states |= result.states
 
         self.round = number
         remembering = {update.client: update for update in updates if update.metrics["remembers"]}
@@ -199,8 +225,8 @@ class Rounds:
             number=number,
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
-            strays=exchange.strays,
-            movements=partial(movements, self.server, updates),
+            unsolicited=exchange.unsolicited,
+            update_statistics=partial(update_statistics, self.server, updates),
             loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
             bytes_down=down * len(exchange.asked),
             bytes_up=len(updates) * size(self.shared)  # of which every update has the shapes
@@ -211,10 +237,10 @@ class Rounds:
                 "server": time.perf_counter() - answered,
             },
             workers=sorted_workers(exchange),
-            metrics=outcome.metrics,
+            metrics=result.metrics,
         )
 
-    def outcome(self, updates: Sequence[Update]) -> Outcome:
+    def result(self, updates: Sequence[Update]) -> RoundResult:
         """Return what the updates make: nothing of it is taken yet."""
         states: dict[str, State] = {}
         metrics: dict[str, float | Sequence[float]] = {}
@@ -226,15 +252,12 @@ class Rounds:
         )
         before = self.states.get("server-optimizer", {})
         shared, states["server-optimizer"] = self.optimizer.step(self.server, before, combined)
-        outcome = Outcome(shared, states, {}, metrics)
-        if (
-            not outcome.not_finite()
-        ):  # what deploys could only fail on such weights; what it makes is looked at as well
+        result = RoundResult(shared, states, {}, metrics)
+        # Deploying could only fail on weights that are not finite; what it makes is checked as well.
+        if not result.not_finite():
             for part in (part for part in self.deploys if not part.final_question):
-                outcome.take(
-                    part, part.deploy(self.server, self.states[part.name], shared, updates)
-                )
-        return outcome
+                result.take(part, part.deploy(self.server, self.states[part.name], shared, updates))
+        return result
 
     def without_largest(
         self, exchange: Exchange, updates: Sequence[Update], unfit: str
@@ -243,7 +266,7 @@ class Rounds:
 
         Raises Diverged when min-replies asks for all that are left.
         """
-        largest = max(movements(self.server, updates), key=lambda movement: movement.norm)
+        largest = max(update_statistics(self.server, updates), key=lambda update: update.norm)
         exchange.refuse(
             largest.client, f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
         )
@@ -291,9 +314,9 @@ class Rounds:
                 check = partial(checked_update, client, answer, self.server, self.expected, parts)
                 try:
                     updates.append(deadline.run(check))
-                except (Refused, TooSlow) as reason:
+                except (RejectedUpdate, TooSlow) as reason:
                     exchange.refuse(client, str(reason))
-                    if isinstance(reason, OutOfRange):
+                    if isinstance(reason, UpdateOutOfRange):
                         diverged.append(client)
         if diverged and not updates:
             raise Diverged(
@@ -311,3 +334,11 @@ def largest_record(model: Classifier) -> Expected:
     state = model.state_dict()
     bytes_at_most = HEADS + 2 * (classes + 1) * (size(state) + 8 * width**2)
     return Expected(bytes_at_most, 2 * len(state) + 8 * classes + 64)
+
+
+def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
+    """Return the distinct processes behind the answers."""
+    distinct = {
+        str(sorted(a.worker.items())): a.worker for a in exchange.answers.values() if a.worker
+    }
+    return [distinct[key] for key in sorted(distinct)]

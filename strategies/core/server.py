@@ -160,7 +160,7 @@ class ServerMethod(Settings):
         return {}
 
     def accepts(self, server: Server, upload: State) -> None:
-        """Raise Refused (checks.py) unless `upload` has the names, shapes, dtypes and values that the method takes.
+        """Raise RejectedUpdate unless `upload` has the names, shapes, dtypes and values that the method takes.
 
         `upload` is what a client sent with an update for `consumes`, or as its answer to `final_question`.
         """

@@ -22,8 +22,8 @@ first."""
 
 
 @dataclass(frozen=True)
-class Movement:
-    """What one client's update did."""
+class UpdateStatistics:
+    """How far and in which direction one client's update moved the model."""
 
     client: int
     norm: float
@@ -34,8 +34,8 @@ class Movement:
     examples: int
 
 
-def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
-    """Return every update's movement, in the order of the updates."""
+def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateStatistics]:
+    """Return the statistics of every update, in the order of the updates."""
     clients = len(updates)
     parts = partial(
         steps, server.start, [update.shared for update in updates], sorted(server.parameters)
@@ -56,7 +56,7 @@ def movements(server: Server, updates: Sequence[Update]) -> list[Movement]:
     cosines_K = (along_K - 1) / (length - 2 * along_K + 1).clamp(min=0).sqrt()
     moved = [bool(scale) and int((scales_K > 0).sum()) > 1 for scale in scales_K]
     return [
-        Movement(
+        UpdateStatistics(
             update.client, norm, max(-1.0, min(1.0, cosine)) if known else math.nan, update.examples
         )
         for update, norm, cosine, known in zip(
@@ -78,34 +78,32 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
             yield torch.stack(values_KP).sub_(start_P).float()
 
 
-def median_norm(movements: Sequence[Movement]) -> float:
+def median_norm(entries: Sequence[UpdateStatistics]) -> float:
     """Return the median of the norms; 0 without any."""
-    return statistics.median(movement.norm for movement in movements) if movements else 0.0
+    return statistics.median(entry.norm for entry in entries) if entries else 0.0
 
 
-def standing_out(movements: Sequence[Movement], median: float) -> dict[int, str]:
+def standing_out(entries: Sequence[UpdateStatistics], median: float) -> dict[int, str]:
     """Return why clients stand out from the others of their round, in words, by client.
 
     By a norm of more than FAR times the median of all of them, or a direction against the others'. Both have innocent
     reasons, such as a client with classes that nobody else holds: it is for a person to look at.
     """
     reasons: dict[int, str] = {}
-    for movement in movements:
-        if movement.norm > FAR * median:
-            reasons[movement.client] = "far"
-        elif movement.cosine < 0:
-            reasons[movement.client] = "against the others"
+    for entry in entries:
+        if entry.norm > FAR * median:
+            reasons[entry.client] = "far"
+        elif entry.cosine < 0:
+            reasons[entry.client] = "against the others"
     return reasons
 
 
-def noteworthy(movements: Sequence[Movement]) -> Sequence[Movement]:
-    """Return all movements, or of more than MOST those furthest out: half by norm, half by direction."""
-    if len(movements) <= MOST:
-        return movements
-    by_norm = sorted(movements, key=lambda movement: -movement.norm)
+def noteworthy(entries: Sequence[UpdateStatistics]) -> Sequence[UpdateStatistics]:
+    """Return all entries, or of more than MOST those furthest out: half by norm, half by direction."""
+    if len(entries) <= MOST:
+        return entries
+    by_norm = sorted(entries, key=lambda entry: -entry.norm)
     by_cosine = sorted(
-        by_norm[MOST // 2 :], key=lambda movement: (math.isnan(movement.cosine), movement.cosine)
+        by_norm[MOST // 2 :], key=lambda entry: (math.isnan(entry.cosine), entry.cosine)
     )
-    return sorted(
-        (*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda movement: movement.client
-    )
+    return sorted((*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda entry: entry.client)

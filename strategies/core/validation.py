@@ -81,12 +81,12 @@ Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype by name."""
 
 
-class Refused(ValueError):
-    """An answer that must not be combined; the message says why."""
+class RejectedUpdate(ValueError):
+    """A client's answer that must not be combined; the message gives the reason."""
 
 
-class OutOfRange(Refused):
-    """An answer with a NaN, an infinity or a value beyond all measure, as of a client whose training diverged."""
+class UpdateOutOfRange(RejectedUpdate):
+    """An answer with a NaN, an infinity or an impossibly large value, as of a client whose training diverged."""
 
 
 def checked_update(
@@ -96,63 +96,65 @@ def checked_update(
     expected: Expected,
     parts: Sequence[ServerMethod],
 ) -> Update:
-    """Return a client's answer as an update. Raises Refused for one that must not be combined."""
+    """Return a client's answer as an update. Raises RejectedUpdate for one that must not be combined."""
     if "model" not in answer.states:
-        raise Refused("the reply holds no model")
+        raise RejectedUpdate("the reply holds no model")
     shared, uploads = answer.states["model"], answer.named("upload")
     if reason := differences(shared, expected):
-        raise Refused(f"model: {reason}")
+        raise RejectedUpdate(f"model: {reason}")
     check_uploads(uploads, server, parts)
     for name, state in {"model": shared, **uploads}.items():
         check_values(state, f"{name}: ")
     examples = checked_metrics(client, answer.metrics, server)
     if answer.metrics["remembers"] and "memory" not in answer.digests:
-        raise Refused("the client remembers something and tells no digest of it")
+        raise RejectedUpdate("the client remembers something and tells no digest of it")
     return Update(client, shared, examples, uploads, answer.metrics, answer.digests)
 
 
 def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -> int:
-    """Return the client's number of samples. Raises Refused unless the metrics are what the client must send."""
+    """Return the client's number of samples. Raises RejectedUpdate unless the metrics are what the client must send."""
     if missing := METRICS.keys() - metrics.keys():
-        raise Refused(f"metric {min(missing)} is missing")
+        raise RejectedUpdate(f"metric {min(missing)} is missing")
     for name, allowed in METRICS.items():
         if reason := allowed.breach_of(metrics[name]):
-            raise (OutOfRange if name == "loss" else Refused)(f"metric {name} {reason}")
+            raise (UpdateOutOfRange if name == "loss" else RejectedUpdate)(
+                f"metric {name} {reason}"
+            )
     examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
     if (known := server.examples_by_client.get(client, examples)) != examples:
-        raise Refused(f"num-examples is {examples}, and the client has {known}")
+        raise RejectedUpdate(f"num-examples is {examples}, and the client has {known}")
     check_samples(client, examples, "num-examples is", server)
     if steps != (due := steps_of(examples, server.training)):
-        raise Refused(f"steps is {steps}, and {examples} samples make {due}")
+        raise RejectedUpdate(f"steps is {steps}, and {examples} samples make {due}")
     due_sum = expected_coefficient_sum(
         steps, server.training.momentum, server.pull * server.training.rate(server.round)
     )
     if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):
-        raise Refused(
+        raise RejectedUpdate(
             f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}"
         )
     return examples
 
 
 def check_samples(client: int, samples: int, stated: str, server: Server) -> None:
-    """Raise Refused where a client states more training samples than it may.
+    """Raise RejectedUpdate where a client states more training samples than it may.
 
     Samples are weights: a site that says 320,000,000 for 320 owns the mean of the models, and nothing else about its
     update looks wrong. `stated` begins the sentence, such as "num-examples is".
     """
     if samples > MOST_SAMPLES:
-        raise Refused(f"{stated} {samples}, and a client has at most {MOST_SAMPLES}")
+        raise RejectedUpdate(f"{stated} {samples}, and a client has at most {MOST_SAMPLES}")
     if client < len(server.sites):
         site = server.sites[client]
         if site.samples and samples > site.samples:
-            raise Refused(
+            raise RejectedUpdate(
                 f"{stated} {samples}, and federation.toml agrees on at most {site.samples} "
                 f"training samples of site {site.name}"
             )
 
 
 def check_values(state: State, where: str = "") -> None:
-    """Raise Refused for a tensor whose values are not finite or outside the range for its name."""
+    """Raise RejectedUpdate for a tensor whose values are not finite or outside the range for its name."""
     usual = [
         t
         for n, t in state.items()
@@ -167,7 +169,7 @@ def check_values(state: State, where: str = "") -> None:
         }
     for name, tensor in state.items():
         if reason := range_of(name).breach(tensor):
-            raise OutOfRange(f"{where}{name} {reason}")
+            raise UpdateOutOfRange(f"{where}{name} {reason}")
 
 
 @lru_cache(maxsize=4096)
@@ -177,36 +179,36 @@ def range_of(name: str) -> Range:
 
 
 def check_by_class(upload: State, classes: int, rows: Expected) -> None:
-    """Raise Refused unless `upload` holds {"classes": (n,) int64 ascending} and n rows of every tensor of `rows`."""
+    """Raise RejectedUpdate unless `upload` is {"classes": (n,) int64 ascending} and n rows of each of `rows`."""
     held = upload.get("classes", torch.empty(0))
     by_class = {"classes": ((), torch.int64), **rows}
     if reason := differences(
         upload, {name: ((held.numel(), *shape), dtype) for name, (shape, dtype) in by_class.items()}
     ):
-        raise Refused(reason)
+        raise RejectedUpdate(reason)
     if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
-        raise Refused(f"classes are not ascending numbers from 0 to {classes - 1}")
+        raise RejectedUpdate(f"classes are not ascending numbers from 0 to {classes - 1}")
 
 
 def check_uploads(
     uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
 ) -> None:
-    """Raise Refused unless every part finds the upload it needs, as it needs it, and no upload is left over."""
+    """Raise RejectedUpdate unless every part finds the upload it needs, as it needs it, and no upload is left over."""
     consuming = [part for part in parts if part.consumes]
     for part in consuming:
         if part.consumes not in uploads:
-            raise Refused(f"upload {part.consumes} is missing")
+            raise RejectedUpdate(f"upload {part.consumes} is missing")
         try:
             part.accepts(server, uploads[part.consumes])
-        except Refused as reason:
-            raise Refused(f"upload {part.consumes}: {reason}") from None
+        except RejectedUpdate as reason:
+            raise RejectedUpdate(f"upload {part.consumes}: {reason}") from None
     if unknown := uploads.keys() - {part.consumes for part in consuming}:
         takers = " or ".join(part.name for part in parts)
-        raise Refused(f"upload {ascii(min(unknown))[:80]} is not one that {takers} takes")
+        raise RejectedUpdate(f"upload {ascii(min(unknown))[:80]} is not one that {takers} takes")
 
 
 def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
-    """Raise Refused unless `answer` to the part's final question is as the part needs it."""
+    """Raise RejectedUpdate unless `answer` to the part's final question is as the part needs it."""
     part.accepts(server, answer)
     check_values(answer)
 

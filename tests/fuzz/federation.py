@@ -208,9 +208,9 @@ def training(rounds: Strategy, grid: Any) -> Made:
     exchange = rounds.ask(grid, rounds.sample(number), rounds.training_request())
     rounds.finish_round(exchange)
     last = rounds.last
-    whole = replace(last, movements=last.movements())  # type: ignore[arg-type]
+    whole = replace(last, update_statistics=last.update_statistics())  # type: ignore[arg-type]
     json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
-    assert all(len(stray) < 20_000 and stray.isprintable() for stray in last.strays)
+    assert all(len(stray) < 20_000 and stray.isprintable() for stray in last.unsolicited)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
     return (
         exchange.failures,

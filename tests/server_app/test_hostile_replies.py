@@ -20,7 +20,7 @@ from strategies.core.exchange import Exchange, TooFewReplies
 from strategies.core.flower_adapter import Strategy
 from strategies.core.round_result import Diverged
 from strategies.core.server import Update
-from strategies.core.validation import Refused, checked_metrics
+from strategies.core.validation import RejectedUpdate, checked_metrics
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
 
@@ -91,8 +91,8 @@ def test_strays_are_few_and_in_one_line() -> None:
     exchange.sort(
         RecordDict({f"\x1b[31m{k}" * 40: MetricRecord({"a": 1}) for k in range(100)}), 7, {0}
     )
-    assert len(exchange.strays) == 20 and all(
-        len(stray) < 300 and stray.isprintable() for stray in exchange.strays
+    assert len(exchange.unsolicited) == 20 and all(
+        len(stray) < 300 and stray.isprintable() for stray in exchange.unsolicited
     )
 
 
@@ -224,7 +224,7 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     strategy.keep_examples([Update(0, strategy.shared, 50)])
     strategy.begin_round(2, strategy.shared)
     assert checked_metrics(0, metrics, strategy.server) == 50
-    with pytest.raises(Refused, match="num-examples is 60, and the client has 50"):
+    with pytest.raises(RejectedUpdate, match="num-examples is 60, and the client has 50"):
         checked_metrics(0, {**metrics, "num-examples": 60}, strategy.server)
 
 

@@ -19,7 +19,7 @@ from fedskew.sites import site_names
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
 from server_app.run_folder import RunFolder, line_of
 from strategies.core.server import Unit
-from strategies.core.update_statistics import Movement
+from strategies.core.update_statistics import UpdateStatistics
 from strategies.registry import SERVER_METHODS
 
 Train = Callable[..., Outcome]
@@ -43,7 +43,7 @@ FULL = RoundRecord(
     seconds=Seconds(1.0, 0.75, 0.5, 0.25, 2.0),
     workers=[{"process": 1, "device": "cpu"}],
     strays=["node 7 sent '3/model', which it was not asked for"],
-    updates=[Movement(0, 1.5, -0.25, 40)],
+    updates=[UpdateStatistics(0, 1.5, -0.25, 40)],
     median_norm=1.5,
     unseen=UnseenSite(
         "usps",
@@ -85,7 +85,7 @@ def test_a_record_of_very_many_clients_is_short() -> None:
         failures=dict.fromkeys(range(many), "no reply"),
         workers=[{"process": k, "device": "cpu"} for k in range(many)],
         updates=[
-            Movement(k, 0.1 + (k % 977) / 3e4, math.nan if k % 3 else k / many, 40)
+            UpdateStatistics(k, 0.1 + (k % 977) / 3e4, math.nan if k % 3 else k / many, 40)
             for k in range(many)
         ],
         unseen=UnseenSite(

@@ -15,7 +15,7 @@ from client_app.variants.class_statistics import ClassStatistics, class_statisti
 from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.core.server import Server
-from strategies.core.validation import Refused, check_answer
+from strategies.core.validation import RejectedUpdate, check_answer
 from strategies.head import features_of, head_of, train_head
 from strategies.real_features import RealFeatures
 
@@ -236,7 +236,7 @@ def test_classes_that_nobody_holds(server: Server) -> None:
 def test_wrong_answers_are_refused(server: Server, change: State, reason: str) -> None:
     (answer,) = answers_of([(5, 0, 1, 9)]).values()
     check_answer(answer, server, CCVR())
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RejectedUpdate, match=reason):
         check_answer({**answer, **change}, server, CCVR())
 
 

@@ -25,7 +25,13 @@ from strategies.core import rounds as base
 from strategies.core.exchange import Exchange
 from strategies.core.flower_adapter import Strategy
 from strategies.core.server import Server
-from strategies.core.validation import LARGEST, OutOfRange, Refused, check_values, checked_metrics
+from strategies.core.validation import (
+    LARGEST,
+    RejectedUpdate,
+    UpdateOutOfRange,
+    check_values,
+    checked_metrics,
+)
 from strategies.fedavg import FedAvg
 
 
@@ -40,7 +46,7 @@ def test_a_value_is_refused_by_its_own_size_alone(value: float, length: int) -> 
     if abs(value) <= LARGEST:
         check_values(state)
     else:
-        with pytest.raises(OutOfRange, match=r"model: head.bias is"):
+        with pytest.raises(UpdateOutOfRange, match=r"model: head.bias is"):
             check_values(state, "model: ")
 
 
@@ -48,7 +54,7 @@ def test_many_large_values_pass_whose_norm_is_beyond_the_limit() -> None:
     values_N = torch.full((1000,), 0.9 * LARGEST)
     assert values_N.norm() > 10 * LARGEST
     check_values({"head.weight": values_N, "norm.running_var": values_N})
-    with pytest.raises(OutOfRange, match="running_var is -9e"):
+    with pytest.raises(UpdateOutOfRange, match="running_var is -9e"):
         check_values({"head.weight": values_N, "norm.running_var": -values_N})
 
 
@@ -91,11 +97,15 @@ def test_a_stated_number_of_samples_costs_the_server_no_loop(momentum: float, pu
     training = TrainingSettings(batch_size=1, local_epochs=1, momentum=momentum)
     server = replace(server_of(), training=training, pull=pull)
     for examples in (2**53, MOST_SAMPLES + 1):
-        with pytest.raises(Refused, match=f"num-examples is {examples}, and a client has at most"):
+        with pytest.raises(
+            RejectedUpdate, match=f"num-examples is {examples}, and a client has at most"
+        ):
             checked_metrics(0, stated(server, examples, coefficient_sum=1.0), server)
     for examples in (300, MOST_SAMPLES):
         assert checked_metrics(0, stated(server, examples), server) == examples
-    with pytest.raises(Refused, match=f"coefficient-sum is 1, and {MOST_SAMPLES} steps make "):
+    with pytest.raises(
+        RejectedUpdate, match=f"coefficient-sum is 1, and {MOST_SAMPLES} steps make "
+    ):
         checked_metrics(0, stated(server, MOST_SAMPLES, coefficient_sum=1.0), server)
 
 
@@ -115,7 +125,7 @@ def test_the_expected_sum_is_that_of_the_steps(momentum: float, mu: float, decay
 def test_steps_that_diverge_are_refused_and_do_not_warn() -> None:
     server = replace(server_of(), pull=1000.0)
     assert not math.isfinite(expected_coefficient_sum(10**6, 0.9, 50.0))
-    with pytest.raises(Refused, match="coefficient-sum is 1, and "):
+    with pytest.raises(RejectedUpdate, match="coefficient-sum is 1, and "):
         checked_metrics(0, stated(server, 10**7, coefficient_sum=1.0), server)
 
 
@@ -126,7 +136,7 @@ def test_the_due_sum_takes_the_rate_of_the_round() -> None:
     first = replace(server_of(), training=training, pull=1.0, round=1)
     third = replace(first, round=3)
     assert checked_metrics(0, stated(third, 300), third) == 300
-    with pytest.raises(Refused, match=r"coefficient-sum is .* and 20 steps make "):
+    with pytest.raises(RejectedUpdate, match=r"coefficient-sum is .* and 20 steps make "):
         checked_metrics(0, stated(first, 300), third)
     honest = coefficient_sum(20, training.momentum, 1.0 * 0.1 * 0.5**2)
     assert checked_metrics(0, stated(third, 300, coefficient_sum=honest), third) == 300
@@ -139,7 +149,7 @@ def test_steps_and_sum_that_agree_must_be_those_of_the_samples() -> None:
     for steps in (1, 59, 61, 6000):
         due_sum = coefficient_sum(steps, server.training.momentum)
         metrics = stated(server, 300, steps=steps, coefficient_sum=due_sum)
-        with pytest.raises(Refused, match=f"steps is {steps}, and 300 samples make 60"):
+        with pytest.raises(RejectedUpdate, match=f"steps is {steps}, and 300 samples make 60"):
             checked_metrics(0, metrics, server)
 
 
@@ -174,6 +184,6 @@ def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> 
         assert checked_metrics(0, stated(server, samples), server) == samples
     else:
         sentence = "num-examples is 301, and federation.toml agrees on at most 300 training samples"
-        with pytest.raises(Refused, match=f"^{sentence} of site north$"):
+        with pytest.raises(RejectedUpdate, match=f"^{sentence} of site north$"):
             checked_metrics(0, stated(server, samples), server)
     assert checked_metrics(1, stated(server, samples), server) == samples

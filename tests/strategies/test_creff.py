@@ -15,7 +15,7 @@ from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import Samples, SettingError
 from strategies.core.server import Server, Update
-from strategies.core.validation import Refused
+from strategies.core.validation import RejectedUpdate
 from strategies.creff import (
     CReFF,
     feature_gradients,
@@ -413,7 +413,7 @@ def test_accepts(server: Server, good: State) -> None:
     ],
 )
 def test_refuses(server: Server, bad: State, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RejectedUpdate, match=reason):
         CReFF().accepts(server, bad)
 
 

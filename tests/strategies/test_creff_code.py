@@ -12,7 +12,7 @@ from client_app.state import digest
 from client_app.variants.augmented_gradients import AugmentedGradients
 from data import SettingError
 from strategies.core.server import Server, Update
-from strategies.core.validation import Refused
+from strategies.core.validation import RejectedUpdate
 from strategies.creff import CReFF, random_head, row_distances
 from strategies.creff_code import CReFFCode, guarded_distances
 
@@ -244,9 +244,13 @@ def test_only_its_own_uploads_are_accepted(server: Server) -> None:
 
     CReFFCode().accepts(server, upload(WIDTH + 1))
     CReFF().accepts(server, upload(WIDTH))
-    with pytest.raises(Refused, match="gradients is float32 of 2x5x12, not float32 of 2x5x13"):
+    with pytest.raises(
+        RejectedUpdate, match="gradients is float32 of 2x5x12, not float32 of 2x5x13"
+    ):
         CReFFCode().accepts(server, upload(WIDTH))
-    with pytest.raises(Refused, match="gradients is float32 of 2x5x13, not float32 of 2x5x12"):
+    with pytest.raises(
+        RejectedUpdate, match="gradients is float32 of 2x5x13, not float32 of 2x5x12"
+    ):
         CReFF().accepts(server, upload(WIDTH + 1))
     assert CReFF.consumes != CReFFCode.consumes
 

@@ -13,7 +13,7 @@ from fedskew.engines.rehearsal import Node
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
 from strategies.core.exchange import ExchangeSettings
-from strategies.core.node_assignment import SiteNodes
+from strategies.core.node_assignment import SiteAssigner
 from tests.site_files import NAMES, agreed, public_key, write
 
 SETTINGS = ExchangeSettings(node_wait=7.0)
@@ -33,36 +33,38 @@ class Nodes:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteNodes:
+def assigner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteAssigner:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
-    return SiteNodes(read_agreement(write(tmp_path / "federation.toml", agreed())))
+    return SiteAssigner(read_agreement(write(tmp_path / "federation.toml", agreed())))
 
 
-def test_a_site_is_its_key_in_whatever_order_nodes_come(directory: SiteNodes) -> None:
+def test_a_site_is_its_key_in_whatever_order_nodes_come(assigner: SiteAssigner) -> None:
     grid = Nodes("south", "north", "east")
-    assert directory.deal(grid, [0, 1, 2], SETTINGS) == {102: [0], 103: [1], 101: [2]}  # type: ignore[arg-type]
-    assert directory.deal(grid, [2], SETTINGS) == {101: [2]}  # type: ignore[arg-type]
-    assert directory.absent == {} and grid.looks == 2
+    assert assigner.assign(grid, [0, 1, 2], SETTINGS) == {102: [0], 103: [1], 101: [2]}  # type: ignore[arg-type]
+    assert assigner.assign(grid, [2], SETTINGS) == {101: [2]}  # type: ignore[arg-type]
+    assert assigner.absent == {} and grid.looks == 2
 
 
-def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(directory: SiteNodes) -> None:
+def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(
+    assigner: SiteAssigner,
+) -> None:
     grid = Nodes("south", "north")
-    assert directory.deal(grid, [0, 1, 2], SETTINGS) == {102: [0], 101: [2]}  # type: ignore[arg-type]
+    assert assigner.assign(grid, [0, 1, 2], SETTINGS) == {102: [0], 101: [2]}  # type: ignore[arg-type]
     assert time.monotonic() == pytest.approx(SETTINGS.node_wait, abs=0.5)
-    assert directory.absent == {1: "site east is not connected"}
+    assert assigner.absent == {1: "site east is not connected"}
     waited = time.monotonic()
-    assert directory.deal(grid, [0, 1, 2], SETTINGS).keys() == {101, 102}  # type: ignore[arg-type]
-    assert directory.deal(grid, [1], SETTINGS) == {}  # type: ignore[arg-type]
+    assert assigner.assign(grid, [0, 1, 2], SETTINGS).keys() == {101, 102}  # type: ignore[arg-type]
+    assert assigner.assign(grid, [1], SETTINGS) == {}  # type: ignore[arg-type]
     assert time.monotonic() == waited
     grid.names.append("east")
-    assert directory.deal(grid, [0, 1, 2], SETTINGS)[103] == [1]  # type: ignore[arg-type]
-    assert directory.absent == {} and time.monotonic() == waited
-    assert {*directory.clients.values()} == {*range(len(NAMES))}
+    assert assigner.assign(grid, [0, 1, 2], SETTINGS)[103] == [1]  # type: ignore[arg-type]
+    assert assigner.absent == {} and time.monotonic() == waited
+    assert {*assigner.clients.values()} == {*range(len(NAMES))}
 
 
-def test_a_site_that_comes_while_it_is_waited_for_is_asked(directory: SiteNodes) -> None:
+def test_a_site_that_comes_while_it_is_waited_for_is_asked(assigner: SiteAssigner) -> None:
     grid = Nodes("south", "north")
     sites = grid.get_nodes
 
@@ -72,17 +74,17 @@ def test_a_site_that_comes_while_it_is_waited_for_is_asked(directory: SiteNodes)
         return sites()
 
     grid.get_nodes = later  # type: ignore[method-assign]
-    assert directory.deal(grid, [0, 1, 2], SETTINGS).keys() == {101, 102, 103}  # type: ignore[arg-type]
+    assert assigner.assign(grid, [0, 1, 2], SETTINGS).keys() == {101, 102, 103}  # type: ignore[arg-type]
     assert 0 < time.monotonic() < 2
 
 
 def test_a_site_that_does_not_reply_is_named_until_it_has(tmp_path: Path) -> None:
     lines: list[str] = []
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    directory = SiteNodes(agreement, lines.append)
-    directory.waits_for([1], 60.2, 3600.0)
-    directory.waits_for([0, 2], 120.0, 3600.0)
-    directory.waits_no_more()
+    assigner = SiteAssigner(agreement, lines.append)
+    assigner.waits_for([1], 60.2, 3600.0)
+    assigner.waits_for([0, 2], 120.0, 3600.0)
+    assigner.waits_no_more()
     assert lines == [
         "waiting for site east since 60 s; left out after timeout = 3600 s",
         "waiting for sites north, south since 120 s; left out after timeout = 3600 s",
@@ -97,7 +99,7 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     identify()
     folder, seen = RunFolder(tmp_path), list[str]()
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    directory = SiteNodes(agreement, folder.note_waiting)
+    assigner = SiteAssigner(agreement, folder.note_waiting)
 
     def slow(grid: Any, messages: Any, timeout: float, stray: Any, late: Any) -> list[Any]:
         late([103], 60.0)
@@ -107,6 +109,8 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     monkeypatch.setattr(exchange, "replies", slow)
     request = exchange.Request("train", {"round": 1}, {}, "{}", {})
     settings = ExchangeSettings(node_wait=0.0)
-    exchange.converse(Nodes("south", "north", "east"), [0, 1, 2], request, settings, directory)  # type: ignore[arg-type]
+    exchange.collect_replies(
+        Nodes("south", "north", "east"), [0, 1, 2], request, settings, assigner
+    )  # type: ignore[arg-type]
     assert seen == ["waiting for site east since 60 s; left out after timeout = 3600 s"]
     assert not folder.waiting_file.exists()

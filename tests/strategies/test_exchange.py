@@ -9,9 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from client_app.serialization import Expected
 from fedskew.engines.local import LocalGrid, identify
-from strategies.core.exchange import Exchange, Request
+from strategies.core.exchange import SUPERLINK, Exchange, Folding, Request, replies
 from strategies.core.reading import MOST_RECORDS
-from strategies.core.replies import SUPERLINK, Folding, replies
 
 LONG = "\x1b[2J" * 10**6
 
@@ -114,9 +113,9 @@ def test_it_is_said_for_whom_a_round_waits_and_again(monkeypatch: Any) -> None:
     """Node 5 replies at once, node 6 never: after 60 s and 120 s, 240 s it is named, and after the timeout left out."""
     identify()
     now, said = [0.0], list[tuple[list[int], float]]()
-    monkeypatch.setattr("strategies.core.replies.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("strategies.core.exchange.time.monotonic", lambda: now[0])
     monkeypatch.setattr(
-        "strategies.core.replies.time.sleep", lambda seconds: now.__setitem__(0, now[0] + 10)
+        "strategies.core.exchange.time.sleep", lambda seconds: now.__setitem__(0, now[0] + 10)
     )
     asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
     grid = Scripted([(5, 0, False)])

@@ -7,16 +7,16 @@ import pytest
 import torch
 from server_builders import server_of, state_of, updates_of
 
+import strategies.core.update_statistics as movement
 from client_app.state import difference
-from strategies.core import update_statistics as movement
 from strategies.core.server import Update
 from strategies.core.update_statistics import (
     VALUES,
-    Movement,
-    movements,
+    UpdateStatistics,
     noteworthy,
     standing_out,
     steps,
+    update_statistics,
 )
 
 
@@ -37,7 +37,7 @@ def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, l
     updates = updates_of(1, 2, 3, 4)
     steps_KP = steps_of(updates)
     directions_KP = steps_KP / steps_KP.norm(dim=1, keepdim=True)
-    for place, moved in enumerate(movements(server_of(), updates)):
+    for place, moved in enumerate(update_statistics(server_of(), updates)):
         others_P = torch.cat([directions_KP[:place], directions_KP[place + 1 :]]).mean(0)
         assert moved.client == place and moved.examples == updates[place].examples
         assert moved.norm == pytest.approx(steps_KP[place].norm().item(), rel=1e-5)
@@ -54,7 +54,9 @@ def test_a_model_in_float64_is_looked_at_as_well() -> None:
         server_of(), start={name: tensor.double() for name, tensor in server_of().start.items()}
     )
     for before, after in zip(
-        movements(server_of(), updates_of(1, 2)), movements(server, wide), strict=True
+        update_statistics(server_of(), updates_of(1, 2)),
+        update_statistics(server, wide),
+        strict=True,
     ):
         assert after.norm == pytest.approx(before.norm, rel=1e-5)
         assert after.cosine == pytest.approx(before.cosine, abs=1e-5)
@@ -87,7 +89,7 @@ def test_a_larger_update_and_a_turned_one_stand_out() -> None:
         replace(honest[0], client=5, shared=scaled),
         replace(honest[0], client=6, shared=turned),
     ]
-    *friends, large, opposite = movements(server, updates)
+    *friends, large, opposite = update_statistics(server, updates)
     assert large.norm > 900 * max(friend.norm for friend in friends)
     assert opposite.cosine < -0.5 < 0.5 < min(friend.cosine for friend in friends)
 
@@ -99,19 +101,19 @@ def mixed(common: int, private: int) -> dict[str, torch.Tensor]:
 
 
 def test_nobody_to_compare_with_and_nothing_moved() -> None:
-    (alone,) = movements(server_of(), updates_of(1))
+    (alone,) = update_statistics(server_of(), updates_of(1))
     assert math.isnan(alone.cosine) and alone.norm > 0
-    still, moving = movements(server_of(), [Update(0, state_of(50), 1), *updates_of(1)])
+    still, moving = update_statistics(server_of(), [Update(0, state_of(50), 1), *updates_of(1)])
     assert still.norm == 0 and math.isnan(still.cosine) and math.isnan(moving.cosine)
 
 
-def moved(client: int, norm: float, cosine: float = 0.5) -> Movement:
-    return Movement(client, norm, cosine, examples=10)
+def moved(client: int, norm: float, cosine: float = 0.5) -> UpdateStatistics:
+    return UpdateStatistics(client, norm, cosine, examples=10)
 
 
 def test_an_update_stands_out_beyond_five_times_the_median() -> None:
-    movements = [moved(0, 1.0), moved(1, 5.0), moved(2, 5.01), moved(3, 1.0, cosine=-0.01)]
-    assert standing_out(movements, 1.0) == {2: "far", 3: "against the others"}
+    entries = [moved(0, 1.0), moved(1, 5.0), moved(2, 5.01), moved(3, 1.0, cosine=-0.01)]
+    assert standing_out(entries, 1.0) == {2: "far", 3: "against the others"}
     assert standing_out([moved(0, 5.01, cosine=-1.0), moved(1, 0.0, math.nan)], 1.0) == {0: "far"}
 
 

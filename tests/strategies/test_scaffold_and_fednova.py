@@ -15,7 +15,7 @@ from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
 from data import Samples
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.core.validation import Refused
+from strategies.core.validation import RejectedUpdate
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
 from strategies.scaffold import Scaffold
@@ -212,7 +212,7 @@ def test_scaffold_refuses_uploads_of_another_shape(wrong: dict[str, Tensor | Non
     upload = {name: random_state(0)[name] for name in PARAMETERS}
     Scaffold().accepts(server_of(random_state(0)), upload)
     spoiled = {name: tensor for name, tensor in {**upload, **wrong}.items() if tensor is not None}
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedUpdate):
         Scaffold().accepts(server_of(random_state(0)), spoiled)
 
 

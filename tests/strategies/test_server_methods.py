@@ -15,7 +15,7 @@ from data import SettingError
 from strategies.core.questions import integer_sum
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.core.server_optimizer import FORMS, ServerOptimizer
-from strategies.core.validation import Refused, differences, expected_of, not_finite
+from strategies.core.validation import RejectedUpdate, differences, expected_of, not_finite
 from strategies.fedavg import FedAvg
 from strategies.tau_norm import TauNorm
 
@@ -273,4 +273,4 @@ def test_a_method_fills_the_place_it_names(server: Server) -> None:
     with pytest.raises(TypeError, match="fedavg does not deploy"):
         FedAvg().deploy(server, {}, {}, [])
     ServerMethod().accepts(server, {})
-    assert issubclass(Refused, ValueError)
+    assert issubclass(RejectedUpdate, ValueError)
