@@ -21,12 +21,12 @@ demo: install  ## four kinds of skew and a method against each; one run through 
 	@echo "These are settings where the methods help; docs/results.md has where they do not."
 	@echo
 	@echo "IWDS, seed 0, in the workbench's own processes and through Flower's simulation on Ray:"
-	@$(BIN)/python docs/same_hash.py results results/ray
+	@$(BIN)/python scripts/same_hash.py results results/ray
 	@echo
 	@echo "The picture: results/demo.png    The whole report: results/demo.html"
 
 demo-picture:
-	$(BIN)/python docs/picture.py results/demo.png --html results/demo.html demo
+	$(BIN)/python scripts/picture.py results/demo.png --html results/demo.html demo
 
 demo-on-ray:  # beside the picture, as each of them keeps one core busy
 	$(BIN)/fedskew run demo-tails --row iwds --seed 0 --engine ray --results results/ray > results/ray.log 2>&1 || (cat results/ray.log; false)
@@ -82,7 +82,7 @@ bill: install  ## write the bill of materials of what is installed, in CycloneDX
 
 config: install  ## write the settings' defaults into pyproject.toml, where flwr looks for them, and the lists of methods
 	$(BIN)/python -m server_app.settings pyproject.toml
-	$(BIN)/python docs/method_tables.py
+	$(BIN)/python scripts/method_tables.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache results

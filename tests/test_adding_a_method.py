@@ -74,7 +74,16 @@ def test_the_shown_diff_is_what_the_sources_hold() -> None:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with one source file, one line and one contract row more."""
     folder = tmp_path_factory.mktemp("copy")
-    for name in ("data", "client_app", "strategies", "server_app", "fedskew", "tests", "docs"):
+    for name in (
+        "data",
+        "client_app",
+        "strategies",
+        "server_app",
+        "fedskew",
+        "tests",
+        "docs",
+        "scripts",
+    ):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "experiments.yaml"):
         shutil.copy(ROOT / name, folder)
@@ -95,7 +104,7 @@ from client_app.variants import VARIANTS
 from fedskew.experiments.plan import passive
 
 server_app.settings.write_toml(pathlib.Path("pyproject.toml"))
-runpy.run_path("docs/method_tables.py", run_name="__main__")
+runpy.run_path("scripts/method_tables.py", run_name="__main__")
 settings = {"method": "tempered+fedbn", "model": "mlp-bn", "rounds": 1, "local-epochs": 1,
             "tempered-reweighting.power": 0.25}
 uploaded = VARIANTS["tempered-reweighting"]().upload_bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
@@ -134,7 +143,10 @@ def test_its_name_works_wherever_a_method_s_does(copy: Path, printed: str) -> No
     assert printed.startswith("True False 80\n")
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
-    assert "| `tempered` | weights to a power | made up |" in (copy / "README.md").read_text()
+    assert (
+        "| `tempered` | weights to a power | made up |"
+        in (copy / "docs" / "method_list.md").read_text()
+    )
 
 
 def test_a_file_in_the_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

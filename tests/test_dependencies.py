@@ -99,7 +99,7 @@ def files(*folders: str) -> list[Path]:
 
 def test_every_private_import_of_flwr_is_named() -> None:
     private: dict[str, list[str]] = {}
-    for file in files(*PACKAGES, "tests", "benchmarks", "docs"):
+    for file in files(*PACKAGES, "tests", "benchmarks", "docs", "scripts"):
         for module in modules(file):
             if module.startswith("flwr.") and not any(
                 f"{module}.".startswith(f"{name}.") for name in PUBLIC

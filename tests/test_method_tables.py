@@ -1,4 +1,4 @@
-"""README's and docs/methods.md's lists of methods are written from the sources."""
+"""The lists of methods in docs/ are written from the sources, and README names every method."""
 
 import runpy
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from server_app.methods import METHODS
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "method_tables.py"))
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "method_tables.py"))
 
 
 @pytest.mark.parametrize("file", SCRIPT["TABLES"], ids=lambda file: file.name)
@@ -15,6 +15,19 @@ def test_the_list_is_written_from_the_sources(file: Path) -> None:
     text = file.read_text()
     assert text == SCRIPT["written"](file, SCRIPT["TABLES"][file]()), "make config writes it"
     assert all(f"| `{name}` |" in text or f"| {name} |" in text for name in METHODS)
+
+
+def test_readme_names_every_method_in_order() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    section = readme.partition("## Methods\n")[2].strip().partition("\n\n")[0]
+    assert section.replace("\n", " ").split(", ") == list(METHODS)
+
+
+def test_the_index_names_every_page() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    index = (docs / "index.md").read_text()
+    pages = {page.name for page in docs.glob("*.md")} - {"index.md"}
+    assert pages == {page for page in pages if f"]({page})" in index}
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)

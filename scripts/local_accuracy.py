@@ -1,6 +1,6 @@
 """How good is each client's own model, just trained, on the client's own classes? (IWDS's second finding.)
 
-python docs/local_accuracy.py RUN_FOLDER...
+python scripts/local_accuracy.py RUN_FOLDER...
 
 A run's global model is trained once more at every client, as in the round after its last one, and each client's model
 is measured on the global test set: its recalls are weighted by the client's class distribution.
@@ -8,17 +8,16 @@ is measured on the global test set: its recalls are weighted by the client's cla
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from client_app.metrics import evaluate_models
+from client_app.metrics import evaluate_models, local_accuracies
 from client_app.runtime import simulation_runtime
 from client_app.training import train_round
 from server_app.checkpoint import Checkpoint
-from server_app.evaluation import local_accuracies, metrics
+from server_app.evaluation import metrics_from
 from server_app.settings import parse
 
 
@@ -33,10 +32,9 @@ def local_accuracy(folder: Path) -> tuple[str, int, list[float]]:
     for number in range(here.federation.clients):
         client = here.client(number, checkpoint.round + 1, checkpoint.shared, {}, {})
         trained = train_round(client, settings.variants, settings.training).trained.state
-        scores = evaluate_models(here.model, {"own": trained}, here.federation.test(None, "cpu"))[
-            "own"
-        ]
-        recall: Sequence[float] = metrics(scores)["recall"]  # type: ignore[assignment]
+        models = {"own": trained}
+        scores = evaluate_models(here.model, models, here.federation.test(None, "cpu"))["own"]
+        recall = metrics_from(scores).recall
         accuracies += local_accuracies(recall, torch.as_tensor(here.federation.counts_KC[[number]]))
     return settings.general.method, settings.general.seed, accuracies
 

@@ -1,6 +1,6 @@
 """Hold the finished runs that two results folders have in common against each other: were their numbers the same?
 
-python docs/same_hash.py FOLDER OTHER
+python scripts/same_hash.py FOLDER OTHER
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Write the lists of methods in README.md and docs/methods.md from the sources: python docs/method_tables.py."""
+"""Write the lists of methods in docs/ from the sources: python scripts/method_tables.py."""
 
 import re
 from pathlib import Path
@@ -40,12 +40,12 @@ def table(*headings: str, rows: list[tuple[str, ...]]) -> str:
     return "".join([lines[0], f"|{'---|' * len(headings)}\n", *lines[1:]])
 
 
-def readme() -> str:
-    """Return README.md's table."""
+def method_list() -> str:
+    """Return the table of docs/method_list.md."""
     rows = []
     for method in METHODS.values():
         links = ", ".join(
-            f"[{Path(file_of(part)).stem}]({file_of(part)})" for part in parts(method)
+            f"[{Path(file_of(part)).stem}](../{file_of(part)})" for part in parts(method)
         )
         rows.append((f"`{method.name}`", method.what, method.paper, links))
     return table("`method`", "what it does", "paper", "file", rows=rows)
@@ -67,7 +67,7 @@ def written(file: Path, block: str) -> str:
     return BLOCK.sub(lambda marks: marks[1] + "\n" + block + "\n" + marks[2], file.read_text())
 
 
-TABLES = {ROOT / "README.md": readme, ROOT / "docs" / "methods.md": methods}
+TABLES = {ROOT / "docs" / "method_list.md": method_list, ROOT / "docs" / "methods.md": methods}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Draw finished experiments beside each other: balanced accuracy by round, mean and range of the seeds.
 
-python docs/picture.py FILE.png [--html FILE] [--results FOLDER] NAME...
+python scripts/picture.py FILE.png [--html FILE] [--results FOLDER] NAME...
 
 With --html it writes and prints what `fedskew report` does as well, in one process that loads everything once.
 """

@@ -1,0 +1,41 @@
+"""The scripts that pages quote run, and print what the pages say."""
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def test_local_accuracy_is_that_of_every_client(train: Callable[..., Any]) -> None:
+    outcome = train(method="fedavg", rounds=1, local_steps=2, test_images=300)
+    local_accuracy = runpy.run_path(str(SCRIPTS / "local_accuracy.py"))["local_accuracy"]
+    method, seed, accuracies = local_accuracy(outcome.folder.path)
+    assert (method, seed) == ("fedavg", 0)
+    assert len(accuracies) == 4
+    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
+    assert len(set(accuracies)) > 1
+
+
+@pytest.mark.parametrize(("seed", "status"), [(0, 0), (1, 1)])
+def test_runs_of_two_folders_are_compared_by_their_hashes(
+    train: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seed: int,
+    status: int,
+) -> None:
+    train(results="here", rounds=1, local_steps=2)
+    train(results="there", rounds=1, local_steps=2, seed=seed)
+    folders = [str(tmp_path / name) for name in ("here", "there")]
+    monkeypatch.setattr(sys, "argv", ["same_hash.py", *folders])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPTS / "same_hash.py"), run_name="__main__")
+    assert ended.value.code == status
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == ("NOT the same." if status else "The same, to the bit.")
