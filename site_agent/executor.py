@@ -37,8 +37,8 @@ from client_app.run_approval import LONGEST as LONGEST_SETTINGS
 from client_app.run_approval import hash_of
 from data import DataError
 from site_agent.audit import Audit
-from site_agent.pending_task import Note, Noting
-from site_agent.pool import Lost, Pool
+from site_agent.pending_task import MessageRecorder, PendingTask
+from site_agent.pool import Pool, TaskAbandoned
 
 logger = logging.getLogger("fedskew.site")
 PLAYED = "flwr-clientapp"
@@ -94,8 +94,8 @@ def push_message(client: RuntimeHttpClient, reply: Message, context: Context) ->
 class Executor:
     """Serves one SuperNode, task by task.
 
-    `approved` is the hash of the app that this site agreed to; `idle` is called at least once a second. The file `note`
-    holds the task in hand.
+    `approved` is the hash of the app that this site agreed to. `idle` is called at least once a second. `pending_file`
+    is the file of the task in hand.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Executor:
         approved: str,
         pool: Pool,
         audit: Audit,
-        note: Path,
+        pending_file: Path,
         idle: Callable[[], None],
     ) -> None:
         self.address, self.approved, self.pool, self.audit, self.idle = (
@@ -115,7 +115,7 @@ class Executor:
             audit,
             idle,
         )
-        self.note = Note(note)
+        self.pending_task = PendingTask(pending_file)
         self.following: AcquireTaskResponse | None = None
         self.logged: set[str] = set()
         """Hashes of the settings that this process has written into the audit log."""
@@ -126,7 +126,7 @@ class Executor:
 
     def run(self) -> None:
         """Serve for ever."""
-        if left := self.note.read():
+        if left := self.pending_task.read():
             self.give_back(*left)
         last = time.monotonic()
         while True:
@@ -164,13 +164,12 @@ class Executor:
                 for message in known or client.PullMessages(PullAppMessagesRequest()).messages_list:
                     self.lose(client, message_from_proto(message))
                 push_task_output(client, None, "failed", KILLED)
-            except (
-                Exception
-            ) as error:  # a token that no longer holds, a SuperNode that is gone, a note cut short
+            # a token that no longer holds, a SuperNode that is gone, a pending task cut short
+            except Exception as error:
                 logger.error(
                     "what was in hand is not given back: %s: %s", type(error).__name__, error
                 )
-        self.note.clear()
+        self.pending_task.clear()
 
     def lose(self, client: RuntimeHttpClient, message: Message) -> None:
         """Reply to a message that nobody can answer any more."""
@@ -185,8 +184,10 @@ class Executor:
         """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
-                self.note.write(token)
-                message, context, run, fab = self.pull(client, partial(self.note.write, token))
+                self.pending_task.write(token)
+                message, context, run, fab = self.pull(
+                    client, partial(self.pending_task.write, token)
+                )
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = message.metadata.message_type
@@ -212,7 +213,7 @@ class Executor:
                     push_task_output(client, None, "failed", str(error))
                 logger.error("a task was lost: %s: %s", type(error).__name__, error)
             finally:
-                self.note.clear()
+                self.pending_task.clear()
 
     def pull(
         self, client: RuntimeHttpClient, pulled: Callable[[bytes], None]
@@ -220,7 +221,7 @@ class Executor:
         """Return a task's message, context, run and app, once the message is here whole; `pulled` is told of it before.
 
         A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
-        the rest never will: the ServerApp died while it sent. Raises Lost then, and keeps that task for the next turn.
+        the rest never will: the ServerApp died while it sent. Raises TaskAbandoned then, and keeps that task for later.
         """
         beating, due = self.heartbeat(client), 0.0
 
@@ -233,16 +234,16 @@ class Executor:
             if self.following is None and (taken := self.take()) and taken.HasField("task"):
                 self.following = taken
             if self.following:
-                raise Lost("the rest of its message does not come")
+                raise TaskAbandoned("the rest of its message does not come")
 
-        with closing(PollingClient(Noting(client, pulled), waiting)) as incoming:
+        with closing(PollingClient(MessageRecorder(client, pulled), waiting)) as incoming:
             message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
         if message.has_content():
             message.content = unfolded(message.content)
         return message, context, run, fab
 
     def heartbeat(self, client: RuntimeHttpClient) -> Callable[[], None]:
-        """Return what is to be called at least once a second while a task takes its time. It raises Lost."""
+        """Return what is to be called at least once a second while a task takes its time. It raises TaskAbandoned."""
         due = time.monotonic() + HEARTBEAT
 
         def beat() -> None:
@@ -251,7 +252,7 @@ class Executor:
             if time.monotonic() > due:
                 due = time.monotonic() + HEARTBEAT
                 if not client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
-                    raise Lost("the run was stopped")
+                    raise TaskAbandoned("the run was stopped")
 
         return beat
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from site_agent.audit import Audit
-from site_agent.child import end_with
+from site_agent.supernode import end_with_parent
 
 
 def metrics(lines: Iterable[bytes], free: int) -> str:
@@ -42,7 +42,7 @@ def metrics(lines: Iterable[bytes], free: int) -> str:
 def serve(state: Path, port: int, parent: int) -> None:
     """Answer until the parent ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with(parent, signal.SIGKILL)
+    end_with_parent(parent, signal.SIGKILL)
     server(
         port, lambda: metrics(Audit(state / "audit.jsonl").lines(), shutil.disk_usage(state).free)
     ).serve_forever()

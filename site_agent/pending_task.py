@@ -1,7 +1,7 @@
-"""The task in hand, noted for the executor that comes after one that is killed.
+"""The task that the executor works on, kept in a file for the executor that follows one that was killed.
 
-flwr's SuperNode waits for ever for the answer to a message that nobody has pulled, of a task that has been begun; for
-the answer to one that was pulled it waits for a minute.
+flwr's SuperNode waits one minute for the answer to a message that was pulled. If a task has begun and its message was
+never pulled, it waits forever. The next executor therefore reads the file and answers with an error.
 """
 
 import json
@@ -12,36 +12,35 @@ from pathlib import Path
 from typing import Any
 
 
-class Note:
-    """A file that holds a task's token, and its message without what is in it once that is pulled."""
+class PendingTask:
+    """A file with the token of the task in hand and, once the message is pulled, the message without its content."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def write(self, token: str, message: bytes = b"") -> None:
-        """Note the task in hand; nobody else may read its token."""
-        with suppress(OSError):  # a full disk costs the note
+        """Save the task in hand, readable by this user only: its token gives access to the task."""
+        content = json.dumps({"token": token, "message": b64encode(message).decode()})
+        with suppress(OSError):  # on a full disk the task is answered all the same
             self.file.touch(0o600)
-            self.file.write_text(
-                json.dumps({"token": token, "message": b64encode(message).decode()})
-            )
+            self.file.write_text(content)
 
     def read(self) -> tuple[str, bytes] | None:
-        """Return the token and the message of flwr's that were noted, which may be empty; None without a note."""
+        """Return the saved token and serialized message, which may be empty; None without a readable file."""
         try:
-            left = json.loads(self.file.read_text())
-            return str(left["token"]), b64decode(left["message"], validate=True)
+            saved = json.loads(self.file.read_text())
+            return str(saved["token"]), b64decode(saved["message"], validate=True)
         except (OSError, ValueError, TypeError, LookupError):
             return None
 
     def clear(self) -> None:
-        """Note that no task is in hand."""
+        """Delete the file: no task is in hand."""
         with suppress(OSError):
             self.file.unlink(missing_ok=True)
 
 
-class Noting:
-    """A runtime client that hands on the message that it pulls, before what is in it comes."""
+class MessageRecorder:
+    """A runtime client that calls `pulled` with every message that it pulls, before it fetches the content."""
 
     def __init__(self, client: Any, pulled: Callable[[bytes], None]) -> None:
         self.client, self.pulled = client, pulled

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Context, Error, Message
 
 from client_app.messages import unpack
 from client_app.state import difference, norm
-from site_agent.child import end_with
+from site_agent.supernode import end_with_parent
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
@@ -29,8 +29,8 @@ Leaving = list[dict[str, Any]]
 """name, bytes and norm of every record that leaves."""
 
 
-class Lost(Exception):
-    """A task whose reply nobody waits for any more."""
+class TaskAbandoned(Exception):
+    """Nobody waits for the reply of this task any more."""
 
 
 class Pool:
@@ -94,7 +94,7 @@ def serve(connection: Connection, parents: Connection, parent: int, app: App) ->
     parents.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(parent, signal.SIGKILL)
+    end_with_parent(parent, signal.SIGKILL)
     while True:
         message, context = connection.recv()
         try:

@@ -100,7 +100,7 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
         get_context("fork").Process(
             target=serve, args=(site.state, metrics, os.getpid()), daemon=True
         ).start()
-    idle = node.tend if node else lambda: None
+    idle = node.restart_if_dead if node else lambda: None
     executor = Executor(f"127.0.0.1:{port}", secret, app, pool, audit, site.state / "task", idle)
     try:
         executor.run()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from site_agent.supernode import PROGRAM
+from site_agent.supernode import PROGRAM, child_command
 
 logger = logging.getLogger("fedskew.site")
 LOG = "supernode.log"
@@ -63,8 +63,8 @@ class SuperNode:
         self.began = self.due = 0.0
         self.wait = 0.5
 
-    def tend(self) -> None:
-        """Start the process where it is due; returns at once."""
+    def restart_if_dead(self) -> None:
+        """Start the process if it has ended and its next start is due; returns at once."""
         if self.process is not None and self.process.poll() is None:
             return
         now = self.clock()
@@ -85,7 +85,7 @@ class SuperNode:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process, as a child that ends with this one."""
-        child = [sys.executable, "-m", "site_agent.child", str(os.getpid()), *self.command]
+        child = child_command([*self.command])
         with (self.home / LOG).open("ab") as log:
             return subprocess.Popen(
                 child, env=environment(self.home), stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -109,7 +109,7 @@ if __name__ == "__main__":  # python -m site_agent.supernode_watch HOME COMMAND.
     node = SuperNode(sys.argv[2:], Path(sys.argv[1]))
     try:
         while True:
-            node.tend()
+            node.restart_if_dead()
             time.sleep(0.5)
     finally:
         node.stop()

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from faults.absences import away, below_minimum, line_cut
 from faults.kills import (
     everything_killed,
     executor_training,
@@ -13,7 +12,8 @@ from faults.kills import (
     supernode_idle,
     supernode_training,
 )
-from faults.liars import sends, tenfold
+from faults.malicious_sites import sends, tenfold
+from faults.offline_sites import away, below_minimum, line_cut
 from faults.outcome import Outcome
 from faults.stage import Stage
 from faults.storage import flip, memory_damaged, server_disk_full, site_disk_full

@@ -85,7 +85,7 @@ class Line:
             shell("ip", "-n", self.name, "link", "set", self.there, "up")
 
 
-class Absences(RehearsalGrid):
+class OfflineRounds(RehearsalGrid):
     """A rehearsal in which clients do not answer in some rounds of training."""
 
     missing: frozenset[tuple[int, int]] = frozenset()
@@ -175,7 +175,7 @@ class Stage:
             "dataset": f"sites:{self.federation.folder / 'federation.toml'}",
             "results": str(place),
         }
-        with one_interrupt(), Absences(sites, agreement) as grid:
+        with one_interrupt(), OfflineRounds(sites, agreement) as grid:
             grid.missing = frozenset(missing)
             return run_app(grid, parse(whole), lambda line: None)
 

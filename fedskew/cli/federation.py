@@ -169,11 +169,11 @@ def status(
 ) -> None:
     """Ask every site whether it is ready, or say how the run that goes on has them; 0 when min-sites are ready."""
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.status import READY, look
+    from fedskew.federation.status import READY, site_status
     from server_app.settings import parse_texts
 
     federation = FederationFolder(folder)
-    basis, sites = look(federation, parse_texts(settings or []))
+    basis, sites = site_status(federation, parse_texts(settings or []))
     if as_json:
         print(
             json.dumps(

@@ -33,7 +33,7 @@ from fedskew.engines.local import Refusing, identify
 from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
 from fedskew.engines.shared_memory import Place, SharedMemory
 from fedskew.signals import held_back
-from strategies.core.exchange import Direct, Lost, Request
+from strategies.core.exchange import Direct, Request, WorkersLost
 
 log = logging.getLogger("fedskew")
 UNGUARDED = (
@@ -129,7 +129,7 @@ class WorkersGrid(Refusing, Direct):
             except BrokenProcessPool:
                 self.restart()
                 if last:
-                    raise Lost("two worker processes died") from None
+                    raise WorkersLost("two worker processes died") from None
                 log.warning("a worker process died and is replaced; its clients are asked again")
             except futures.TimeoutError:
                 self.restart()
@@ -137,7 +137,7 @@ class WorkersGrid(Refusing, Direct):
                 return
             except Exception as error:
                 self.restart()
-                raise Lost(printable(sentence(error))) from error
+                raise WorkersLost(printable(sentence(error))) from error
 
     def from_workers(
         self, request: Request, known: Mapping[int, ExpectedState], timeout: float
@@ -165,7 +165,7 @@ class WorkersGrid(Refusing, Direct):
 
 
 def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
-    """Yield what clients answer in this process. Raises Lost for what prevents every client from being played."""
+    """Yield what clients answer in this process. Raises WorkersLost for what prevents every client from playing."""
     try:
         for client, outcome in answers(request.client_request, known):
             yield (
@@ -173,7 +173,7 @@ def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterato
                 outcome if isinstance(outcome, str) else replace(outcome, states=laid_out(outcome)),
             )
     except Exception as error:
-        raise Lost(printable(sentence(error))) from error
+        raise WorkersLost(printable(sentence(error))) from error
 
 
 def placed_back(

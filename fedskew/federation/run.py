@@ -41,8 +41,8 @@ signal ended, which it gets when its SuperLink is gone. What an app raises has a
 sentence of an app can begin like this."""
 
 
-class Lost(ConnectionError):
-    """The run's process, or the SuperLink, is gone; the run can be submitted again."""
+class RunLost(ConnectionError):
+    """The run's process, its SuperLink or its gateway is gone; the run can be submitted again."""
 
 
 def run(
@@ -64,7 +64,7 @@ def run(
     config = settings.going_on().flat()
     losses: list[int] = []
     away: float | None = None  # since when the SuperLink has not answered
-    with alone(folder), following(results, tell):
+    with exclusive(folder), following(results, tell):
         while results.summary() is None:
             end_orphans(folder)
             results.note_waiting("")  # of a process that was killed while it waited
@@ -85,7 +85,7 @@ def run(
                         f"{folder.path}` starts it, and the same command then goes on where the run stands"
                     ) from None
                 time.sleep(LOOK)
-            except Lost as error:
+            except RunLost as error:
                 losses.append(
                     results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
                 )
@@ -103,8 +103,11 @@ def run(
 
 
 @contextmanager
-def alone(folder: FederationFolder) -> Iterator[None]:
-    """Hold the federation for one run: another one's process would be ended as an orphan. Raises FolderBusy."""
+def exclusive(folder: FederationFolder) -> Iterator[None]:
+    """Hold the federation's lock for one run, because `end_orphans` would end the process of a second one.
+
+    Raises FolderBusy where another run has the lock.
+    """
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder.state))
@@ -122,7 +125,7 @@ def follow(
 ) -> None:
     """Return once there is a summary; `tell` gets a line about whatever holds the run up.
 
-    Raises Lost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
+    Raises RunLost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
     """
     process: psutil.Process | None = None
     looked, gone = time.monotonic(), float("inf")
@@ -137,21 +140,21 @@ def follow(
             try:
                 looked, status = now, control.status(number)
             except UnknownRun as error:
-                raise Lost(f"run {number} was lost ({error})") from None
+                raise RunLost(f"run {number} was lost ({error})") from None
             pending.check(status)
-            gateway.look()
+            gateway.check()
             before, waits_for = waits_for, waiting_line(results)
             if waits_for not in ("", before):
                 tell(waits_for)
             if status.finished and not results.summary_file.exists():
                 if is_lost(status):
-                    raise Lost(f"run {number} was lost ({status.details})")
+                    raise RunLost(f"run {number} was lost ({status.details})")
                 why = reason("", status.details) or f"run {number} ended: {status.status}"
                 if gateway.was_silent:
-                    raise Lost(gateway.reason(why))
+                    raise RunLost(gateway.reason(why))
                 raise LaunchFailed(why)
             if now - gone > FAREWELL:
-                raise Lost(f"the process of run {number} is gone")
+                raise RunLost(f"the process of run {number} is gone")
         time.sleep(POLL)
 
 

@@ -1,4 +1,4 @@
-"""Which sites are ready: asked as before round 1 of a run, or, while a run goes on, as its records say."""
+"""Which sites are ready: their own answers, as before round 1 of a run, or the records of the run in progress."""
 
 import json
 import logging
@@ -49,8 +49,10 @@ Sites = Mapping[str, SiteStatus]
 """By name."""
 
 
-def look(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[str, Sites]:
-    """Return how the sites stand, and by what: the run that goes on, or else an answer to the question of readiness.
+def site_status(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[str, Sites]:
+    """Return the source of the information, in words, and the status of each site by name.
+
+    While a run is in progress its last record is the source. Otherwise the sites are asked whether they are ready.
 
     `stated` are settings of the run that is meant. Raises Unreachable where the SuperLink does not answer, LaunchFailed
     where the question was lost, SettingError for settings that make no run between sites.

@@ -64,7 +64,7 @@ class GatewayWatch:
         """Whether it was silent for so long that sites may have gone."""
         return self.silence > SILENCE
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Shake hands with the gateway; tell once of a silence, and of its end."""
         now = time.monotonic()
         if gateway_answers(self.folder):

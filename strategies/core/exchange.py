@@ -126,8 +126,8 @@ class Request:
         return [self.message(node, clients) for node, clients in assignment.items()]
 
 
-class Lost(RuntimeError):
-    """Whoever played clients is gone; the message says what is known of it."""
+class WorkersLost(RuntimeError):
+    """The processes that trained or evaluated clients are gone; the message says why."""
 
 
 class Direct(Grid):
@@ -139,7 +139,7 @@ class Direct(Grid):
     ) -> Iterator[ClientOutcome]:
         """Yield what clients answer, in any order, for `timeout` seconds; states are on the CPU and contiguous.
 
-        Raises Lost when nobody is left to play the others.
+        Raises WorkersLost when nobody is left to play the others.
         """
 
 
@@ -174,7 +174,7 @@ class Exchange:
                     self.refuse(client, outcome)
                 else:
                     self.answers[client] = outcome
-        except Lost as error:
+        except WorkersLost as error:
             self.error = str(error)
 
     def receive(self, replies: Iterable[Message], assignment: NodeAssignment) -> None:

@@ -28,8 +28,8 @@ from client_app.polling import PollingClient
 from site_agent import executor as module
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
-from site_agent.pending_task import Note, Noting
-from site_agent.pool import MOST_MESSAGES, Lost, Pool
+from site_agent.pending_task import MessageRecorder, PendingTask
+from site_agent.pool import MOST_MESSAGES, Pool, TaskAbandoned
 
 
 @pytest.fixture(autouse=True)
@@ -269,8 +269,10 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
         Site(tmp_path, monkeypatch, double),
         list[str](),
     )
-    at_work = Noting(left, lambda message: site.executor.note.write("the token", message))
-    site.executor.note.write("the token")
+    at_work = MessageRecorder(
+        left, lambda message: site.executor.pending_task.write("the token", message)
+    )
+    site.executor.pending_task.write("the token")
     if begun:
         at_work.PullTaskInput(None)
     if pulled:
@@ -306,9 +308,9 @@ def test_a_task_that_is_served_is_noted_with_its_message(
     site, notes = Site(tmp_path, monkeypatch, double), list[Any]()
 
     def pull(client: Any) -> Any:
-        notes.append(site.executor.note.read())
+        notes.append(site.executor.pending_task.read())
         client.PullMessages(None)
-        notes.append(site.executor.note.read())
+        notes.append(site.executor.pending_task.read())
         return site.pull(client)
 
     monkeypatch.setattr(
@@ -325,7 +327,7 @@ def test_a_task_that_is_served_is_noted_with_its_message(
         and not nothing
         and MessageOnTheWire.FromString(message).metadata.message_id == "m"
     )
-    assert site.executor.note.read() is None
+    assert site.executor.pending_task.read() is None
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_a_task_that_is_served_is_noted_with_its_message(
 )
 def test_a_note_cut_short_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "task").write_text(text, encoding="latin-1")
-    assert Note(tmp_path / "task").read() is None
+    assert PendingTask(tmp_path / "task").read() is None
 
 
 def test_what_the_audit_log_cannot_hold_does_not_leave(
@@ -371,10 +373,10 @@ class Halted:
         """Pull as flwr does: until the object is there."""
         if not self.halted:
             return self.site.pull(client)
-        with pytest.raises(Lost):
+        with pytest.raises(TaskAbandoned):
             client.PullObject("an object")
         self.halted = False
-        raise Lost("the rest does not come")
+        raise TaskAbandoned("the rest does not come")
 
     def PullObject(self, request: object) -> Any:
         return SimpleNamespace(object_found=True, object_available=False)
@@ -398,7 +400,7 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
     finally:
         site.pool.end()
     assert site.ended == ["failed", "completed"] and len(site.pushed) == 1 and node.waits == 4
-    assert site.executor.note.read() is None
+    assert site.executor.pending_task.read() is None
 
 
 def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

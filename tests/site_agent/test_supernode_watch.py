@@ -33,7 +33,7 @@ def waits(node: Kept, ends: int, lives: float) -> list[float]:
         node.now += lives
         node.status, ended, starts = 1, node.now, node.starts
         while node.starts == starts:
-            node.tend()
+            node.restart_if_dead()
             node.now += 0.5
         seconds.append(node.now - 0.5 - ended)
     return seconds
@@ -41,7 +41,7 @@ def waits(node: Kept, ends: int, lives: float) -> list[float]:
 
 def test_a_refused_supernode_is_started_without_end_after_growing_waits(tmp_path: Path) -> None:
     node = Kept(tmp_path)
-    node.tend()
+    node.restart_if_dead()
     assert waits(node, 7, 1.0) == [1, 2, 4, 8, 10, 10, 10]
     assert waits(node, 1, 100.0) == [1], "it lived well in between"
     assert node.starts == 9
@@ -50,7 +50,7 @@ def test_a_refused_supernode_is_started_without_end_after_growing_waits(tmp_path
 def test_a_supernode_that_runs_is_left_alone(tmp_path: Path) -> None:
     node = Kept(tmp_path)
     for _ in range(5):
-        node.tend()
+        node.restart_if_dead()
         node.now += 100
     assert node.starts == 1
 

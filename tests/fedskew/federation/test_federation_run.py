@@ -11,9 +11,9 @@ import pytest
 
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import database, supervision
-from fedskew.federation import run as submission
+from fedskew.federation import run as run_module
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.run import Lost, follow
+from fedskew.federation.run import RunLost, follow
 from fedskew.federation.superlink import Failing, RunStatus, UnknownRun, Unreachable
 from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
@@ -49,12 +49,12 @@ def control(*answers: RunStatus | Exception) -> Any:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "POLL", 0.0)
-    monkeypatch.setattr(submission, "LOOK", -1.0)
-    monkeypatch.setattr(submission, "running", lambda folder, service: [])
+    monkeypatch.setattr(run_module, "POLL", 0.0)
+    monkeypatch.setattr(run_module, "LOOK", -1.0)
+    monkeypatch.setattr(run_module, "running", lambda folder, service: [])
     monkeypatch.setattr(supervision, "restart_superexec", lambda folder: False)
     monkeypatch.setattr(supervision, "gateway_answers", lambda folder: True)
-    monkeypatch.setattr(submission, "gateway_answers", lambda folder: True)
+    monkeypatch.setattr(run_module, "gateway_answers", lambda folder: True)
 
 
 def followed(tmp_path: Path, looks: int, *answers: RunStatus | Exception) -> list[str]:
@@ -83,7 +83,7 @@ def test_a_summary_ends_the_following(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_without_heartbeat_is_lost(tmp_path: Path, details: str) -> None:
-    with pytest.raises(Lost, match="run 7 was lost"):
+    with pytest.raises(RunLost, match="run 7 was lost"):
         followed(tmp_path, 99, RunStatus("running", ""), RunStatus("finished:failed", details))
 
 
@@ -101,10 +101,10 @@ def test_a_superlink_that_is_away_is_no_failure_of_the_app(tmp_path: Path) -> No
 def test_a_process_that_is_gone_is_lost_before_its_heartbeat_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "running", lambda folder, service: ["process"])
-    monkeypatch.setattr(submission, "alive", lambda process: False)
-    monkeypatch.setattr(submission, "FAREWELL", -1.0)
-    with pytest.raises(Lost, match="the process of run 7 is gone"):
+    monkeypatch.setattr(run_module, "running", lambda folder, service: ["process"])
+    monkeypatch.setattr(run_module, "alive", lambda process: False)
+    monkeypatch.setattr(run_module, "FAREWELL", -1.0)
+    with pytest.raises(RunLost, match="the process of run 7 is gone"):
         followed(tmp_path, 99, RunStatus("running", ""))
 
 
@@ -150,16 +150,16 @@ def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_
         authority=[b""],
     )
     monkeypatch.setattr(
-        submission, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+        run_module, "Control", lambda port, authority: SimpleNamespace(submit=submit)
     )
-    monkeypatch.setattr(submission, "follow", follow)
-    monkeypatch.setattr(submission, "time", clock)
-    monkeypatch.setattr(submission, "LOOK", 5.0)
+    monkeypatch.setattr(run_module, "follow", follow)
+    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_module, "LOOK", 5.0)
     lines: list[str] = []
     with pytest.raises(
         LaunchFailed, match=r"for 10 minutes: `fedskew federation up chest` starts it, and the same"
     ):
-        submission.run(folder, settings, lines.append)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lines.append)  # type: ignore[arg-type]
     assert clock.now // 60 == minutes
     assert len([line for line in lines if "is submitted again" in line]) == 1 + len(answers)
 
@@ -172,16 +172,16 @@ def test_a_federation_trains_one_run_at_a_time(
     folder = SimpleNamespace(
         state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
     )
-    monkeypatch.setattr(submission, "Control", lambda port, authority: None)
+    monkeypatch.setattr(run_module, "Control", lambda port, authority: None)
     monkeypatch.setattr(
-        submission, "end_orphans", lambda folder: pytest.fail("it ends the other's")
+        run_module, "end_orphans", lambda folder: pytest.fail("it ends the other's")
     )
     settings = parse({"dataset": "digits", "results": str(tmp_path / "results")})
     with (
         locked(tmp_path),
         pytest.raises(FolderBusy, match=rf"^process {os.getpid()} .*one run at a time$"),
     ):
-        submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
 
 
 class Unlucky:
@@ -200,7 +200,7 @@ class Unlucky:
         if number in self.rounds_after:
             with self.results.rounds_file.open("a") as file:
                 file.write("a round\n")
-        raise Lost(f"run {number} was lost (No heartbeat)")
+        raise RunLost(f"run {number} was lost (No heartbeat)")
 
 
 @pytest.mark.parametrize(("rounds_after", "submissions"), [(set(), 5), ({3}, 7), ({1, 5, 9}, 13)])
@@ -216,14 +216,14 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
         coordinator=SimpleNamespace(superlink_port=1),
         authority=[b""],
     )
-    monkeypatch.setattr(submission, "Control", lambda port, authority: superlink)
-    monkeypatch.setattr(submission, "follow", superlink.follow)
-    monkeypatch.setattr(submission, "LOOK", 0.0)
+    monkeypatch.setattr(run_module, "Control", lambda port, authority: superlink)
+    monkeypatch.setattr(run_module, "follow", superlink.follow)
+    monkeypatch.setattr(run_module, "LOOK", 0.0)
     with pytest.raises(
         LaunchFailed,
         match=r"^run \d+ was lost \(No heartbeat\), 5 times in a row without a round .*same command",
     ):
-        submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
     assert superlink.submitted == submissions
 
 
@@ -246,9 +246,9 @@ def test_a_run_that_stays_pending_is_stopped_with_a_sentence(
 ) -> None:
     """Without a deadline `federation run` waits for ever for a run that nothing begins."""
     clock = Clock()
-    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(run_module, "time", clock)
     monkeypatch.setattr(supervision, "time", clock)
-    monkeypatch.setattr(submission, "POLL", 1.0)
+    monkeypatch.setattr(run_module, "POLL", 1.0)
     answers = control(*[PENDING] * 1000)
     with pytest.raises(
         LaunchFailed, match=r"^run 7 was pending for 120 s: flower-superexec.* does not take it"
@@ -261,9 +261,9 @@ def test_a_run_that_was_pending_for_long_and_goes_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(run_module, "time", clock)
     monkeypatch.setattr(supervision, "time", clock)
-    monkeypatch.setattr(submission, "POLL", 1.0)
+    monkeypatch.setattr(run_module, "POLL", 1.0)
     assert followed(tmp_path, 300, *[PENDING] * 100, *[RUNNING] * 300) == []
 
 
@@ -285,16 +285,17 @@ def test_a_run_that_failed_while_the_gate_was_silent_is_lost_and_the_gate_is_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(run_module, "time", clock)
     monkeypatch.setattr(supervision, "time", clock)
-    monkeypatch.setattr(submission, "POLL", 1.0)
+    monkeypatch.setattr(run_module, "POLL", 1.0)
     monkeypatch.setattr(supervision, "gateway_answers", lambda folder: clock.now < 5)
     lines: list[str] = []
     failed = RunStatus(
         "finished:failed", "ServerApp failed with exception: round 3: 0 good replies"
     )
     with pytest.raises(
-        Lost, match=r"whose gate did not answer for \d+ s \(the run says: round 3: 0 good replies\)"
+        RunLost,
+        match=r"whose gate did not answer for \d+ s \(the run says: round 3: 0 good replies\)",
     ):
         follow(
             FederationFolder(tmp_path),
@@ -320,14 +321,14 @@ def test_after_a_loss_the_gate_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(submission, "time", clock)
-    monkeypatch.setattr(submission, "LOOK", 5.0)
-    monkeypatch.setattr(submission, "gateway_answers", lambda folder: clock.now > 300)
-    submission.wait_for_gateway(FederationFolder(tmp_path), Lost("gone"))
+    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_module, "LOOK", 5.0)
+    monkeypatch.setattr(run_module, "gateway_answers", lambda folder: clock.now > 300)
+    run_module.wait_for_gateway(FederationFolder(tmp_path), RunLost("gone"))
     assert 300 < clock.now < 310
-    monkeypatch.setattr(submission, "gateway_answers", lambda folder: False)
+    monkeypatch.setattr(run_module, "gateway_answers", lambda folder: False)
     with pytest.raises(LaunchFailed, match=r"^gone; its gate has not answered for 10 minutes"):
-        submission.wait_for_gateway(FederationFolder(tmp_path), Lost("gone"))
+        run_module.wait_for_gateway(FederationFolder(tmp_path), RunLost("gone"))
 
 
 def test_it_is_told_for_whom_the_run_waits(tmp_path: Path) -> None:
@@ -339,7 +340,7 @@ def test_it_is_told_for_whom_the_run_waits(tmp_path: Path) -> None:
 
 
 def test_a_run_that_a_new_database_does_not_know_is_lost(tmp_path: Path) -> None:
-    with pytest.raises(Lost, match="run 7 was lost"):
+    with pytest.raises(RunLost, match="run 7 was lost"):
         followed(tmp_path, 99, RUNNING, UnknownRun("the SuperLink does not list run 7"))
 
 
@@ -373,11 +374,11 @@ def test_a_damaged_database_ends_the_run_with_what_is_to_be_done(
         authority=[b""],
     )
     monkeypatch.setattr(
-        submission, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+        run_module, "Control", lambda port, authority: SimpleNamespace(submit=submit)
     )
     words = r"fails at StartRun \(500\);" if whole else r"state\.db is damaged .*move state\.db\*"
     with pytest.raises(LaunchFailed, match=words):
-        submission.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
 
 
 def test_a_database_that_is_no_database_is_damaged_and_a_whole_or_locked_one_is_not(
@@ -422,10 +423,10 @@ def test_it_is_told_that_two_sites_learn_each_others_counts(
         raise LaunchFailed("so far")
 
     monkeypatch.setattr(
-        submission, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+        run_module, "Control", lambda port, authority: SimpleNamespace(submit=submit)
     )
     lines: list[str] = []
     with pytest.raises(LaunchFailed, match="so far"):
-        submission.run(folder, settings, lines.append)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lines.append)  # type: ignore[arg-type]
     words = f"{method} sends the sum of both sites' class counts to both: north and east learn"
     assert any(line.startswith(words) for line in lines) == told

@@ -9,9 +9,17 @@ import typer
 
 from fedskew.cli.federation import status
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation import status as readiness
+from fedskew.federation import status as status_module
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.status import AWAY, NOT_ASKED, READY, REFUSES, SiteStatus, look, recorded
+from fedskew.federation.status import (
+    AWAY,
+    NOT_ASKED,
+    READY,
+    REFUSES,
+    SiteStatus,
+    recorded,
+    site_status,
+)
 from fedskew.federation.superlink import RunStatus
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
@@ -76,8 +84,8 @@ def superlink(
     link = SuperLink(
         {name: "online" if name in online else "offline" for name in NAMES}, going, answers
     )
-    monkeypatch.setattr(readiness, "Control", lambda port, authority: link)
-    monkeypatch.setattr(readiness, "running", lambda folder, program: [])
+    monkeypatch.setattr(status_module, "Control", lambda port, authority: link)
+    monkeypatch.setattr(status_module, "running", lambda folder, program: [])
     return link
 
 
@@ -90,7 +98,7 @@ def test_sites_are_asked_where_no_run_goes_on(
         "south": "site south is not connected",
     }
     link = superlink(monkeypatch, "north east", [{"readiness": "another's question"}], answers)
-    basis, sites = look(folder, {"method": "fedshift"})
+    basis, sites = site_status(folder, {"method": "fedshift"})
     assert basis == "asked for method fedshift" and link.asked["node-wait"] == 0
     assert [str(sites[name]) for name in NAMES] == [
         "ready",
@@ -104,7 +112,7 @@ def test_too_few_sites_are_not_asked(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = superlink(monkeypatch, "east", [])
-    basis, sites = look(folder, {})
+    basis, sites = site_status(folder, {})
     assert basis == "fewer than 2 sites are online" and not link.asked
     assert [sites[name].state for name in NAMES] == [AWAY, NOT_ASKED, AWAY]
 
@@ -114,7 +122,7 @@ def test_a_lost_question_is_no_answer(
 ) -> None:
     superlink(monkeypatch, "north east", [])
     with pytest.raises(LaunchFailed, match=r"^the sites were not asked \(no room\); a run"):
-        look(folder, {})
+        site_status(folder, {})
 
 
 def test_of_a_run_that_goes_on_its_records_say_it(
@@ -127,12 +135,12 @@ def test_of_a_run_that_goes_on_its_records_say_it(
     }
     settings = parse(stated)
     link = superlink(monkeypatch, "north south", [settings.flat()])
-    basis, sites = look(folder, {})
+    basis, sites = site_status(folder, {})
     assert basis == f"{settings.run_id} has begun, and no round of it is over"
     assert [sites[name].state for name in NAMES] == [NOT_ASKED, AWAY, NOT_ASKED]
     settings.folder.mkdir(parents=True)
     RunFolder(settings.folder).add_round(record(1, east="data 3"))
-    basis, sites = look(folder, {})
+    basis, sites = site_status(folder, {})
     assert basis == f"round 1 of {settings.run_id}, which goes on" and sites["east"] == SiteStatus(
         REFUSES, "data 3"
     )
