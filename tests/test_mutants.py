@@ -1,0 +1,147 @@
+"""What `make mutants` decides by itself: which places it changes, which tests it runs, and what counts as equivalent.
+
+Neither Cosmic Ray nor coverage.py is needed here.
+"""
+
+import ast
+import sys
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import mutants  # noqa: E402
+from mutants import Mutant, Verdict  # noqa: E402
+
+DIFF = """--- mutation diff ---
+--- a/data/rules.py
++++ b/data/rules.py
+@@ -1,3 +1,3 @@
+ def add(a, b):
+-    return a + b
++    return a - b
+"""
+
+
+def mutant(first: int, last: int) -> Mutant:
+    return Mutant("data/rules.py", "core/AddNot", 0, (first, 4), (last, 9))
+
+
+def verdict(path: str = "data/rules.py", diff: str = DIFF) -> Verdict:
+    return Verdict(Mutant(path, "core/AddNot", 0, (2, 4), (2, 9)), True, 3, diff, ())
+
+
+def test_it_is_imported_without_the_tools_that_only_its_run_needs() -> None:
+    outside = ast.parse(Path(mutants.__file__).read_text()).body
+    imported = {
+        name.name.partition(".")[0]
+        for node in outside
+        if isinstance(node, ast.Import)
+        for name in node.names
+    }
+    imported |= {
+        (node.module or "").partition(".")[0]
+        for node in outside
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert imported <= set(sys.stdlib_module_names)
+
+
+def test_the_tests_of_a_mutant_execute_one_of_its_lines() -> None:
+    by_line = {"data/rules.py": {2: {"t.py::two"}, 3: {"t.py::three"}, 9: {"t.py::nine"}}}
+    seconds = defaultdict(float, {"t.py::two": 2.0, "t.py::three": 1.0, "t.py::nine": 3.0})
+    assert mutants.selected(by_line, seconds, 40, mutant(2, 2)) == (["t.py::two"], 2.0)
+    assert mutants.selected(by_line, seconds, 40, mutant(2, 3))[0] == ["t.py::three", "t.py::two"]
+
+
+def test_a_line_that_only_imports_execute_gets_the_tests_of_its_file() -> None:
+    by_line = {"data/rules.py": {1: set[str](), 2: {"t.py::two"}}, "other.py": {1: {"t.py::one"}}}
+    assert mutants.selected(by_line, defaultdict(float), 40, mutant(1, 1))[0] == ["t.py::two"]
+    assert mutants.selected({}, defaultdict(float), 40, mutant(1, 1)) == ([], 0.0)
+
+
+def test_tests_named_after_the_file_come_first_and_the_budget_is_not_exceeded() -> None:
+    names = ["a.py::quick", "a.py::slow", "test_rules.py::near", "a.py::long"]
+    seconds = defaultdict(float, zip(names, [1.0, 5.0, 6.0, 50.0], strict=True))
+    by_line = {"data/rules.py": {2: set(names)}}
+    chosen, total = mutants.selected(by_line, seconds, 8, mutant(2, 2))
+    assert chosen == ["test_rules.py::near", "a.py::quick"] and total == 7.0
+
+
+def test_annotations_of_arguments_results_and_variables_are_found() -> None:
+    source = "async def f(a: int | None, b=1 | 2) -> str | None:\n    c: 'x' = 3 | 4\n"
+    spans = mutants.annotation_spans(ast.parse(source))
+    lines = source.splitlines()
+    texts = {lines[start[0] - 1][start[1] : end[1]] for start, end in spans}
+    assert texts == {"int | None", "str | None", "'x'"}
+
+
+def test_a_change_is_what_a_diff_removes_and_adds() -> None:
+    assert mutants.changed_lines(DIFF) == (["return a + b"], ["return a - b"])
+
+
+def test_an_equivalent_mutant_is_the_same_change_of_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "equivalent.toml"
+    listed.write_text(
+        '[[mutant]]\nfile = "data/rules.py"\nfrom = "return a + b"\nto = "return a - b"\n'
+    )
+    monkeypatch.setattr(mutants, "EQUIVALENT", listed)
+    assert mutants.equivalent(verdict())
+    assert not mutants.equivalent(verdict(path="data/text.py"))
+    assert not mutants.equivalent(verdict(diff=DIFF.replace("a - b", "a * b")))
+
+
+def test_every_equivalent_mutant_is_of_a_line_that_is_still_there_and_has_a_reason() -> None:
+    for entry in tomllib.loads(mutants.EQUIVALENT.read_text()).get("mutant", []):
+        assert entry.keys() == {"file", "from", "to", "reason"}, entry
+        lines = [line.strip() for line in (ROOT / entry["file"]).read_text().splitlines()]
+        changed = entry["from"].splitlines()
+        starts = range(len(lines) - len(changed) + 1)
+        found = any(lines[start : start + len(changed)] == changed for start in starts)
+        assert found, f"{entry['file']} has no longer: {entry['from']}"
+        assert entry["reason"].strip() and entry["to"] != entry["from"]
+
+
+def test_failures_are_read_from_the_end_of_pytests_output() -> None:
+    tests = ["t.py::one", "t.py::two[a - b]", "t.py::three"]
+    output = """F
+FAILED t.py::one - assert 1 == 2 - 0
+FAILED t.py::two[a - b] - AssertionError
+ERROR u.py - ImportError: no
+"""
+    assert mutants.failed_tests(output, tests) == ("t.py::one", "t.py::two[a - b]", "u.py")
+    assert mutants.failed_tests("3 passed in 0.1s\n", tests) == ()
+
+
+@pytest.fixture
+def plain_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pytest that starts quickly, as it loads no plugin."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.mark.usefixtures("plain_pytest")
+def test_a_name_that_pytest_does_not_find_ends_the_measurement(tmp_path: Path) -> None:
+    """One such name makes pytest fail before any test, which would count as noticed."""
+    (tmp_path / "test_here.py").write_text("def test_it():\n    pass\n")
+    mutants.check_found(tmp_path, {"here.py": {1: {"test_here.py::test_it"}}})
+    with pytest.raises(SystemExit, match=r"cannot select(.|\n)*test_gone"):
+        mutants.check_found(tmp_path, {"here.py": {1: {"test_here.py::test_gone"}}})
+
+
+@pytest.mark.usefixtures("plain_pytest")
+def test_a_test_that_fails_without_a_mutant_ends_the_measurement(tmp_path: Path) -> None:
+    (tmp_path / "test_here.py").write_text(
+        "def test_good():\n    pass\n\ndef test_bad():\n    assert 0\n"
+    )
+    good, bad = (
+        Verdict(mutant(1, 1), False, 1, DIFF, (f"test_here.py::test_{name}",))
+        for name in ("good", "bad")
+    )
+    mutants.check_failures(tmp_path, [good])
+    with pytest.raises(SystemExit, match=r"without one:\ntest_here.py::test_bad"):
+        mutants.check_failures(tmp_path, [good, bad])
