@@ -4,8 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from data.readers.arrays import guess_of, read_npz
 from data.readers.medical import needed
+from data.readers.npz import guess_of, read_npz
 from data.readers.splits import Guess, Raw
 from data.settings import DataError, DataSettings
 from data.text import said

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data.readers.arrays import read_npz
 from data.readers.catalog import KNOWN
 from data.readers.digits import read_digits
 from data.readers.layouts import read_layout
+from data.readers.npz import read_npz
 from data.readers.splits import Raw, Split
 from data.settings import DataError, DataSettings
 from data.text import said

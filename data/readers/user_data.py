@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.readers import arrays, folder, huggingface, medmnist, tables
+from data.readers import folder, huggingface, medmnist, npz, tables
 from data.readers.splits import Guess, Raw
 from data.settings import DataError, DataSettings
 
@@ -39,8 +39,8 @@ def all_files(path: Path, settings: DataSettings) -> list[Path]:
 
 KINDS = {
     "npz": Kind(
-        lambda path, classes, shape, settings: arrays.read_npz(path, settings),
-        arrays.look,
+        lambda path, classes, shape, settings: npz.read_npz(path, settings),
+        npz.look,
         one_file,
     ),
     "folder": Kind(folder.read_folder, folder.look, all_files),

@@ -33,9 +33,9 @@ from client_app.tensor_files import Damaged, write_atomically
 from data import DataError, DataSettings, SettingError, load
 from data.partition_files import Dealt, read, save
 from data.readers import cache
-from data.readers.arrays import read_npz
 from data.readers.images import open_image
 from data.readers.named import read_named
+from data.readers.npz import read_npz
 from data.readers.splits import Raw, checked
 from fedskew.experiments.experiments import load_experiments, load_suites
 from fedskew.experiments.plan import plan
