@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from data.agreement import Agreement
 from data.readers import cache
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
-from data.readers.fedbn_sizes import fedbn
 from data.readers.image_files import ImageFiles, as_float
-from data.readers.named import files_of, read_named
+from data.readers.named import fedbn, files_of, read_named
 from data.readers.splits import Raw, Split, checked
 from data.readers.user_data import files_of_own, read_own
 from data.resolve import resolve
