@@ -2,7 +2,10 @@
 
 import builtins
 import math
+from collections.abc import Callable
 
+LineSink = Callable[[str], None]
+"""Takes one line for the user, such as the line of a round."""
 WORDS = 1000
 """Characters of a text from elsewhere that are kept."""
 PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from client_app.process import choose_device, hidden_gpus, make_deterministic, t
 from client_app.state import State, digest, with_prefix
 from data import Federation
 from data.data_warnings import refuse_untrainable, warnings_of
-from server_app.checkpoint import Checkpoint, latest
+from data.text import LineSink
+from server_app.checkpoint import Checkpoint, Writer, latest
 from server_app.composition import row_name
-from server_app.dealt import federation_of
 from server_app.evaluation import (
     PositiveClass,
     by_group,
@@ -37,17 +37,15 @@ from server_app.evaluation import (
 )
 from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
-from server_app.round_line import line_of
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
-from server_app.strategy import how_together, model_of, strategy_of
+from server_app.strategy import federation_of, how_together, model_of, strategy_of
 from server_app.trackers import tracker_of
 from server_app.tracking import Tracker
 from server_app.unseen_site import study
-from server_app.writer import Writer
 from strategies.core.exchange import between_sites
 from strategies.core.questions import ask_class_prior, ask_question
 from strategies.core.round_result import AVERAGE, Diverged
@@ -56,7 +54,8 @@ from strategies.core.update_statistics import UpdateStatistics
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
-Tell = Callable[[str], None]
+NAMED = 10
+"""Clients that a round's line names as left out."""
 
 
 @app.main()
@@ -70,16 +69,16 @@ def main(grid: Grid, context: Context) -> None:
         federation = federation_of(settings)
         refuse_untrainable(settings.data, federation)
         for sentence in warnings_of(settings.data, federation):
-            tell(f"Warning: {sentence}.")
+            print_line(f"Warning: {sentence}.")
         run(grid if settings.agreement is None else between_sites(grid), settings)
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line at once: flwr streams what a ServerApp prints."""
     print(line, flush=True)
 
 
-def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
+def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -> dict[str, Any]:
     """Run the settings' experiment, from its checkpoint if it has one, and return the summary.
 
     A finished run is not repeated. Raises SettingError or DataError for bad input, TooFewReplies when a round fails,
@@ -88,12 +87,12 @@ def run(grid: Grid, settings: RunSettings, tell: Tell = tell) -> dict[str, Any]:
     make_deterministic()
     tune_allocator()
     federation, folder = federation_of(settings), RunFolder(settings.folder)
-    with folder.begin(settings, federation, tell) as finished:
+    with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
         tracker = tracker_of(settings, folder.path)
         try:
-            return Run(grid, settings, federation, folder, tell, tracker).finish()
+            return Run(grid, settings, federation, folder, report_line, tracker).finish()
         finally:
             tracker.end(folder.summary())
 
@@ -107,15 +106,15 @@ class Run:
         settings: RunSettings,
         federation: Federation,
         folder: RunFolder,
-        tell: Tell,
+        report_line: LineSink,
         tracker: Tracker | None = None,
     ) -> None:
-        self.grid, self.settings, self.federation, self.folder, self.tell = (
+        self.grid, self.settings, self.federation, self.folder, self.report_line = (
             grid,
             settings,
             federation,
             folder,
-            tell,
+            report_line,
         )
         self.tracker = tracker or Tracker()
         self.build = model_of(settings, federation)
@@ -155,7 +154,7 @@ class Run:
         stated = stated or next(filter(None, decided), "")
         return positive_class(names, stated) if stated else None
 
-    def tell_positive(self) -> None:
+    def report_positive(self) -> None:
         """Say which class is the positive one of two, and why."""
         if self.positive is None:
             return
@@ -163,7 +162,7 @@ class Run:
         of_what = "test samples of the sites" if between_sites else "samples"
         why = "" if self.settings.general.positive_class else f" (the rarer one of the {of_what})"
         numbers = "AUPRC, sensitivity and specificity are about it"
-        self.tell(f"positive class: {self.positive.name}{why}: {numbers}")
+        self.report_line(f"positive class: {self.positive.name}{why}: {numbers}")
 
     def finish(self) -> dict[str, Any]:
         """Run the rounds that are left and return the summary."""
@@ -183,11 +182,13 @@ class Run:
                 self.grid,
                 self.settings.agreement,
                 self.settings.general.method,
-                self.tell,
+                self.report_line,
             )
         if together := how_together(self.settings, self.model):
-            self.tell(f"clients-together = {self.settings.training.clients_together}: {together}")
-        self.tell_positive()
+            self.report_line(
+                f"clients-together = {self.settings.training.clients_together}: {together}"
+            )
+        self.report_positive()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
         with self.writer:
             if ask_class_prior(self.strategy, self.grid):
@@ -215,15 +216,15 @@ class Run:
             "seconds-of-this-start": time.perf_counter() - began,
         }
         self.folder.write_summary(summary)
-        self.tell(f"finished: {self.folder.path}")
+        self.report_line(f"finished: {self.folder.path}")
         return summary
 
     def resume(self) -> None:
         """Take up the run after its last checkpointed round; where that is damaged, after the one before."""
-        checkpoint = latest(self.folder, self.tell)
+        checkpoint = latest(self.folder, self.report_line)
         if checkpoint is None:
             if self.folder.rounds_file.exists():
-                self.tell("no whole checkpoint: starting again from round 1")
+                self.report_line("no whole checkpoint: starting again from round 1")
             self.folder.clear()
             return
         self.strategy.round, self.strategy.shared = checkpoint.round, checkpoint.shared
@@ -233,8 +234,8 @@ class Run:
             checkpoint.digests,
         )
         self.folder.cut_after(checkpoint.round)
-        self.folder.tell_lost(checkpoint.round, self.tell)
-        self.tell(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
+        self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
+        self.report_line(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the round that has just finished: tensors that no later round changes in place."""
@@ -254,14 +255,17 @@ class Run:
         record: RoundRecord | None = None,
         moved: Callable[[], Sequence[UpdateStatistics]] = tuple,
     ) -> None:
-        """Write a round's record, then its checkpoint, and tell of it: a record without checkpoint is cut on resume."""
+        """Write a round's record, then its checkpoint, and report its line.
+
+        In this order, as a resume cuts off a record without a checkpoint.
+        """
         if record is not None:
             record = replace(record, updates=moved()).shortened()
             self.folder.add_round(record)
             self.tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
         if record is not None:
-            self.tell(record.line)
+            self.report_line(record.line)
 
     def lap(self) -> float:
         """Return the seconds since the last call: a round with everything that belongs to it."""
@@ -305,7 +309,7 @@ class Run:
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record = replace(record, line=line_of(record, self.settings) + hint)
+        record = replace(record, line=round_line(record, self.settings) + hint)
         self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
         self.strategy.last = replace(
             last, update_statistics=tuple
@@ -370,7 +374,7 @@ class Run:
         scores = next(iter(by_model.values())).values()
         tested_C = torch.stack([part.confusion_CC.sum(1) for part in scores]).sum(0).tolist()
         self.positive = positive_class(names, tested_C=tested_C)
-        self.tell_positive()
+        self.report_positive()
 
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
@@ -413,3 +417,16 @@ class Run:
             name: digest(part, *words.get(name, [])) if known or name not in words else None
             for name, part in parts.items()
         }
+
+
+def round_line(record: RoundRecord, settings: RunSettings) -> str:
+    """Return the line that a run reports about a round."""
+    words = [f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"]
+    for name, numbers in record.models.items():
+        words.append(f"{row_name(settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
+    if record.failures:
+        names = [f"client {client}" for client in islice(record.failures, NAMED)]
+        if len(record.failures) > NAMED:
+            names.append(f"{len(record.failures) - NAMED} more")
+        words.append(f"left out: {', '.join(names)}")
+    return "  ".join(words)

@@ -1,14 +1,20 @@
-"""A run's checkpoint: model, every method's state and what else a resume needs, in one file replaced in one step."""
+"""A run's checkpoint: model, every method's state and what else a resume needs, in one file replaced in one step.
+
+A `Writer` writes it, and the round's record, while the next round trains.
+"""
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_app.memory import MemoryLost, folder_of
 from client_app.memory import load as load_memory
+from client_app.process import make_deterministic
 from client_app.state import State, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
+from data.text import LineSink
 from server_app.run_folder import RunFolder
 from strategies.core.reading import DIGESTS
 
@@ -104,8 +110,8 @@ def identity(path: Path, run: str = "") -> dict[str, str]:
     return {KIND: "checkpoint", "run": run or path.parent.resolve().name}
 
 
-def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
-    """Return a run's newest checkpoint that is whole, with its clients' memory, or None; tell what cannot be used.
+def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
+    """Return a run's newest checkpoint that is whole, with its clients' memory, or None; report what cannot be used.
 
     Where the record of its round is lost the previous one is taken: playing that round again gives the record back.
     What cannot be used is deleted, as it would take the place of the previous checkpoint; never because of a record.
@@ -119,7 +125,7 @@ def latest(folder: RunFolder, tell: Callable[[str], None]) -> Checkpoint | None:
         except OtherFormat:
             raise
         except (BrokenCheckpoint, Damaged, MemoryLost) as error:
-            tell(str(error))
+            report_line(str(error))
             file.unlink()
             continue
         usable = checkpoint
@@ -134,3 +140,32 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
     for client, round in checkpoint.memory_rounds.items():
         if (place := folder_of(folder.path, client)).exists():
             load_memory(place, round, known=checkpoint.digests["memory"].get(client, ""))
+
+
+class Writer:
+    """Writes in the background, one thing after the other; a context manager that ends once everything is written.
+
+    What the work reads must not change before it has ended.
+    """
+
+    def __init__(self) -> None:
+        # A new thread of Python's has as many threads of OpenMP's and MKL's as there are cores, whatever others have.
+        self.thread = ThreadPoolExecutor(1, "writer", make_deterministic)
+        self.last: Future[None] | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Begin the work once what was begun before has ended. Raises as `wait`."""
+        self.wait()
+        self.last = self.thread.submit(work)
+
+    def wait(self) -> None:
+        """Return when everything is written. Raises what the work has raised, again whenever it is asked."""
+        if self.last is not None:
+            self.last.result()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self.thread:
+            self.wait()

@@ -1,4 +1,4 @@
-"""What a composed method is made of, and which parts go together."""
+"""Compose a method from its parts, and refuse parts that contradict each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from strategies.registry import SERVER_METHODS
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a composed method is made of, by name."""
+class ComposedMethod:
+    """The parts of a composed method, by name."""
 
     names: tuple[str, ...]
     variants: tuple[str, ...]
@@ -36,7 +36,7 @@ class Parts:
         return (*self.variants, *self.serving)
 
 
-def compose(method: str) -> Parts:
+def compose(method: str) -> ComposedMethod:
     """Return the parts of e.g. `fedshift+fedbn+iwds`. Raises SettingError naming both sides of a contradiction."""
     names = [name.strip() for name in method.split("+")]
     for name in names:
@@ -91,7 +91,7 @@ def compose(method: str) -> Parts:
         )
         raise SettingError("method", method, rule)
     kept = [member.name for member in members if member.name != "fedavg"] or ["fedavg"]
-    return Parts(
+    return ComposedMethod(
         names=tuple(kept),
         variants=variants,
         combine=combine,
@@ -110,7 +110,7 @@ def needs_shared(method: Method) -> bool:
     return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
 
 
-def row_name(parts: Parts, deployed: str) -> str:
+def row_name(parts: ComposedMethod, deployed: str) -> str:
     """Return the name of one deployed model of a run: `creff+ccvr` trains the rows fedavg, creff and ccvr.
 
     A part that deploys several models names each PART-VALUE, and so are their rows.

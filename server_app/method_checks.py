@@ -35,14 +35,14 @@ TRAINING = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.05)
 MEMORY = "0" * 64
 
 
-class Breach(Exception):
-    """What of the contract a method breaks."""
+class ContractViolation(Exception):
+    """A rule of the contract that a method breaks."""
 
 
 def keep(holds: bool, what: str) -> None:
-    """Raise Breach unless `holds`."""
+    """Raise ContractViolation unless `holds`."""
     if not holds:
-        raise Breach(what)
+        raise ContractViolation(what)
 
 
 def check(
@@ -51,17 +51,17 @@ def check(
     monitors: Sequence[ServerMethod],
     deploys: Sequence[ServerMethod],
 ) -> None:
-    """Try a method's parts. Raises Breach with what is wrong."""
+    """Try a method's parts. Raises ContractViolation with what is wrong."""
     for counts in COUNTS:
         results = []
         for _ in range(2):
             try:
-                results.append(Trial(variants, combine, monitors, deploys, counts).play())
-            except Breach:
+                results.append(TrialRun(variants, combine, monitors, deploys, counts).play())
+            except ContractViolation:
                 raise
             except Exception as error:  # a user's class may fail in any way
                 words = f"{type(error).__name__}: {error}"
-                raise Breach(
+                raise ContractViolation(
                     f"fails on clients with {counts} samples of the classes: {words}"
                 ) from error
         keep(
@@ -70,8 +70,8 @@ def check(
         )
 
 
-class Trial:
-    """Two rounds of two clients."""
+class TrialRun:
+    """Two rounds of a method on two small clients."""
 
     def __init__(
         self,

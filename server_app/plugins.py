@@ -10,7 +10,7 @@ from client_app.client import Variant
 from client_app.user_code import load, source_hash
 from client_app.variants import VARIANTS
 from data import SettingError
-from server_app.method_checks import Breach, check, keep
+from server_app.method_checks import ContractViolation, check, keep
 from server_app.methods import GROUP, METHODS, Method
 from strategies.core.server import ServerMethod
 from strategies.fedavg import FedAvg
@@ -88,8 +88,10 @@ def enter(name: str, thing: Any, module: str) -> Method:
             [serving[method.monitor]()] if method.monitor else [],
             [serving[method.deploy]()] if method.deploy else [],
         )
-    except Breach as breach:
-        raise SettingError("method", name, f"breaks the contract of methods: {breach}") from breach
+    except ContractViolation as violation:
+        raise SettingError(
+            "method", name, f"breaks the contract of methods: {violation}"
+        ) from violation
     except SettingError as error:
         raise SettingError(
             "method", name, f"breaks the contract of methods: its default {error}"
@@ -102,7 +104,7 @@ def enter(name: str, thing: Any, module: str) -> Method:
 
 
 def method_of(name: str, kind: Any, module: str) -> Method:
-    """Return the method that one class is. Raises Breach for what is no part of a method."""
+    """Return the method that one class is. Raises ContractViolation for what is no part of a method."""
     keep(isinstance(kind, type), "must be a class or a Method")
     keep(
         issubclass(kind, Variant | ServerMethod),
@@ -122,7 +124,7 @@ def method_of(name: str, kind: Any, module: str) -> Method:
 
 
 def place_of(kind: type[ServerMethod]) -> str:
-    """Return the place that a server method fills. Raises Breach unless it is one."""
+    """Return the place that a server method fills. Raises ContractViolation unless it is one."""
     filled = [place for place in PLACES if getattr(kind, place) is not getattr(ServerMethod, place)]
     filled += ["deploy"] * (
         kind.deploy_finally is not ServerMethod.deploy_finally and "deploy" not in filled
@@ -135,7 +137,7 @@ def place_of(kind: type[ServerMethod]) -> str:
 
 
 def check_parts(method: Method) -> None:
-    """Raise Breach for a part that cannot be a part, whatever it computes."""
+    """Raise ContractViolation for a part that cannot be a part, whatever it computes."""
     for kind in method.parts:
         fits = isinstance(kind, type) and issubclass(kind, Variant | ServerMethod)
         keep(fits, f"{kind} is no Variant or ServerMethod")

@@ -3,7 +3,7 @@
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
 from data.private_files import owner_only
+from data.text import LineSink
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
 from server_app.run_settings import RunSettings
@@ -64,50 +65,52 @@ class RunFolder:
 
     @contextmanager
     def begin(
-        self, settings: RunSettings, federation: Federation, tell: Callable[[str], None]
+        self, settings: RunSettings, federation: Federation, report_line: LineSink
     ) -> Iterator[dict[str, Any] | None]:
         """Hold the run's lock, and yield the summary of a run that is finished, else None.
 
-        What an earlier start has left is deleted where the run is to be fresh; what is damaged is told, and a finished
-        run is followed by its tracker. A run between sites leaves nothing that another user of this machine can read.
+        A fresh run deletes what an earlier start has left. Damage is reported, and a finished run is replayed to its
+        trackers. A run between sites leaves nothing that another user of this machine can read.
         Raises SettingError for a run that was begun on other data, and as `locked`.
         """
-        tell(f"run folder: {self.path}")
+        report_line(f"run folder: {self.path}")
         with ExitStack() as stack:
             if settings.agreement is not None:
                 stack.enter_context(owner_only())
             stack.enter_context(self.locked())
             if settings.agreement is not None:
-                self.close_to_others(tell)
+                self.close_to_others(report_line)
             if settings.general.fresh:
                 self.clear()
             self.refuse_other_data(federation.hash)
             if damage := self.drop_damaged_summary(settings.general.rounds):
-                tell(damage)
+                report_line(damage)
             if (summary := self.summary()) is not None:
-                tell(f"finished earlier{self.other_code()}; fresh = true repeats it")
-                self.draw(settings)
-                self.tell_lost(settings.general.rounds, tell)
+                report_line(f"finished earlier{self.other_code()}; fresh = true repeats it")
+                self.replay_to_trackers(settings)
+                self.warn_missing_rounds(settings.general.rounds, report_line)
             yield summary
 
-    def close_to_others(self, tell: Callable[[str], None]) -> None:
+    def close_to_others(self, report_line: LineSink) -> None:
         """Close what an earlier version left open; another user's files, which cannot be closed, are told."""
         for path in (self.path, *self.path.iterdir()):
             try:
                 path.chmod(0o700 if path.is_dir() else 0o600)
             except OSError as error:
-                tell(f"{path}: others may be able to read it: its mode stays: {error.strerror}")
+                report_line(
+                    f"{path}: others may be able to read it: its mode stays: {error.strerror}"
+                )
 
-    def begin_anew(self, settings: RunSettings) -> RunSettings:
-        """Delete what there is of a fresh run, once for all attempts at it, and return the settings to go on with."""
+    def reset(self, settings: RunSettings) -> RunSettings:
+        """Delete what there is of a fresh run, once for all attempts at it; return the settings that continue it."""
         if not settings.general.fresh:
             return settings
         with self.locked():
             self.clear()
         return settings.going_on()
 
-    def draw(self, settings: RunSettings) -> None:
-        """Let the tracker that the settings ask for take a finished run from its records."""
+    def replay_to_trackers(self, settings: RunSettings) -> None:
+        """Send a finished run's records to the trackers that the settings name."""
         tracker = tracker_of(settings, self.path)
         if tracker.trackers:
             tracker.begin(settings.flat(), self.rounds())
@@ -207,11 +210,13 @@ class RunFolder:
         """Return the rounds of the first `rounds` that have no record."""
         return sorted({*range(1, rounds + 1)} - {record.round for record in self.rounds()})
 
-    def tell_lost(self, rounds: int, tell: Callable[[str], None]) -> None:
-        """Tell which records of the first `rounds` are lost, if any."""
+    def warn_missing_rounds(self, rounds: int, report_line: LineSink) -> None:
+        """Report which records of the first `rounds` are missing, if any."""
         if lost := self.lost(rounds):
-            named = ", ".join(map(str, lost[:10])) + ", ..." * (len(lost) > 10)
-            tell(
+            named = ", ".join(map(str, lost[:10]))
+            if len(lost) > 10:
+                named += ", ..."
+            report_line(
                 f"{self.rounds_file} has lost the records of rounds {named}: weights stay, reports leave them out"
             )
 

@@ -22,7 +22,7 @@ from data import DataSettings, OneOf, Rule, Settings
 from data.agreement import Agreement
 from data.readers.catalog import is_own, is_sites, members
 from data.sites import agreement_of, in_messages
-from server_app.composition import Parts
+from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import register, sources_of
 from strategies.core.adaptive_optimizer import RULES, AdaptiveOptimizer
@@ -131,7 +131,7 @@ class RunSettings:
     data: DataSettings
     training: TrainingSettings
     exchange: ExchangeSettings
-    parts: Parts
+    parts: ComposedMethod
     variants: tuple[Variant, ...]
     combine: ServerMethod
     monitors: tuple[ServerMethod, ...]

@@ -22,16 +22,21 @@ from client_app.optimizer import TrainingSettings
 from client_app.policy import QUESTION
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
-from data.readers.catalog import is_sites
-from server_app.composition import Parts, compose, section_types
+from data.readers.catalog import KNOWN, has_domains, is_sites, members
+from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
 from server_app.plugins import register, sources_of
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
-from server_app.suitable_model import suitable_model
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import needs_holdout
 
 Group = TypeVar("Group", bound=Settings)
+SUITABLE_MODELS = {
+    "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
+    "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
+    "scanners": "mlp-bn",
+}  # fmt: skip
+"""What `model = auto` stands for, by data set or by family of domains; all but the scanners' are the papers'."""
 
 
 def groups() -> Iterator[type[Settings]]:
@@ -147,6 +152,23 @@ def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> 
     )
 
 
+def suitable_model(data: DataSettings) -> str:
+    """Return the model that `model = auto` stands for: the data set's, or one for inputs of its shape."""
+    for name in members(data.dataset)[:1]:
+        if name not in KNOWN:
+            continue
+        model = SUITABLE_MODELS.get(name) or SUITABLE_MODELS.get(KNOWN[name].family)
+        if model:
+            return model
+    if len(data.shape) == 1:
+        return "mlp-bn"
+    if has_domains(data.dataset) or data.dataset == "mnist-m":
+        return "digit-model"
+    if data.shape[0] == 1:
+        return "small-cnn" if data.shape[1] < 20 else "mcmahan-cnn"
+    return "resnet-8"
+
+
 def check_positive_class(general: GeneralSettings, data: DataSettings) -> None:
     """Raise SettingError for a positive class that is no class of the data, or of data with more than two classes."""
     if not general.positive_class:
@@ -178,7 +200,10 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
 
 
 def check_between_sites(
-    general: GeneralSettings, about: ModelSettings, sections: Mapping[str, Any], parts: Parts
+    general: GeneralSettings,
+    about: ModelSettings,
+    sections: Mapping[str, Any],
+    parts: ComposedMethod,
 ) -> None:
     """Raise SettingError for what does not go with sites, of whose samples and modules the server knows nothing."""
     beside = "does not go with dataset = sites:FILE"
@@ -222,7 +247,7 @@ def built(group: type[Group], values: Mapping[str, Scalar]) -> Group:
     return group(**stated)
 
 
-def chosen_by_method(values: Mapping[str, Scalar], parts: Parts) -> dict[str, Scalar]:
+def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dict[str, Scalar]:
     """Return what the method's name sets; a key stated at its own default counts as left out, as flwr states them all.
 
     Raises SettingError for a value that contradicts what the name means.
@@ -237,7 +262,7 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: Parts) -> dict[str, Sc
     }
 
 
-def refuse_idle(values: Mapping[str, Scalar], parts: Parts) -> None:
+def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
     """Raise SettingError for a setting that differs from its default and would change nothing beside the parts."""
     known = defaults()
     idle: dict[str, str] = {}

@@ -1,7 +1,6 @@
 """A run between sites: what the server asks them first, and what it writes down of data that it does not see."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +11,32 @@ from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import Federation, SettingError, require
 from data.agreement import Agreement
 from data.sites import file_of
-from server_app.dealt import federation_of
+from data.text import LineSink
 from server_app.evaluation import sizes
 from server_app.run_folder import RunFolder, write_text
 from server_app.run_settings import RunSettings
-from server_app.strategy import model_of, strategy_of
+from server_app.strategy import federation_of, model_of, strategy_of
 from strategies.core.exchange import Grid
 from strategies.core.questions import ask_readiness
 from strategies.core.rounds import Rounds
 
 
 def ask_sites(
-    rounds: Rounds, grid: Grid, agreement: Agreement, method: str, tell: Callable[[str], None]
+    rounds: Rounds, grid: Grid, agreement: Agreement, method: str, report_line: LineSink
 ) -> None:
-    """Ask every site whether it can do its part, and tell why one cannot.
+    """Ask every site whether it can do its part, and report why one cannot.
 
     Raises SettingError for what a site does not let leave, TooFewReplies when fewer than min-sites are ready.
     """
     if names := agreement.without_samples:
-        tell(
+        report_line(
             f"federation.toml agrees on no samples for {', '.join(names)}: a site counts for as many as it states"
         )
-    tell(f"settings that sites see: sha256 {hash_of(rounds.run_spec)}")
+    report_line(f"settings that sites see: sha256 {hash_of(rounds.run_spec)}")
     exchange = ask_readiness(rounds, grid)
     failures = exchange.failures
     for client, reason in failures.items():
-        tell(f"site {agreement.names[client]} is not ready: {reason}")
+        report_line(f"site {agreement.names[client]} is not ready: {reason}")
     for client, reason in failures.items():
         if reason.startswith(POLICY):
             kept = reason.removeprefix(POLICY).strip()

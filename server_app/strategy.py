@@ -3,13 +3,27 @@
 from collections.abc import Callable
 from functools import partial
 
+from client_app.features import with_features
 from client_app.models import Classifier, build
+from client_app.process import choose_device
 from client_app.runtime import initial_seed
 from client_app.vectorized import obstacle
-from data import Federation
+from data import Federation, federate
 from server_app.run_settings import RunSettings
 from strategies.core.flower_adapter import Strategy
 from strategies.core.node_assignment import SiteAssigner
+
+
+def federation_of(settings: RunSettings) -> Federation:
+    """Return the run's data split between its clients, as its model takes them.
+
+    A model whose backbone is frozen takes that backbone's features in place of images.
+    """
+    general = settings.general
+    federation = federate(settings.data, general.seed)
+    # A server without a GPU can still lead clients that have one.
+    device = choose_device("auto" if general.device == "cuda" else general.device)
+    return with_features(federation, general.model, settings.model, settings.data.cache, device)
 
 
 def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from data import SettingError, require
 from data.readers.catalog import is_sites
+from data.text import LineSink
 from fedskew.engines.launcher import launch
 from fedskew.engines.processes import claim
 from fedskew.signals import one_interrupt
@@ -30,13 +31,13 @@ FOLLOW_INTERVAL = 0.1
 def execute(
     settings: "RunSettings",
     engine: str,
-    tell: Callable[[str], None],
+    report_line: LineSink,
     *,
     workers: int = 0,
     federation_config: str = "",
     sites: str = "",
 ) -> dict[str, Any]:
-    """Run the settings' experiment on an engine and return its summary; `tell` gets a line a round.
+    """Run the settings' experiment on an engine and return its summary; `report_line` gets a line a round.
 
     With `sites`, a folder of SITE/site.toml, the sites of dataset = sites:FILE are rehearsed in this process.
 
@@ -46,10 +47,10 @@ def execute(
     if engine not in ENGINES:
         raise SettingError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
     if is_sites(settings.data.dataset) or sites:
-        return rehearse(settings, engine, tell, sites)
+        return rehearse(settings, engine, report_line, sites)
     workers = min(workers or os.cpu_count() or 1, settings.data.clients)
     if engine == "ray":
-        return on_ray(settings, tell, workers, federation_config)
+        return on_ray(settings, report_line, workers, federation_config)
     if federation_config:
         raise SettingError("--federation-config", federation_config, "is for --engine ray")
     from fedskew.engines.workers import WorkersGrid
@@ -60,11 +61,11 @@ def execute(
             1
         )  # a worker that imports a script without `if __name__ == "__main__":`, which its parent says
     with one_interrupt(), WorkersGrid(workers if engine == "workers" else 0) as grid:
-        return run(grid, settings, tell)
+        return run(grid, settings, report_line)
 
 
 def rehearse(
-    settings: "RunSettings", engine: str, tell: Callable[[str], None], folder: str
+    settings: "RunSettings", engine: str, report_line: LineSink, folder: str
 ) -> dict[str, Any]:
     """Play all sites of a folder in this process, each by its own site.toml."""
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
@@ -81,11 +82,11 @@ def rehearse(
     rule = f"is not what the sites of {folder} have approved, whose sha256 is {approved[:16]}..."
     require(approved == agreement.sha256, "dataset", settings.data.dataset, rule)
     with one_interrupt(), RehearsalGrid(sites, agreement) as grid:
-        return run(grid, settings, tell)
+        return run(grid, settings, report_line)
 
 
 def on_ray(
-    settings: "RunSettings", tell: Callable[[str], None], workers: int, federation_config: str
+    settings: "RunSettings", report_line: LineSink, workers: int, federation_config: str
 ) -> dict[str, Any]:
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     from data import federate
@@ -96,13 +97,13 @@ def on_ray(
     # What is wrong with the data is said here, before Ray starts.
     federation = federate(settings.data, settings.general.seed)
     with folder.begin(
-        settings, federation, tell
+        settings, federation, report_line
     ) as finished:  # the ServerApp takes the lock when this lets it go
         if finished is not None:
             return finished
     config = settings.going_on().run_config()
     log = folder.path / "flwr.log"
-    with following(folder, tell):
+    with following(folder, report_line):
         launch(
             APP,
             config,
@@ -118,8 +119,8 @@ def on_ray(
 
 
 @contextmanager
-def following(folder: "RunFolder", tell: Callable[[str], None]) -> Iterator[None]:
-    """Within this context, tell the line of every round that another process records."""
+def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
+    """Within this context, report the line of every round that another process records."""
     from server_app.run_folder import ROUND, verified
 
     ended = threading.Event()
@@ -133,7 +134,7 @@ def following(folder: "RunFolder", tell: Callable[[str], None]) -> Iterator[None
             lines, place = appended(folder.rounds_file, place)
             for line in lines:
                 with contextlib.suppress(ValueError):
-                    tell(str(verified(line, ROUND)["line"]))
+                    report_line(str(verified(line, ROUND)["line"]))
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()

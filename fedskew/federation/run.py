@@ -1,14 +1,14 @@
 """A run of a federation: submitted, followed by its records, and submitted again where its process was lost."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psutil
 
 from data import federate
-from data.text import printable
+from data.text import LineSink, printable
 from fedskew.engines import APP, following
 from fedskew.engines.flower import LaunchFailed
 from fedskew.engines.launcher import reason
@@ -45,9 +45,7 @@ class RunLost(ConnectionError):
     """The run's process, its SuperLink or its gateway is gone; the run can be submitted again."""
 
 
-def run(
-    folder: FederationFolder, settings: RunSettings, tell: Callable[[str], None]
-) -> dict[str, Any]:
+def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) -> dict[str, Any]:
     """Run the settings in the federation and return the summary.
 
     The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
@@ -55,16 +53,18 @@ def run(
     where the SuperLink stays away or fails; FolderBusy where another run of the federation is followed already.
     """
     results = RunFolder(settings.folder)
-    with results.begin(settings, federate(settings.data, settings.general.seed), tell) as finished:
+    with results.begin(
+        settings, federate(settings.data, settings.general.seed), report_line
+    ) as finished:
         if finished is not None:
             return finished
     if warning := two_sites_warning(settings):
-        tell(warning)
+        report_line(warning)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     config = settings.going_on().flat()
     losses: list[int] = []
     away: float | None = None  # since when the SuperLink has not answered
-    with exclusive(folder), following(results, tell):
+    with exclusive(folder), following(results, report_line):
         while results.summary() is None:
             end_orphans(folder)
             results.note_waiting("")  # of a process that was killed while it waited
@@ -72,11 +72,11 @@ def run(
                 with explained(folder):
                     number = control.submit(APP, config)
                     away = None
-                    follow(folder, control, number, results, tell)
+                    follow(folder, control, number, results, report_line)
             except Unreachable as error:
                 if away is None:
                     away = time.monotonic()
-                    tell(
+                    report_line(
                         f"{error}: the run is submitted again when it does, within {PATIENCE / 60:g} minutes"
                     )
                 elif time.monotonic() - away > PATIENCE:
@@ -95,7 +95,7 @@ def run(
                         "may say why; the same command goes on where the run stands"
                     ) from None
                 wait_for_gateway(folder, error)
-                tell(f"{error}: submitting the run again")
+                report_line(f"{error}: submitting the run again")
                 time.sleep(LOOK)
     summary = results.summary()
     assert summary is not None
@@ -121,15 +121,18 @@ def follow(
     control: Control,
     number: int,
     results: RunFolder,
-    tell: Callable[[str], None],
+    report_line: LineSink,
 ) -> None:
-    """Return once there is a summary; `tell` gets a line about whatever holds the run up.
+    """Return once there is a summary; `report_line` gets a line about whatever holds the run up.
 
     Raises RunLost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
     """
     process: psutil.Process | None = None
     looked, gone = time.monotonic(), float("inf")
-    pending, gateway = PendingRun(folder, control, number, tell), GatewayWatch(folder, tell)
+    pending, gateway = (
+        PendingRun(folder, control, number, report_line),
+        GatewayWatch(folder, report_line),
+    )
     waits_for = ""
     while not results.summary_file.exists():
         now = time.monotonic()
@@ -145,7 +148,7 @@ def follow(
             gateway.check()
             before, waits_for = waits_for, waiting_line(results)
             if waits_for not in ("", before):
-                tell(waits_for)
+                report_line(waits_for)
             if status.finished and not results.summary_file.exists():
                 if is_lost(status):
                     raise RunLost(f"run {number} was lost ({status.details})")

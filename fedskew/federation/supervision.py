@@ -4,8 +4,8 @@ A run that waits must say what for. `fedskew federation run` and `status` look w
 """
 
 import time
-from collections.abc import Callable
 
+from data.text import LineSink
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation.database import anew
 from fedskew.federation.folder import FederationFolder
@@ -20,16 +20,21 @@ SILENCE = 20.0
 
 
 class PendingRun:
-    """A submitted run that nothing has begun yet; `tell` takes a line for the user."""
+    """A submitted run that nothing has begun yet; `report_line` takes a line for the user."""
 
     def __init__(
         self,
         folder: FederationFolder,
         control: Control,
         number: int,
-        tell: Callable[[str], None],
+        report_line: LineSink,
     ) -> None:
-        self.folder, self.control, self.number, self.tell = folder, control, number, tell
+        self.folder, self.control, self.number, self.report_line = (
+            folder,
+            control,
+            number,
+            report_line,
+        )
         self.since = time.monotonic()
 
     def check(self, status: RunStatus) -> None:
@@ -38,7 +43,9 @@ class PendingRun:
             return
         if restart_superexec(self.folder):
             self.since = time.monotonic()
-            self.tell(f"{SUPEREXEC} had ended, which begins runs at the SuperLink: started again")
+            self.report_line(
+                f"{SUPEREXEC} had ended, which begins runs at the SuperLink: started again"
+            )
         elif time.monotonic() - self.since > PENDING:
             # else the run would begin when nobody follows it any more
             self.control.stop(self.number)
@@ -49,10 +56,10 @@ class PendingRun:
 
 
 class GatewayWatch:
-    """Whether the gateway answers this machine, and so could answer the sites; `tell` takes a line for the user."""
+    """Whether the gateway answers this machine, and so could answer the sites; `report_line` takes a user's line."""
 
-    def __init__(self, folder: FederationFolder, tell: Callable[[str], None]) -> None:
-        self.folder, self.tell = folder, tell
+    def __init__(self, folder: FederationFolder, report_line: LineSink) -> None:
+        self.folder, self.report_line = folder, report_line
         self.answered = time.monotonic()
         """When it last did."""
         self.silence = 0.0
@@ -71,12 +78,12 @@ class GatewayWatch:
             self.answered = now
             if self.told:
                 self.told = False
-                self.tell("the gate answers again")
+                self.report_line("the gate answers again")
             return
         self.silence = max(self.silence, now - self.answered)
         if self.was_silent and not self.told:
             self.told = True
-            self.tell(
+            self.report_line(
                 f"the gate does not answer: no site can reach this coordinator; {anew(self.folder)}"
             )
 

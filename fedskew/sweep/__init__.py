@@ -62,7 +62,7 @@ def run_all(
         console.print(finished_note(planned, summaries), markup=False)
         for settings in planned:
             if settings.run_id in summaries:
-                RunFolder(settings.folder).draw(settings)
+                RunFolder(settings.folder).replay_to_trackers(settings)
     if not left:
         return summaries, {}
     names = labels(planned, cells)

@@ -77,7 +77,7 @@ class Queue(ABC):
         """Let a job begin, or go on."""
         self.overview.started(job)
         try:
-            job = replace(job, settings=RunFolder(job.settings.folder).begin_anew(job.settings))
+            job = replace(job, settings=RunFolder(job.settings.folder).reset(job.settings))
         except Exception as error:
             self.settle(job, Outcome(reason=printable(sentence(error))))
             return

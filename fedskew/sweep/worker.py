@@ -5,14 +5,13 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import psutil
 
-from data.text import printable, sentence
+from data.text import LineSink, printable, sentence
 from fedskew.engines.workers import end_with
 from fedskew.scheduling import Job, Shares, same_data
 from fedskew.signals import end_children
@@ -110,12 +109,12 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
     logging.getLogger().addHandler(Teller(connection))
     runs = Executor()
 
-    def tell(line: str) -> None:
+    def report_line(line: str) -> None:
         connection.send(("line", line))
 
     with contextlib.suppress(EOFError):
         while True:
-            connection.send(runs.execute(connection.recv(), engine, workers, tell))
+            connection.send(runs.execute(connection.recv(), engine, workers, report_line))
 
 
 class Executor:
@@ -125,7 +124,7 @@ class Executor:
         self.last: RunSettings | None = None
 
     def execute(
-        self, settings: RunSettings, engine: str, workers: int, tell: Callable[[str], None]
+        self, settings: RunSettings, engine: str, workers: int, report_line: LineSink
     ) -> Event:
         """Execute a run and return how it ended."""
         from client_app.runtime import simulation_runtime
@@ -136,7 +135,7 @@ class Executor:
             federate.cache_clear()  # the data of the runs so far
         self.last = settings
         try:
-            return "finished", execute(settings, engine, tell, workers=workers)
+            return "finished", execute(settings, engine, report_line, workers=workers)
         except Exception as error:
             return "failed", printable(sentence(error))
         finally:

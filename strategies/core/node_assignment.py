@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from data.agreement import Agreement, as_flower_has_it
+from data.text import LineSink
 from strategies.core.exchange import ExchangeSettings, Grid, NodeAssignment, assign
 
 INTERVAL = 0.3
@@ -39,11 +40,9 @@ class SiteAssigner:
     An absent site is waited for once, then left out at once, and asked again as soon as it is back.
     """
 
-    def __init__(
-        self, agreement: Agreement, tell: Callable[[str], None] = lambda line: None
-    ) -> None:
-        """`tell` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
-        self.names, self.tell = agreement.names, tell
+    def __init__(self, agreement: Agreement, report_line: LineSink = lambda line: None) -> None:
+        """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
+        self.names, self.report_line = agreement.names, report_line
         self.clients = {
             as_flower_has_it(site.key): number for number, site in enumerate(agreement.sites)
         }
@@ -75,11 +74,11 @@ class SiteAssigner:
             listed((self.names[client] for client in clients), "site"), seconds, timeout
         )
         log.warning(line)
-        self.tell(line)
+        self.report_line(line)
 
     def waits_no_more(self) -> None:
         """Take back what `waits_for` said."""
-        self.tell("")
+        self.report_line("")
 
     def connected(self, grid: Grid) -> dict[int, int]:
         """Return the nodes of the sites that are connected, by client; any other node is nobody's."""

@@ -143,8 +143,10 @@ def test_between_sites_the_first_evaluation_decides_for_the_whole_run() -> None:
     general = SimpleNamespace(positive_class="")
     data = SimpleNamespace(class_names=("well", "ill"))
     settings = SimpleNamespace(general=general, data=data, agreement="there is one")
-    run = SimpleNamespace(settings=settings, positive=None, tell=said_lines.append, folder=Folder())
-    run.tell_positive = lambda: Run.tell_positive(run)
+    run = SimpleNamespace(
+        settings=settings, positive=None, report_line=said_lines.append, folder=Folder()
+    )
+    run.report_positive = lambda: Run.report_positive(run)
     assert Run.known_positive(run) is None
     first = {"average": {0: scores_of(*said(200, 0.2, 1)), 1: scores_of(*said(200, 0.4, 2))}}
     Run.decide_positive(run, first)

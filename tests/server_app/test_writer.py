@@ -16,9 +16,8 @@ from client_app.state import digest
 from client_app.tensor_files import WriteFailed
 from fedskew.engines.local import LocalGrid
 from server_app.app import Run, run
-from server_app.checkpoint import Checkpoint
+from server_app.checkpoint import Checkpoint, Writer
 from server_app.run_folder import RunFolder
-from server_app.writer import Writer
 
 Train = Callable[..., Outcome]
 
@@ -55,7 +54,7 @@ THREADS = """
 import ctypes
 from pathlib import Path
 import torch
-from server_app.writer import Writer
+from server_app.checkpoint import Writer
 (library,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "gomp" in line}
 with Writer() as writer:
     writer.begin(lambda: print(ctypes.CDLL(library).omp_get_max_threads()))

@@ -35,12 +35,15 @@ RUN: dict[str, Any] = {
 
 
 def rehearse(
-    folder: Path, results: Path, tell: Callable[[str], None] = lambda line: None, **changes: Any
+    folder: Path,
+    results: Path,
+    report_line: Callable[[str], None] = lambda line: None,
+    **changes: Any,
 ) -> tuple[dict[str, Any], RunFolder]:
     settings = parse(
         {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results), **changes}
     )
-    summary = execute(settings, "inprocess", tell, sites=str(folder))
+    summary = execute(settings, "inprocess", report_line, sites=str(folder))
     return summary, RunFolder(settings.folder)
 
 
@@ -148,7 +151,7 @@ def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) ->
 def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
     lines: list[str] = []
-    _, records = rehearse(folder, tmp_path, rounds=1, tell=lines.append)
+    _, records = rehearse(folder, tmp_path, rounds=1, report_line=lines.append)
     origin = records.origin()
     sha256 = read_agreement(folder / "federation.toml").sha256
     assert origin["agreement"] == {"name": "chest", "sha256": sha256, "sites": list(NAMES)}
@@ -223,7 +226,7 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     folder = site_folders(tmp_path / "sites")
     (folder / "east/data.npz").write_bytes(b"damaged")
     lines: list[str] = []
-    _, records = rehearse(folder, tmp_path, method="fedavg", rounds=1, tell=lines.append)
+    _, records = rehearse(folder, tmp_path, method="fedavg", rounds=1, report_line=lines.append)
     assert records.rounds()[0].clients == [0, 2]
     assert any(re.fullmatch(r"site east is not ready: data \d+", line) for line in lines)
     (folder / "south/data.npz").write_bytes(b"damaged")

@@ -195,7 +195,7 @@ class Unlucky:
         return self.submitted
 
     def follow(
-        self, folder: FederationFolder, control: Any, number: int, results: Any, tell: Any
+        self, folder: FederationFolder, control: Any, number: int, results: Any, report_line: Any
     ) -> None:
         if number in self.rounds_after:
             with self.results.rounds_file.open("a") as file:
