@@ -24,7 +24,7 @@ Part = type[Variant] | type[ServerMethod]
 def find(name: str) -> Method | None:
     """Return the method of that name, loading and trying one of the user's own; None where there is none.
 
-    Raises SettingError for one that cannot be loaded, or breaks the contract (contract.py), with the reason.
+    Raises SettingError for one that cannot be loaded, or breaks the contract (method_checks.py), with the reason.
     """
     if name in METHODS:
         return METHODS[name]

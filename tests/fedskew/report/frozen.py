@@ -1,5 +1,7 @@
-"""Frozen records of a small experiment, put where its plan looks for them; `python tests/report/frozen.py` renews the
-golden files from them."""
+"""Frozen records of a small experiment, put where its plan looks for them.
+
+`python tests/fedskew/report/frozen.py` renews the golden files from them.
+"""
 
 import json
 import sys

@@ -28,7 +28,7 @@ def part(report: Document, key: str) -> Section:
 
 
 def test_markdown_and_csv_are_the_golden_ones(tmp_path: Path) -> None:
-    """`python tests/report/frozen.py` writes new ones; look at the difference before keeping them."""
+    """`python tests/fedskew/report/frozen.py` writes new ones; look at the difference before keeping them."""
     for name, text in golden(tmp_path)[1].items():
         assert text == (HERE / name).read_text(), name
 
