@@ -19,9 +19,9 @@ from data.readers.splits import Raw, Split, stratified
 from data.settings import DataError, DataSettings
 from data.text import said
 
-TEST = 36
+TEST_OF_EACH_DIGIT = 36
 """Test images a class: 360 in all, balanced; the other 1,437 are for training."""
-AT_A_SCANNER = {"train": 32, "test": TEST // 4}
+AT_A_SCANNER = {"train": 32, "test": TEST_OF_EACH_DIGIT // 4}
 """Images a class at each of the four scanners."""
 Scanner = Callable[[NDArray[np.float64], np.random.Generator], NDArray[np.float64]]
 SCANNERS: dict[str, Scanner] = {
@@ -124,7 +124,10 @@ def read_digits(name: str) -> Raw:
     draws = generator(
         0, "digits: test split"
     )  # the split is part of the data set, so no run's seed
-    chosen = [draws.permutation(np.flatnonzero(labels_N == label))[:TEST] for label in range(10)]
+    chosen = [
+        draws.permutation(np.flatnonzero(labels_N == label))[:TEST_OF_EACH_DIGIT]
+        for label in range(10)
+    ]
     is_test_N = np.zeros(len(labels_N), bool)
     is_test_N[np.concatenate(chosen)] = True
     where = "scikit-learn's digits"
