@@ -15,7 +15,7 @@ from client_app.models.backbone import sha256_of
 from client_app.process import make_deterministic
 from data import DataError, Federation
 from data.readers import cache
-from data.sample_cache import SampleCache
+from data.samples import SampleCache
 
 VERSION = 1
 """Part of every key: raise it when the same image would have other features."""

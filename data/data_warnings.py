@@ -1,4 +1,4 @@
-"""What is odd about data and will not be seen in a run's numbers: copies, empty classes, images of one value or other size.
+"""What is odd about data and no score shows: copies, empty classes, images of one value, test images of another size.
 
 `refuse_untrainable` raises where no training makes sense. `warnings_of` returns a sentence for everything with which a
 run can go on. `fedskew data check`, `data show`, `run` and `select` print them, and a ServerApp that flwr starts does.

@@ -8,18 +8,27 @@ import torch
 from numpy.typing import NDArray
 
 from data.dataset import Dataset, load, without_samples
-from data.deal import deal
 from data.long_tail import long_tail
-from data.noise import noisy
 from data.partition_files import path_of, read
-from data.partitions import Indices, by_domain, hash_of
+from data.partitions import (
+    Indices,
+    by_domain,
+    classes_per_client,
+    domain_parts,
+    domain_shares,
+    feddf,
+    hash_of,
+    iid,
+    lda,
+    llt,
+    quantity,
+)
 from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
 from data.resolve import resolve
 from data.rules import SettingError, require
-from data.sample_cache import SampleCache
-from data.samples import Samples
+from data.samples import SampleCache, Samples, noisy
 from data.settings import DataError, DataSettings
 from data.sites import agreement_of
 from data.text import printable
@@ -251,7 +260,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     global_test = _subset(
         data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed
     )
-    parts = [train[part] for part in deal(settings, data, train, seed)]
+    parts = [train[part] for part in partition_indices(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
     if settings.partition == "domains":
         domains = tuple(client % len(data.domain_names) for client in range(len(parts)))
@@ -385,3 +394,43 @@ def _subset(
         return np.arange(len(labels_N), dtype=np.int64)
     wanted_C = balanced_counts(number, data.num_classes)
     return draw_of_each_domain(labels_N, domains_N, data.domain_names, wanted_C, key, number, seed)
+
+
+def partition_indices(
+    settings: DataSettings, data: Dataset, train: Indices, seed: int
+) -> list[Indices]:
+    """Return indices into `train`, one array a client; raises as the partition does."""
+    labels_N, clients, draws = (
+        data.train_labels[train],
+        settings.clients,
+        generator(seed, "partition"),
+    )
+    if settings.partition == "domains" and data.train_domains is not None:
+        domains_N, domains = data.train_domains[train], len(data.domain_names)
+        if settings.parts_per_domain:
+            return domain_parts(labels_N, domains_N, domains, settings.parts_per_domain, draws)
+        if settings.domain_percent < 100:
+            return domain_shares(labels_N, domains_N, domains, settings.domain_percent, draws)
+        return by_domain(domains_N, domains)
+    if settings.partition == "pooled":
+        return [np.arange(len(train), dtype=np.int64)]
+    if settings.partition == "iid":
+        return iid(labels_N, clients, draws)
+    if settings.partition == "feddf":
+        return feddf(labels_N, clients, settings.alpha, draws)
+    if settings.partition == "llt":
+        return llt(
+            labels_N,
+            clients,
+            data.num_classes,
+            settings.alpha,
+            draws,
+            settings.llt_form == "literal",
+        )
+    if settings.partition == "quantity":
+        return quantity(len(train), clients, settings.alpha, draws, settings.min_samples)
+    if settings.partition == "classes-per-client":
+        return classes_per_client(
+            labels_N, clients, data.num_classes, settings.classes_per_client, draws
+        )
+    return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)

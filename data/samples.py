@@ -1,11 +1,20 @@
-"""The samples of one client on its device, and batches of them."""
+"""The samples of one client on its device, batches of them, and the samples that a process keeps."""
 
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Generator, Tensor
 
 from data.augmentation import AUGMENTATIONS
+from data.random_draws import generator
 from data.readers.image_files import ImageFiles
+
+CACHE_BYTES = 2**28
+"""Bytes that are kept together."""
+OVERHEAD_BYTES = 2**12
+"""Bytes that samples take beside their values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,3 +73,40 @@ class Samples:
         for change in after:
             normalized = change(normalized, draws)
         return normalized
+
+
+class SampleCache:
+    """Samples by key: those asked for last, at least one, as many as have CACHE_BYTES bytes together."""
+
+    def __init__(self) -> None:
+        self.samples: OrderedDict[Hashable, Samples] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: Hashable, make: Callable[[], Samples]) -> Samples:
+        """Return the samples of a key, made if they are not kept."""
+        if key not in self.samples:
+            self.samples[key] = samples = make()
+            self.bytes += bytes_of(samples)
+            while self.bytes > CACHE_BYTES and len(self.samples) > 1:
+                self.bytes -= bytes_of(self.samples.popitem(last=False)[1])
+        self.samples.move_to_end(key)
+        return self.samples[key]
+
+
+def bytes_of(samples: Samples) -> int:
+    """Return the bytes of the samples; files, which stay on the disk, have none."""
+    inputs = samples.inputs_N.nbytes if isinstance(samples.inputs_N, Tensor) else 0
+    return OVERHEAD_BYTES + inputs + samples.labels_N.nbytes
+
+
+def noisy(samples: Samples, variance: float, seed: int, client: int) -> Samples:
+    """Images with noise of that variance on the scale 0..1, where they become float32; drawn once, by client."""
+    images = samples.inputs_N
+    assert isinstance(images, Tensor), "noise is for images in memory"
+    scaled = images if images.is_floating_point() else images.float() / 255
+    drawn = generator(seed, f"noise of client {client}").standard_normal(
+        tuple(images.shape), "float32"
+    )
+    return replace(
+        samples, inputs_N=scaled + variance**0.5 * torch.from_numpy(drawn).to(scaled.device)
+    )

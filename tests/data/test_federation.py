@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from data import DataSettings, SettingError, federate, sample_cache
+from data import DataSettings, SettingError, federate, samples
 from data.random_draws import balanced_counts, generator
 
 
@@ -237,15 +237,15 @@ def test_without_domains_every_client_is_tested_on_the_global_test_set():
 
 
 def test_of_the_clients_samples_those_of_the_last_are_kept_as_bytes_allow(monkeypatch):
-    sizes = [sample_cache.size(federate(DataSettings(), 1).train(client)) for client in range(3)]
-    monkeypatch.setattr(sample_cache, "LARGEST", sizes[0] + max(sizes[1:]))
+    sizes = [samples.bytes_of(federate(DataSettings(), 1).train(client)) for client in range(3)]
+    monkeypatch.setattr(samples, "CACHE_BYTES", sizes[0] + max(sizes[1:]))
     federate.cache_clear()
     whole = federate(DataSettings(), 1)
     first, second = whole.train(0), whole.train(1)
     assert whole.train(0) is first
     whole.train(2)  # for which there is no room beside both
     assert whole.train(0) is first and whole.train(1) is not second
-    monkeypatch.setattr(sample_cache, "LARGEST", 0)
+    monkeypatch.setattr(samples, "CACHE_BYTES", 0)
     last = whole.train(4)
     assert whole.train(4) is last and whole.train(0) is not first
 

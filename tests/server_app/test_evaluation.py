@@ -14,7 +14,7 @@ from client_app.models import build
 from client_app.ranking import contradiction, ranking
 from client_app.state import State
 from data import DataSettings, federate
-from data.sample_cache import SampleCache
+from data.samples import SampleCache
 from server_app.composition import compose, row_name
 from server_app.evaluation import (
     by_group,
