@@ -30,7 +30,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """How a job ended: with a summary, or with the reason why there is none."""
 
     summary: dict[str, Any] | None = None
@@ -38,7 +38,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Shares:
+class Allocation:
     """How a machine is shared among runs."""
 
     engine: str
@@ -50,7 +50,9 @@ class Shares:
     """One entry a run that a GPU's memory holds; empty leaves everything visible."""
 
 
-def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int = 0) -> Shares:
+def allocate(
+    jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int = 0
+) -> Allocation:
     """Return how the machine is shared; what is 0 or empty is chosen so that the last run ends soonest.
 
     That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates; where
@@ -64,7 +66,7 @@ def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int
             at_once,
             "must be 1 with --engine ray, which takes the machine for one run",
         )
-        return Shares(engine, 1, workers)
+        return Allocation(engine, 1, workers)
     gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
     need = largest(jobs) + CUDA_CONTEXT
     slots = tuple(name for name, memory in gpus.items() for _ in range(max(1, memory // need)))
@@ -72,7 +74,9 @@ def shares(jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int
     workers = workers or (
         1 if gpus else max(1, cores // at_once)
     )  # each would take memory of the GPU
-    return Shares(engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, slots)
+    return Allocation(
+        engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, slots
+    )
 
 
 def emptiest(slots: Sequence[str], held: Sequence[str | None]) -> str | None:

@@ -20,14 +20,14 @@ PATIENCE = 4.0
 """Seconds that a command has to end its work after a signal."""
 
 
-def leave(number: int = 0, frame: FrameType | None = None) -> NoReturn:
+def exit_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
     """End the process now, with the sentence: for a moment in which nothing is at work."""
-    heed(signal.SIG_IGN)
-    tell()
+    set_handler(signal.SIG_IGN)
+    print_sentence()
     os._exit(INTERRUPTED)
 
 
-def tell() -> None:
+def print_sentence() -> None:
     """Print the sentence to stderr."""
     with contextlib.suppress(OSError):  # a closed terminal
         os.write(2, SENTENCE)
@@ -36,14 +36,14 @@ def tell() -> None:
 def finish() -> NoReturn:
     """End the process, with what has to be done at its end but without Python's, which frees objects for a second."""
     atexit._run_exitfuncs()
-    tell()
+    print_sentence()
     os._exit(INTERRUPTED)
 
 
 def abandon() -> NoReturn:
     """End the process and all that it has started, from a thread, when what was interrupted goes on for too long."""
     end_children()
-    tell()
+    print_sentence()
     os._exit(INTERRUPTED)
 
 
@@ -58,7 +58,7 @@ def end_children(pid: int | None = None) -> None:
                     child.kill()
 
 
-def heed(handler: Any) -> None:
+def set_handler(handler: Any) -> None:
     """Set the handler of the three signals, where nobody else has set one."""
     for number in replaceable():
         signal.signal(number, handler)
@@ -72,7 +72,7 @@ def replaceable() -> dict[int, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    usual = (signal.SIG_DFL, signal.default_int_handler, leave)
+    usual = (signal.SIG_DFL, signal.default_int_handler, exit_now)
     return {number: handler for number, handler in handlers.items() if handler in usual}
 
 
@@ -113,7 +113,7 @@ def at_once() -> Iterator[None]:
         number: handler for number, handler in handlers.items() if callable(handler)
     }  # not what is ignored
     for number in handlers:
-        signal.signal(number, leave)
+        signal.signal(number, exit_now)
     try:
         yield
     finally:
@@ -122,7 +122,7 @@ def at_once() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def blocked() -> Iterator[None]:
     """Hold the three signals back within the block; a process that is started there never gets one.
 
     Worker processes are started so: what a terminal or a batch system sends to all processes of the command is for the

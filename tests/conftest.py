@@ -45,11 +45,11 @@ def children_take_an_interrupt() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def torch_is_imported_once(cache_of_the_session: None) -> None:
     """Children of this process are forked from one that has what they need, as the engines' are from one with torch."""
-    from fedskew.signals import held_back
+    from fedskew.signals import blocked
 
     preload = ["server_app.app", "client_app.app", "fedskew.experiments.plan"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
-    with held_back():
+    with blocked():
         forkserver.ensure_running()
 
 

@@ -18,7 +18,7 @@ from fedskew.diagnosis.rules import (
     Sources,
     as_json,
     diagnose,
-    failing,
+    known_failures,
     line,
 )
 from fedskew.diagnosis.skews import counted
@@ -104,7 +104,7 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
             "of one say as much of the classes as one sample of another"
         )
     for skew in diagnosis.skews:
-        out.print(f"{skew.name} skew, {skew.sure}: {skew.because}", style="yellow")
+        out.print(f"{skew.name} skew, {skew.confidence}: {skew.because}", style="yellow")
     if not diagnosis.skews:
         out.print("no skew" if diagnosis.shift else "no skew in the counts", style="green")
     if small:
@@ -115,6 +115,6 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
         out.print(f"without samples, and left out: {', '.join(diagnosis.table.without[:10])}")
     if diagnosis.remark:
         out.print(diagnosis.remark, style="dim")
-    for rule in failing(diagnosis):
+    for rule in known_failures(diagnosis):
         out.print(f"known to fail here: {rule.method}: {rule.why} ({rule.experiment})")
     out.print(line(diagnosis))

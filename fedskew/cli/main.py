@@ -4,12 +4,20 @@ import contextlib
 import signal
 import sys
 
-from fedskew.signals import INTERRUPTED, abandon, end_children, finish, heed, leave, one_interrupt
+from fedskew.signals import (
+    INTERRUPTED,
+    abandon,
+    end_children,
+    exit_now,
+    finish,
+    one_interrupt,
+    set_handler,
+)
 
 
 def main() -> None:
     """Run the command line; the exit status is 0 only for complete success, and 130 after a signal."""
-    heed(leave)
+    set_handler(exit_now)
     from fedskew.cli.application import prepare, run_command_line
 
     prepare(sys.argv[1:])  # may load torch, which takes seconds
@@ -17,7 +25,7 @@ def main() -> None:
     with contextlib.suppress(KeyboardInterrupt), one_interrupt(abandon) as arrived:
         status = run_command_line()
     if status == INTERRUPTED or arrived.is_set():
-        heed(signal.SIG_IGN)
+        set_handler(signal.SIG_IGN)
         end_children()
         finish()
     sys.exit(status)

@@ -58,10 +58,10 @@ def report(
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     from fedskew.report import text  # what draws and tests takes a moment to import
     from fedskew.report.document import document
-    from fedskew.report.results import Gathered, command, gather
+    from fedskew.report.results import ExperimentResults, command, gather
     from fedskew.report.single_runs import single_runs
 
-    everything, refused = list[Gathered](), list[str]()
+    everything, refused = list[ExperimentResults](), list[str]()
     for experiment in chosen:
         try:
             everything.append(gather(experiment, overrides, experiments))
@@ -72,10 +72,13 @@ def report(
             if names or (experiment is chosen[-1] and not everything):
                 raise
             refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
-    finished = [gathered for gathered in everything if gathered.finished]
+    finished = [
+        experiment_results for experiment_results in everything if experiment_results.finished
+    ]
     if not names:
         singles, left_out = single_runs(
-            Path(folder), {run for gathered in everything for run in gathered.runs}
+            Path(folder),
+            {run for experiment_results in everything for run in experiment_results.runs},
         )
         finished += singles
         for sentence in [*refused, *left_out]:
@@ -88,7 +91,9 @@ def report(
             else f"fedskew run NAME --results {folder}"
         )
         raise RuntimeError(f"no finished run {what}in {folder}; make them with `{how}`")
-    documents = [document(gathered) for gathered in (everything if names else finished)]
+    documents = [
+        document(experiment_results) for experiment_results in (everything if names else finished)
+    ]
     if html is not None:
         from fedskew.report.page import html as page
 
@@ -103,8 +108,8 @@ def report(
         html is not None and not markdown and not as_json
     ):  # the other forms say them themselves
         for part in documents:
-            for warning in part.gathered.warnings:
-                errors.print(f"{part.gathered.experiment.name}: {warning}", markup=False)
+            for warning in part.results.warnings:
+                errors.print(f"{part.results.experiment.name}: {warning}", markup=False)
     with to_stdout():
         if markdown:
             sys.stdout.write(text.markdown(documents))

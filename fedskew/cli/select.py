@@ -17,12 +17,12 @@ from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
-from fedskew.diagnosis.rules import line, worth_trying
+from fedskew.diagnosis.rules import line, recommended_order
 from fedskew.diagnosis.table import TableError, read_counts
 from fedskew.method_selection.conduct import Runs
 from fedskew.method_selection.counts import deal_like
 from fedskew.method_selection.plan import METHODS, SHARE, Plan, affordable, possible
-from fedskew.method_selection.race import BASELINE, Standing, conclusion, race, take
+from fedskew.method_selection.race import BASELINE, RungResult, conclusion, race, take
 from fedskew.numbers import duration
 from server_app.run_folder import write_text
 from server_app.run_settings import Scalar
@@ -87,17 +87,19 @@ def select(
         if (diagnosis := diagnosis_of(runs[BASELINE])) is not None:
             whose = whose_partition(runs[BASELINE].data)
             out.print(f"{whose}: {line(diagnosis)}", markup=False)
-            runs = {name: runs[name] for name in (BASELINE, *worth_trying(diagnosis, [*runs][1:]))}
+            runs = {
+                name: runs[name] for name in (BASELINE, *recommended_order(diagnosis, [*runs][1:]))
+            }
         sizes = sizes_of(runs[BASELINE].data, 0)
         assert sizes is not None, "the data are there"
         plan = affordable(runs, sizes, minutes, jobs)
         plan.save(file)
     show_plan(plan, out)
     racing = Runs(stated, kept, out, jobs, warned)
-    standings, winner = race(plan.candidates, plan.ladder, racing.on_validation)
-    for standing in standings:
-        show(standing, out)
-    baseline = next((c for c in standings[-1].means if c.method == BASELINE), None)
+    rungs, winner = race(plan.candidates, plan.ladder, racing.on_validation)
+    for rung_result in rungs:
+        show(rung_result, out)
+    baseline = next((c for c in rungs[-1].means if c.method == BASELINE), None)
     gain = None if baseline is None else racing.gain(winner, baseline, plan.last)
     lines = conclusion(winner, baseline, gain)
     outcome = {
@@ -107,9 +109,7 @@ def select(
         "gain-by-seed": None if gain is None else gain.differences,
         "interval": None if gain is None else (gain.interval.low, gain.interval.high),
         "interval-over": None if gain is None else gain.interval.resampled,
-        "standings": [
-            {str(candidate): mean for candidate, mean in s.means.items()} for s in standings
-        ],
+        "standings": [{str(candidate): mean for candidate, mean in s.means.items()} for s in rungs],
     }
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
     out.print("\n".join(lines))
@@ -159,7 +159,9 @@ def show_plan(plan: Plan, out: Console) -> None:
     out.print(f"expected to take {duration(plan.seconds)}")
 
 
-def show(standing: Standing, out: Console) -> None:
+def show(rung_result: RungResult, out: Console) -> None:
     """Print how the candidates stood after a rung: balanced accuracy on the clients' validation data."""
-    ranked = ", ".join(f"{candidate} {mean:.1f}" for candidate, mean in standing.means.items())
-    out.print(f"after {standing.rung.rounds} rounds, {len(standing.rung.seeds)} seeds: {ranked}")
+    ranked = ", ".join(f"{candidate} {mean:.1f}" for candidate, mean in rung_result.means.items())
+    out.print(
+        f"after {rung_result.rung.rounds} rounds, {len(rung_result.rung.seeds)} seeds: {ranked}"
+    )

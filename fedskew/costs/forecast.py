@@ -16,7 +16,7 @@ from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.numbers import duration, in_bytes
-from fedskew.scheduling import Job, Shares, shares
+from fedskew.scheduling import Allocation, Job, allocate
 from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.run_settings import RunSettings
 
@@ -47,7 +47,7 @@ class Forecast:
     """What a command would do."""
 
     entries: Sequence[Entry]
-    share: Shares
+    allocation: Allocation
 
     @property
     def costs(self) -> list[Cost]:
@@ -58,7 +58,7 @@ class Forecast:
     def seconds(self) -> float:
         """From beginning to end."""
         runs = [cost.seconds for cost in self.costs]
-        return START + max(sum(runs) / self.share.jobs, *runs, 0.0)
+        return START + max(sum(runs) / self.allocation.jobs, *runs, 0.0)
 
     @property
     def refusals(self) -> list[str]:
@@ -89,17 +89,21 @@ def forecast(
         Job(settings, names[settings.run_id], memory_of(settings, sizes[settings.data]))
         for settings in left
     ]
-    share = shares(jobs, engine, at_once, workers) if jobs else Shares(engine or "inprocess", 1, 1)
+    allocation = (
+        allocate(jobs, engine, at_once, workers)
+        if jobs
+        else Allocation(engine or "inprocess", 1, 1)
+    )
     records = Records(Path(planned[0].general.results))
     entries = [
-        entry_of(settings, names[settings.run_id], sizes[settings.data], records, share)
+        entry_of(settings, names[settings.run_id], sizes[settings.data], records, allocation)
         for settings in planned
     ]
-    return Forecast(entries, share)
+    return Forecast(entries, allocation)
 
 
 def entry_of(
-    settings: RunSettings, label: str, sizes: Sizes | None, records: Records, share: Shares
+    settings: RunSettings, label: str, sizes: Sizes | None, records: Records, allocation: Allocation
 ) -> Entry:
     """Return one run with its cost."""
     entry = Entry(settings, label, missing(settings.data))
@@ -114,9 +118,12 @@ def entry_of(
         return entry
     recorded = records.pace(settings)
     cost = cost_of(
-        settings, sizes, recorded or timed(settings, sizes), share.workers if share.jobs else 1
+        settings,
+        sizes,
+        recorded or timed(settings, sizes),
+        allocation.workers if allocation.jobs else 1,
     )
-    more = RAY_START if share.engine == "ray" else 0.0
+    more = RAY_START if allocation.engine == "ray" else 0.0
     return replace(
         entry, cost=replace(cost, seconds=cost.seconds + more), recorded=recorded is not None
     )
@@ -151,14 +158,14 @@ def as_table(forecast: Forecast) -> Table:
 
 def as_lines(forecast: Forecast) -> list[str]:
     """Return the lines below the table: the whole, how rough it is, and which data are missing."""
-    share, costs = forecast.share, forecast.costs
+    allocation, costs = forecast.allocation, forecast.costs
     disk, up, down = (sum(getattr(cost, name) for cost in costs) for name in ("disk", "up", "down"))
     recorded = sum(entry.recorded for entry in forecast.entries)
     by = f"by finished rounds for {runs(recorded)}, else " * bool(recorded) + "by a timed step"
     lines = [
         f"{runs(len(forecast.entries))}, {sum(cost.left == 0 for cost in costs)} of them finished: about "
-        f"{duration(forecast.seconds)} with {share.jobs} at a time on engine {share.engine}, {in_bytes(disk)} of disk, "
-        f"{in_bytes(up)} up and {in_bytes(down)} down",
+        f"{duration(forecast.seconds)} with {allocation.jobs} at a time on engine {allocation.engine}, "
+        f"{in_bytes(disk)} of disk, {in_bytes(up)} up and {in_bytes(down)} down",
         f"the time is rough, within a factor of three on a quiet machine ({by})",
     ]
     lost = Counter(entry.missing for entry in forecast.entries if entry.missing)

@@ -176,7 +176,7 @@ RULES: Sequence[Rule] = (
 )  # fmt: skip
 
 
-def failing(diagnosis: Diagnosis) -> list[Rule]:
+def known_failures(diagnosis: Diagnosis) -> list[Rule]:
     """Return the rules that apply: which methods are known to fail on such a table, and why."""
     return [rule for rule in RULES if rule.applies(diagnosis)]
 
@@ -190,7 +190,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
 """The methods that answer a skew, by its paper and docs/choosing.md, the most particular skew first."""
 
 
-def worth_trying(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
+def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
     """Return `methods` ordered from most to least promising.
 
     Methods that answer a diagnosed skew come first, in the order of ANSWERS. Methods known to fail under this
@@ -200,8 +200,8 @@ def worth_trying(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
         diagnosis: What the table shows; a skew that is there perhaps counts for nothing.
         methods: The names to order, which are those returned.
     """
-    skews_seen = {skew.name for skew in diagnosis.skews if skew.sure != "perhaps"}
-    failures = {rule.method for rule in failing(diagnosis)}
+    skews_seen = {skew.name for skew in diagnosis.skews if skew.confidence != "perhaps"}
+    failures = {rule.method for rule in known_failures(diagnosis)}
 
     answers: list[str] = []
     for skew, answering_methods in ANSWERS.items():
@@ -216,12 +216,12 @@ def worth_trying(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
 
 def line(diagnosis: Diagnosis) -> str:
     """Return the diagnosis in a line: the skews, whether features were looked at, and what is known to fail."""
-    skews_seen = [f"{skew.name} ({skew.sure})" for skew in diagnosis.skews]
+    skews_seen = [f"{skew.name} ({skew.confidence})" for skew in diagnosis.skews]
     words = f"Skew: {', '.join(skews_seen) or none_words(diagnosis.numbers)}"
     if diagnosis.shift is None:
         words += "; scanners: not looked at"  # counts alone must not be read as "no scanner skew"
     words += "."
-    methods = dict.fromkeys(rule.method for rule in failing(diagnosis))
+    methods = dict.fromkeys(rule.method for rule in known_failures(diagnosis))
     if methods:
         words += f" Known to fail there: {', '.join(methods)}."
     return words
@@ -241,10 +241,14 @@ def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
         numbers[key] = sorted(names[index] for index in numbers[key])
     shift = diagnosis.shift
     return {
-        "skews": [vars(skew) for skew in diagnosis.skews],
+        "skews": [
+            # "sure" is the key of the public JSON; the field is called confidence.
+            {"name": skew.name, "sure": skew.confidence, "because": skew.because}
+            for skew in diagnosis.skews
+        ],
         "failing": [
             {"method": rule.method, "why": rule.why, "experiment": rule.experiment}
-            for rule in failing(diagnosis)
+            for rule in known_failures(diagnosis)
         ],
         "line": line(diagnosis),
         "remark": diagnosis.remark,

@@ -39,7 +39,7 @@ class Skew:
 
     name: str
     """One of NAMES."""
-    sure: str
+    confidence: str
     """certain (p <= 0.001), likely (p <= 0.01), or perhaps: another skew of the table may be all there is to it."""
     because: str
 

@@ -32,7 +32,7 @@ from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
 from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
 from fedskew.engines.shared_memory import Place, SharedMemory
-from fedskew.signals import held_back
+from fedskew.signals import blocked
 from strategies.core.exchange import Direct, Request, WorkersLost
 
 log = logging.getLogger("fedskew")
@@ -230,7 +230,7 @@ def fork_server(*preload: str) -> ForkServerContext:
         resource_tracker.ensure_running,
         forkserver.ensure_running,
     ):  # the first ends a block's hold
-        with held_back():
+        with blocked():
             ensure_running()
     if (
         multiprocessing.parent_process() is None

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
 from fedskew.method_selection.race import BASELINE, Candidate, Gain, Rung
-from fedskew.report.results import Measured, RunRecords
+from fedskew.report.results import RunRecords, SeedResult
 from fedskew.report.statistics import Pair, Strata, strata
 from fedskew.sweep import run_all
 from server_app.round_selection import points_of, selected
@@ -32,7 +32,7 @@ def examples(trained: Trained) -> Strata | None:
     """Return the test examples that a run's number is made of; None where its records do not say it."""
     run = RunRecords.read(trained.cell.run)
     points = points_of(run.records, trained.cell.deployed)
-    return strata(Measured(trained.cell, run, points), "last", METRIC)
+    return strata(SeedResult(trained.cell, run, points), "last", METRIC)
 
 
 class Runs:

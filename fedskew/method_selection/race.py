@@ -43,7 +43,7 @@ Score = Callable[[Sequence[Candidate], Rung], Scores]
 
 
 @dataclass(frozen=True)
-class Standing:
+class RungResult:
     """How the candidates stood after a rung, best first."""
 
     rung: Rung
@@ -67,17 +67,17 @@ def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
 
 def race(
     candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score
-) -> tuple[list[Standing], Candidate]:
+) -> tuple[list[RungResult], Candidate]:
     """Return the standings after every rung, and the winner: of equal ones the first by name.
 
     Of FedAvg the best so far stays in the race to its end, as the others are compared with it. In the last rung every
     method has one learning rate, so that two rates of one do not send another method home.
     """
-    standings: list[Standing] = []
+    results: list[RungResult] = []
     running = list(candidates)
     for place, rung in enumerate(ladder):
         if place:
-            ranked = list(standings[-1].means)
+            ranked = list(results[-1].means)
             best: dict[str, Candidate] = {}
             for candidate in ranked:
                 best.setdefault(candidate.method, candidate)
@@ -90,14 +90,14 @@ def race(
             for candidate in running
             if len(by_seed := scores.get(candidate, {})) == len(rung.seeds)
         }
-        standings.append(
-            Standing(rung, dict(sorted(means.items(), key=lambda entry: (-entry[1], entry[0]))))
+        results.append(
+            RungResult(rung, dict(sorted(means.items(), key=lambda entry: (-entry[1], entry[0]))))
         )
         if not means:
             raise RuntimeError(
                 "no run of the race has finished: each one's reason stands in the overview"
             )
-    return standings, next(iter(standings[-1].means))
+    return results, next(iter(results[-1].means))
 
 
 @dataclass(frozen=True)

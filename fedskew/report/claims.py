@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedskew.experiments.experiments import Claim
-from fedskew.report.results import Gathered, Measured
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import by_seed, ends_below, in_last_alone, no_level, reach
 from fedskew.report.statistics import (
     Comparison,
@@ -81,24 +81,24 @@ class Verdict:
         return "rounds" if self.claim.sooner else "points" if in_percent(self.metric) else ""
 
 
-def judge(gathered: Gathered) -> list[Verdict]:
+def judge(results: ExperimentResults) -> list[Verdict]:
     """Return what came of the experiment's claims; p-values are corrected for their number."""
-    verdicts = [judge_claim(gathered, claim) for claim in gathered.experiment.claims]
+    verdicts = [judge_claim(results, claim) for claim in results.experiment.claims]
     corrected = holm([p_of(judged.interval) for judged in verdicts])
     return [replace(judged, p_holm=p) for judged, p in zip(verdicts, corrected, strict=True)]
 
 
-def judge_claim(gathered: Gathered, claim: Claim) -> Verdict:
+def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     """Return what came of one claim."""
-    experiment = gathered.experiment
+    experiment = results.experiment
     columns = claim.columns or tuple(experiment.columns)
     metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
     selection = claim.selection or experiment.selection
-    seeds = sorted({cell.seed for cell in gathered.cells})
+    seeds = sorted({cell.seed for cell in results.cells})
     complete, reasons = dict[int, list[Margin]](), list[str]()
     for seed in seeds:
         pairs = [
-            pair(gathered, claim, column, seed, selection, metrics[column]) for column in columns
+            pair(results, claim, column, seed, selection, metrics[column]) for column in columns
         ]
         known = [measured for measured in pairs if isinstance(measured, Margin)]
         if len(known) == len(columns):
@@ -162,14 +162,14 @@ class Margin:
 
 
 def pair(
-    gathered: Gathered, claim: Claim, column: str, seed: int, selection: str, metric: str
+    results: ExperimentResults, claim: Claim, column: str, seed: int, selection: str, metric: str
 ) -> Margin | str:
     """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
     rows = (claim.better, claim.than)
     reasons = [
-        why_never(gathered, row, column, seed, selection, metric) for row in rows[claim.sooner :]
+        why_never(results, row, column, seed, selection, metric) for row in rows[claim.sooner :]
     ]
-    better, than = (by_seed(gathered, row, column, seed) for row in rows)
+    better, than = (by_seed(results, row, column, seed) for row in rows)
     if any(reasons) or better is None or than is None:
         return next(filter(None, reasons), "")
     if not claim.sooner:
@@ -187,16 +187,16 @@ def pair(
 
 
 def why_never(
-    gathered: Gathered, row: str, column: str, seed: int, selection: str, metric: str
+    results: ExperimentResults, row: str, column: str, seed: int, selection: str, metric: str
 ) -> str:
     """Return why a row will never have a number; empty where it has it, or its run is still to come."""
     cell = next(
-        (c for c in gathered.cells if (c.row, c.column, c.seed) == (row, column, seed)), None
+        (c for c in results.cells if (c.row, c.column, c.seed) == (row, column, seed)), None
     )
     if cell is None:
         return f"{row} is not run there"
-    measured = by_seed(gathered, row, column, seed)
-    if not gathered.runs[cell.run.run_id].finished or (
+    measured = by_seed(results, row, column, seed)
+    if not results.runs[cell.run.run_id].finished or (
         measured and measure(measured, selection, metric) is not None
     ):
         return ""
@@ -208,11 +208,11 @@ def why_never(
     return f"{row}'s finished run has no {words(metric)}"
 
 
-def never_lines(gathered: Gathered) -> list[str]:
+def never_lines(results: ExperimentResults) -> list[str]:
     """Return a sentence for every number of the main table that finished runs do not have and never will."""
-    experiment, lines = gathered.experiment, list[str]()
+    experiment, lines = results.experiment, list[str]()
     for column in experiment.columns:
-        for cell in (cell for cell in gathered.cells if cell.column == column):
+        for cell in (cell for cell in results.cells if cell.column == column):
             place = (
                 cell.row,
                 column,
@@ -220,12 +220,12 @@ def never_lines(gathered: Gathered) -> list[str]:
                 experiment.selection,
                 experiment.metric_of(column),
             )
-            if reason := why_never(gathered, *place):
+            if reason := why_never(results, *place):
                 lines.append(f"{named(column)}cannot be measured: {reason}.")
     return list(dict.fromkeys(lines))
 
 
-def rounds_sooner(better: Measured, than: Measured, selection: str, metric: str) -> int:
+def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: str) -> int:
     """Return how many rounds earlier one run first has the other's number than that one itself.
 
     A run that never has it, or that ends below it, counts as one more round than were run: a number that is lost again

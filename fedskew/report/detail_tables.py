@@ -7,7 +7,7 @@ import numpy as np
 
 from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
-from fedskew.report.results import Gathered, Measured
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.statistics import Floats, Summary, summarize_seeds
 from fedskew.report.table import (
     NONE,
@@ -30,13 +30,13 @@ BY_CLIENT = {"accuracy": "client-accuracy", "AUROC": "client-auroc"}
 """The numbers that have a table of clients."""
 
 
-def class_names(gathered: Gathered) -> list[str]:
+def class_names(results: ExperimentResults) -> list[str]:
     """Return the names of the classes; none when columns have different ones."""
-    names = {run.settings.data.class_names for run in gathered.runs.values()}
+    names = {run.settings.data.class_names for run in results.runs.values()}
     return list(names.pop()) if len(names) == 1 else []
 
 
-def recalls(group: Iterable[Measured], selection: str) -> Floats | None:
+def recalls(group: Iterable[SeedResult], selection: str) -> Floats | None:
     """Return (C,): the recall of every class in percent, a mean over seeds; NaN for a class without test samples."""
     rates = [
         point.numbers.recall for measured in group for point in select(measured.points, selection)
@@ -44,15 +44,15 @@ def recalls(group: Iterable[Measured], selection: str) -> Floats | None:
     return 100 * np.array(rates, float).mean(0) if rates else None
 
 
-def recall_tables(gathered: Gathered) -> list[Table]:
+def recall_tables(results: ExperimentResults) -> list[Table]:
     """Return the recall of every class, for few classes."""
-    names, selection = class_names(gathered), gathered.experiment.selection
+    names, selection = class_names(results), results.experiment.selection
     if not 0 < len(names) <= MOST_CLASSES:
         return []
     headings = {name: index for index, name in enumerate(names)}
 
     def cell(row: str, column: str, heading: str) -> TableCell:
-        recall_C = recalls(gathered.of(row, column), selection)
+        recall_C = recalls(results.of(row, column), selection)
         value = None if recall_C is None else float(recall_C[headings[heading]])
         return (
             TableCell(NONE)
@@ -62,28 +62,26 @@ def recall_tables(gathered: Gathered) -> list[Table]:
 
     def shown(column: str) -> Sequence[str]:
         return (
-            names if any(gathered.of(row.label, column) for row in gathered.experiment.rows) else []
+            names if any(results.of(row.label, column) for row in results.experiment.rows) else []
         )
 
     caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
-    return [
-        fitted(table, "class") for table in per_column(gathered, lambda _: caption, shown, cell)
-    ]
+    return [fitted(table, "class") for table in per_column(results, lambda _: caption, shown, cell)]
 
 
-def client_tables(gathered: Gathered) -> list[Table]:
+def client_tables(results: ExperimentResults) -> list[Table]:
     """Return accuracy and AUROC at every client where clients measure: a row a client, mean and spread over seeds."""
-    selection, tables = gathered.experiment.selection, []
-    for column in gathered.experiment.columns:
+    selection, tables = results.experiment.selection, []
+    for column in results.experiment.columns:
         for what, key in BY_CLIENT.items():
             by_row = {
-                row.label: at_clients(gathered.of(row.label, column), selection, key)
-                for row in gathered.experiment.rows
+                row.label: at_clients(results.of(row.label, column), selection, key)
+                for row in results.experiment.rows
             }
             shown = {
                 label: values_SK for label, values_SK in by_row.items() if values_SK is not None
             }
-            runs = [run.run for label in shown for run in gathered.of(label, column)]
+            runs = [run.run for label in shown for run in results.of(label, column)]
             clients = {values_SK.shape[1] for values_SK in shown.values()}
             if not shown or len(clients) != 1 or any(len(run.sites) not in clients for run in runs):
                 continue
@@ -99,7 +97,7 @@ def client_tables(gathered: Gathered) -> list[Table]:
     return tables
 
 
-def at_clients(group: Sequence[Measured], selection: str, key: str) -> Floats | None:
+def at_clients(group: Sequence[SeedResult], selection: str, key: str) -> Floats | None:
     """Return (seeds, clients): a number that clients measured, a mean over the rounds selected; NaN where it is
     none. None where it is not recorded, or not of the same clients."""
     by_seed = [
@@ -123,14 +121,14 @@ def over_seeds(value_S: Floats, key: str) -> TableCell:
     return TableCell(spread_words(summary, key), heat=summary.mean / 100)
 
 
-def skew_lines(gathered: Gathered) -> list[str]:
+def skew_lines(results: ExperimentResults) -> list[str]:
     """Return which skew the clients' counts show, a line a column, of its first run that has them."""
     lines = []
-    for column in gathered.experiment.columns:
+    for column in results.experiment.columns:
         runs = [
             measured.run
-            for row in gathered.experiment.rows
-            for measured in gathered.of(row.label, column)
+            for row in results.experiment.rows
+            for measured in results.of(row.label, column)
         ]
         for run in runs:
             with suppress(TableError):  # one client holds everything: there is no skew
@@ -142,16 +140,16 @@ def skew_lines(gathered: Gathered) -> list[str]:
     return lines
 
 
-def bar_lines(gathered: Gathered) -> list[str]:
+def bar_lines(results: ExperimentResults) -> list[str]:
     """Return by how much rows are below each site alone, and below training on everything in one place, where these
     rows exist: mean differences over the seeds in common."""
-    lines, experiment = [], gathered.experiment
+    lines, experiment = [], results.experiment
     for column in experiment.columns:
         metric = experiment.metric_of(column)
         summaries = {
             row.label: (runs, summary.by_seed)
             for row in experiment.rows
-            if (runs := gathered.of(row.label, column))
+            if (runs := results.of(row.label, column))
             and (summary := summarize_seeds(runs, experiment.selection, metric))
         }
         for bar, (runs, of_bar) in summaries.items():
@@ -178,7 +176,7 @@ def bar_lines(gathered: Gathered) -> list[str]:
 PARTS = ("clients", "server", "evaluation", "transport and the rest")
 
 
-def seconds_split(measured: Measured) -> dict[str, float]:
+def seconds_split(measured: SeedResult) -> dict[str, float]:
     """Return a run's mean seconds a round: clients at work, server, evaluation, and what is left.
 
     Clients' own time is divided by the processes that played them, which is exact when all were equally busy.
@@ -195,24 +193,24 @@ def seconds_split(measured: Measured) -> dict[str, float]:
     return split
 
 
-def trainings(gathered: Gathered, column: str) -> dict[str, list[Measured]]:
+def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedResult]]:
     """Return the trainings of a column by the rows that they serve: one run a seed each."""
-    served: dict[str, tuple[list[str], Measured]] = {}
-    for row in gathered.experiment.rows:
-        for measured in gathered.of(row.label, column):
+    served: dict[str, tuple[list[str], SeedResult]] = {}
+    for row in results.experiment.rows:
+        for measured in results.of(row.label, column):
             served.setdefault(measured.run.name, ([], measured))[0].append(row.label)
-    result: dict[str, list[Measured]] = {}
+    result: dict[str, list[SeedResult]] = {}
     for rows, measured in served.values():
         result.setdefault(", ".join(rows), []).append(measured)
     return result
 
 
-def time_tables(gathered: Gathered) -> list[Table]:
+def time_tables(results: ExperimentResults) -> list[Table]:
     """Return seconds a round by what they went into."""
     tables = []
-    for column in gathered.experiment.columns:
+    for column in results.experiment.columns:
         rows = []
-        for label, runs in trainings(gathered, column).items():
+        for label, runs in trainings(results, column).items():
             split = {
                 part: float(np.mean([seconds_split(measured)[part] for measured in runs]))
                 for part in PARTS
@@ -233,10 +231,10 @@ def time_tables(gathered: Gathered) -> list[Table]:
     return tables
 
 
-def runs_table(gathered: Gathered) -> Table:
+def runs_table(results: ExperimentResults) -> Table:
     """Return every run of the plan, how far it is, and what made it."""
     rows = []
-    for run in gathered.runs.values():
+    for run in results.runs.values():
         versions = run.versions if run.origin else {}
         partition = str(run.origin.get("partition-hash", NONE))[:12]
         model = str((run.summary or {}).get("hash", {}).get("all") or NONE)[:12]

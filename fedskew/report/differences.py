@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedskew.numbers import p_value
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.statistics import (
     Comparison,
@@ -77,16 +77,16 @@ class Difference:
         return self.comparison.verdict() != "unclear"
 
 
-def differences(gathered: Gathered, column: str) -> list[Difference]:
+def differences(results: ExperimentResults, column: str) -> list[Difference]:
     """Return the differences of a column, of the rows that share a seed with the one they are compared with."""
-    experiment = gathered.experiment
+    experiment = results.experiment
     standard = reference(experiment)
     metric, selection = experiment.metric_of(column), experiment.selection
     compared = {}
     for row in experiment.rows:
         if row.label == standard:
             continue
-        comparison = compare_rows(gathered, row.label, standard, column, selection, metric)
+        comparison = compare_rows(results, row.label, standard, column, selection, metric)
         if comparison is not None:
             compared[row.label] = comparison
     corrected = holm([p_of(comparison.interval) for comparison in compared.values()])
@@ -97,12 +97,12 @@ def differences(gathered: Gathered, column: str) -> list[Difference]:
 
 
 def compare_rows(
-    gathered: Gathered, row: str, than: str, column: str, selection: str, metric: str
+    results: ExperimentResults, row: str, than: str, column: str, selection: str, metric: str
 ) -> Comparison | None:
     """Return a row's number minus another row's, over the seeds that both have; None where there is no such seed."""
     by_seeds, pairs = dict[int, float](), list[Pair]()
-    for ours in gathered.of(row, column):
-        theirs = by_seed(gathered, than, column, ours.cell.seed)
+    for ours in results.of(row, column):
+        theirs = by_seed(results, than, column, ours.cell.seed)
         if theirs is None:
             continue
         values = [measure(run, selection, metric) for run in (ours, theirs)]
@@ -119,12 +119,12 @@ def interval_words(difference: Difference, metric: str) -> str:
     return signed(difference.estimate, metric) + unit + ends_words(*difference.ends, metric)
 
 
-def difference_tables(gathered: Gathered) -> list[Table]:
+def difference_tables(results: ExperimentResults) -> list[Table]:
     """Return the differences, a table a column."""
     tables = []
-    for column in gathered.experiment.columns:
-        metric, rows = gathered.experiment.metric_of(column), []
-        all_shown = differences(gathered, column)
+    for column in results.experiment.columns:
+        metric, rows = results.experiment.metric_of(column), []
+        all_shown = differences(results, column)
         for shown in all_shown:
             by_seeds = shown.comparison.by_seed
             seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
@@ -135,23 +135,23 @@ def difference_tables(gathered: Gathered) -> list[Table]:
             rows.append([TableCell(shown.row), TableCell(interval_words(shown, metric)), TableCell(seeds),
                          TableCell(said, below, strong=shown.distinguishable)])  # fmt: skip
         if rows:
-            selected = SELECTION_WORDS[gathered.experiment.selection]
+            selected = SELECTION_WORDS[results.experiment.selection]
             caption = f"{named(column)}{words_and_unit(metric)}, {selected}: difference from {shown.than}."
             headings = ("method", "difference", "by seed", "can be told")
             tables.append(Table(caption, list(map(TableCell, headings)), rows))
     return tables
 
 
-def comparison(gathered: Gathered, column: str) -> str:
+def comparison(results: ExperimentResults, column: str) -> str:
     """Return in a sentence whether the rows of a column can be told from the one that they are compared with."""
-    experiment = gathered.experiment
+    experiment = results.experiment
     metric, where = experiment.metric_of(column), f"In {column}, " if column else ""
-    shown = differences(gathered, column)
+    shown = differences(results, column)
     shown = [difference for difference in shown if difference.n > 1] or shown
     if not shown:
         return ""
     standard, seeds = shown[0].than, max(difference.n for difference in shown)
-    summary = summarize_seeds(gathered.of(standard, column), experiment.selection, metric)
+    summary = summarize_seeds(results.of(standard, column), experiment.selection, metric)
     base = f"{standard} ({spread_words(summary, metric)}{' percent' * in_percent(metric)} {words(metric)})"
     if not any(difference.distinguishable for difference in shown):
         largest = max(shown, key=lambda difference: abs(difference.estimate))

@@ -18,7 +18,7 @@ from fedskew.report.main_tables import claims_table, main_table, reach_table, se
 from fedskew.report.outliers import outlier_tables
 from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.run_summary import what_was_run
 from fedskew.report.statistics import RESAMPLES
 from fedskew.report.table import Table, number_tables, seeds_of
@@ -83,7 +83,7 @@ class Section:
 class Document:
     """One experiment's report."""
 
-    gathered: Gathered
+    results: ExperimentResults
     verdicts: Sequence[Verdict]
     subtitle: str
     headline: str
@@ -96,83 +96,81 @@ class Document:
     sections: Sequence[Section]
 
 
-def document(gathered: Gathered) -> Document:
+def document(results: ExperimentResults) -> Document:
     """Return the report on an experiment, of which at least one run is finished."""
-    gathered = replace(gathered, warnings=(*gathered.warnings, *never_lines(gathered)))
-    experiment, verdicts = gathered.experiment, judge(gathered)
+    results = replace(results, warnings=(*results.warnings, *never_lines(results)))
+    experiment, verdicts = results.experiment, judge(results)
     sections = [
-        Section("claims", "Claims", CLAIMS, [claims_table(gathered, verdicts)] if verdicts else []),
-        Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(gathered)),
+        Section("claims", "Claims", CLAIMS, [claims_table(results, verdicts)] if verdicts else []),
+        Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
         Section("curves", "Round by round", "", []),
         Section(
             "reach",
             "Rounds and bytes",
             REACH,
-            [reach_table(gathered)] if len(experiment.rows) > 1 else [],
+            [reach_table(results)] if len(experiment.rows) > 1 else [],
         ),
-        Section(
-            "selections", "Every way to choose the round", SELECTED, selection_tables(gathered)
-        ),
+        Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),
         Section(
             "classes",
             "Classes",
             "",
             [
-                *number_tables(gathered, "recall by shot group in percent.", GROUPS),
-                *recall_tables(gathered),
+                *number_tables(results, "recall by shot group in percent.", GROUPS),
+                *recall_tables(results),
             ],
         ),
-        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(gathered)),
+        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
         Section(
             "clients",
             "Clients",
-            " ".join([CLIENTS, *skew_lines(gathered), *bar_lines(gathered)]),
+            " ".join([CLIENTS, *skew_lines(results), *bar_lines(results)]),
             [
-                *number_tables(gathered, "over the clients, in percent.", SPREAD),
-                *client_tables(gathered),
-                *outlier_tables(gathered),
+                *number_tables(results, "over the clients, in percent.", SPREAD),
+                *client_tables(results),
+                *outlier_tables(results),
             ],
         ),
         Section(
             "calibration",
             "Calibration",
             "Expected calibration error in percent (15 bins); loss in nats; Brier score as it is.",
-            number_tables(gathered, "calibration.", CALIBRATION),
+            number_tables(results, "calibration.", CALIBRATION),
         ),
-        Section("time", "Time", TIME, time_tables(gathered)),
-        Section("runs", "Runs", "", [runs_table(gathered)]),
+        Section("time", "Time", TIME, time_tables(results)),
+        Section("runs", "Runs", "", [runs_table(results)]),
     ]
     notes = [f"{about}: {note}" for about, note in experiment.notes.items()]
     return Document(
-        gathered,
+        results,
         verdicts,
-        subtitle(gathered),
-        headline(gathered, verdicts),
-        what_was_run(gathered),
-        main_table(gathered),
+        subtitle(results),
+        headline(results, verdicts),
+        what_was_run(results),
+        main_table(results),
         notes,
         sections,
     )
 
 
-def subtitle(gathered: Gathered) -> str:
+def subtitle(results: ExperimentResults) -> str:
     """Return what was run, in a line."""
-    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    experiment, seeds = results.experiment, seeds_of(results)
     extent = [
         f"{len(experiment.rows)} methods",
         f"{len(experiment.columns)} columns",
         f"{len(seeds)} seeds",
     ]
     counted = [words_ for words_ in extent if not words_.startswith("1 ")]
-    runs = f"{len(gathered.finished)} of {len(gathered.runs)} runs finished"
+    runs = f"{len(results.finished)} of {len(results.runs)} runs finished"
     return ", ".join([*([experiment.paper] if experiment.paper else []), *counted, runs])
 
 
-def headline(gathered: Gathered, verdicts: Sequence[Verdict]) -> str:
+def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
     """Return the verdict in a sentence: on the claims, or without any on whether the rows can be told apart."""
     if not verdicts:
         return " ".join(
-            filter(None, (comparison(gathered, column) for column in gathered.experiment.columns))
+            filter(None, (comparison(results, column) for column in results.experiment.columns))
         )
     return counted(verdicts)
 

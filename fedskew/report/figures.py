@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedskew.report.results import Gathered, Measured
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.statistics import Floats
 from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
 from fedskew.report.table import plain, words_and_unit
@@ -21,14 +21,14 @@ ROOM_FOR_DISCS = 7.0
 """Points of a client's row, or a class's column."""
 
 
-def styles(gathered: Gathered) -> dict[str, Style]:
+def styles(results: ExperimentResults) -> dict[str, Style]:
     """Return the style of every row."""
     return {
-        row.label: Style(row.label, number) for number, row in enumerate(gathered.experiment.rows)
+        row.label: Style(row.label, number) for number, row in enumerate(results.experiment.rows)
     }
 
 
-def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | None:
+def curve(group: Sequence[SeedResult], metric: str) -> tuple[list[int], Floats] | None:
     """Return the evaluated rounds, and (seeds, rounds) of a number; NaN where a run has none. None where nothing is."""
     by_run = [
         {point.round: measured.number(point, metric) for point in measured.points}
@@ -45,19 +45,19 @@ def curve(group: Sequence[Measured], metric: str) -> tuple[list[int], Floats] | 
     return (rounds, np.array(values, float)) if rounds else None
 
 
-def curves(gathered: Gathered, column: str, metric: str, name: str) -> Figure | None:
+def curves(results: ExperimentResults, column: str, metric: str, name: str) -> Figure | None:
     """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest; of more than
     three rows a bar beside the last round. A dotted line is chance."""
     from matplotlib.ticker import MaxNLocator
 
     known = {
-        row.label: curve(gathered.of(row.label, column), metric) for row in gathered.experiment.rows
+        row.label: curve(results.of(row.label, column), metric) for row in results.experiment.rows
     }
     drawable = {row: points for row, points in known.items() if points is not None}
     if not drawable:
         return None
-    looks = styles(gathered)
-    classes = next(iter(gathered.runs.values())).settings.data.num_classes
+    looks = styles(results)
+    classes = next(iter(results.runs.values())).settings.data.num_classes
 
     def draw(axes: "Axes") -> None:
         for place, (row, (rounds, values)) in enumerate(drawable.items()):
@@ -110,7 +110,7 @@ def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {shown or 'nothing finite'}."
 
 
-def matrix(measured: Measured, column: str, name: str) -> Figure | None:
+def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
     """Return who holds what: a disc for every class at every client, its area the number of training samples; where
     there is no room for discs a field, as dense as its square root."""
     from matplotlib.collections import PatchCollection

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedskew.numbers import in_bytes, p_value
 from fedskew.report.claims import SAYS, Verdict, why_never
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import (
     Reached,
     first_had,
@@ -34,9 +34,9 @@ from fedskew.report.units import in_percent
 from server_app.keys import SELECTIONS
 
 
-def main_table(gathered: Gathered) -> Table:
+def main_table(results: ExperimentResults) -> Table:
     """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
-    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    experiment, seeds = results.experiment, seeds_of(results)
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     columns = list(experiment.columns)
     rows = []
@@ -44,8 +44,8 @@ def main_table(gathered: Gathered) -> Table:
         paper = experiment.cells.get(row.label, (None,) * len(columns))
         cells = []
         for column, number in zip(columns, paper, strict=True):
-            cell = rounds_cell(gathered, row.label, column, number) if experiment.reaches else None
-            cell = cell or number_cell(gathered, row.label, column, number)
+            cell = rounds_cell(results, row.label, column, number) if experiment.reaches else None
+            cell = cell or number_cell(results, row.label, column, number)
             cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
         rows.append([TableCell(row.label + marks.get(row.label, "")), *cells])
     selected, metrics = (
@@ -69,20 +69,22 @@ def main_table(gathered: Gathered) -> Table:
     return Table(f"{what}, {form}{over}{beside}.", headings, rows)
 
 
-def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> TableCell:
+def number_cell(
+    results: ExperimentResults, row: str, column: str, paper: float | None
+) -> TableCell:
     """Return mean and standard deviation, below them the paper's number; strong where it is the highest of the
     column's rows that have all seeds."""
-    experiment, seeds = gathered.experiment, seeds_of(gathered)
+    experiment, seeds = results.experiment, seeds_of(results)
     metric = experiment.metric_of(column)
     summaries = {
-        other.label: summarize_seeds(gathered.of(other.label, column), experiment.selection, metric)
+        other.label: summarize_seeds(results.of(other.label, column), experiment.selection, metric)
         for other in experiment.rows
     }
     ours = summaries[row]
     below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
     if ours is None or ours.n < len(seeds):
         never = [
-            why_never(gathered, row, column, seed, experiment.selection, metric) for seed in seeds
+            why_never(results, row, column, seed, experiment.selection, metric) for seed in seeds
         ]
         absent = (
             "not run"
@@ -101,14 +103,16 @@ def number_cell(gathered: Gathered, row: str, column: str, paper: float | None) 
     return TableCell(spread_words(ours, metric), "; ".join(below), best)
 
 
-def rounds_cell(gathered: Gathered, row: str, column: str, paper: float | None) -> TableCell | None:
+def rounds_cell(
+    results: ExperimentResults, row: str, column: str, paper: float | None
+) -> TableCell | None:
     """Return the rounds until the reference's number is reached, below them the paper's; None without any run."""
-    rounds = reached(gathered, row, column)
+    rounds = reached(results, row, column)
     if not rounds:
         return None
-    fair = takes_training(gathered, column)
-    below = seeds_below(gathered, row, column)
-    shown = reach_cell(rounds, first_had(gathered, column), fair, below=below)
+    fair = takes_training(results, column)
+    below = seeds_below(results, row, column)
+    shown = reach_cell(rounds, first_had(results, column), fair, below=below)
     if paper is None:
         return replace(shown, below="" if fair else shown.below)
     ours = mean_or_never(list(rounds.values()), "round") if fair else None
@@ -122,13 +126,13 @@ def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
     )
 
 
-def claims_table(gathered: Gathered, verdicts: Sequence[Verdict]) -> Table:
+def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Table:
     """Return the claims and what came of them."""
     headings = [
         TableCell("claim"), TableCell("verdict"), TableCell("difference", "95 % interval"),
         TableCell("p", "paired t-test" + (" [Holm]" if len(verdicts) > 1 else "")),
     ]  # fmt: skip
-    columns = list(gathered.experiment.columns)
+    columns = list(results.experiment.columns)
     rows = [
         claim_row(f"{number}. ", verdict, columns, len(verdicts))
         for number, verdict in enumerate(verdicts, 1)
@@ -189,17 +193,17 @@ def unmeasured_words(verdict: Verdict) -> str:
     )
 
 
-def selection_tables(gathered: Gathered) -> list[Table]:
+def selection_tables(results: ExperimentResults) -> list[Table]:
     """Return ours by every selection."""
-    rows = [row.label for row in gathered.experiment.rows]
-    metric_of = gathered.experiment.metric_of
+    rows = [row.label for row in results.experiment.rows]
+    metric_of = results.experiment.metric_of
     keys = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
 
     def summary(row: str, column: str, heading: str) -> Summary | None:
-        return summarize_seeds(gathered.of(row, column), keys[heading], metric_of(column))
+        return summarize_seeds(results.of(row, column), keys[heading], metric_of(column))
 
     return per_column(
-        gathered,
+        results,
         lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
         lambda column: [
             heading for heading in keys if any(summary(row, column, heading) for row in rows)
@@ -210,25 +214,25 @@ def selection_tables(gathered: Gathered) -> list[Table]:
     )
 
 
-def reach_table(gathered: Gathered) -> Table:
+def reach_table(results: ExperimentResults) -> Table:
     """Return rounds and bytes that each row needs for the reference's number."""
-    experiment, standard = gathered.experiment, reference(gathered.experiment)
+    experiment, standard = results.experiment, reference(results.experiment)
     columns = list(experiment.columns)
-    base = {column: first_had(gathered, column) for column in columns}
-    fair = {column: takes_training(gathered, column) for column in columns}
+    base = {column: first_had(results, column) for column in columns}
+    fair = {column: takes_training(results, column) for column in columns}
     rows = []
     for row in experiment.rows:
         cells = []
         for column in columns:
-            than = {measured.cell.seed: measured for measured in gathered.of(standard, column)}
-            ours = gathered.of(row.label, column)
+            than = {measured.cell.seed: measured for measured in results.of(standard, column)}
+            ours = results.of(row.label, column)
             if any(
                 in_last_alone(run, than[run.cell.seed]) for run in ours if run.cell.seed in than
             ):
                 cells.append(TableCell(NONE, "a model in the last round alone"))
             else:
-                goals = reached(gathered, row.label, column)
-                below = seeds_below(gathered, row.label, column)
+                goals = reached(results, row.label, column)
+                below = seeds_below(results, row.label, column)
                 same = row.label == standard
                 cells.append(reach_cell(goals, base[column], fair[column], same, below))
         rows.append([TableCell(row.label), *cells])

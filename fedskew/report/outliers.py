@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fedskew.report.results import Gathered, RunRecords
+from fedskew.report.results import ExperimentResults, RunRecords
 from fedskew.report.table import Table, TableCell, plain
 from server_app.record import RoundRecord
 from strategies.core.update_statistics import UpdateStatistics, standing_out
@@ -27,10 +27,10 @@ CAPTION = (
 )
 
 
-def outlier_tables(gathered: Gathered) -> list[Table]:
+def outlier_tables(results: ExperimentResults) -> list[Table]:
     """Return the clients whose updates stand out in at least half of the rounds that they took part in."""
     rows = []
-    for run in gathered.finished:
+    for run in results.finished:
         taken: dict[int, list[Part]] = {}
         for part in parts_of(run.records):
             taken.setdefault(part.update.client, []).append(part)

@@ -21,7 +21,7 @@ from fedskew.report.detail_tables import (
 )
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.svg import Figure
 from fedskew.report.table import words
 from fedskew.report.text import seeds_words
@@ -47,9 +47,9 @@ def html(documents: Sequence[Document]) -> str:
     parts = [
         {
             "document": document,
-            "experiment": document.gathered.experiment,
+            "experiment": document.results.experiment,
             "drawings": drawings(document, f"e{number}"),
-            "styles": list(figures.styles(document.gathered).values()),
+            "styles": list(figures.styles(document.results).values()),
             "split": [(part, f"var(--series-{index + 1})") for index, part in enumerate(PARTS)],
         }
         for number, document in enumerate(documents)
@@ -64,8 +64,8 @@ def html(documents: Sequence[Document]) -> str:
 
 def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
     """Return the figures of every section; `prefix` makes their ids unique in the page."""
-    gathered = document.gathered
-    columns = list(gathered.experiment.columns)
+    results = document.results
+    columns = list(results.experiment.columns)
 
     def panels(key: str, draw: Callable[[str, str], Figure | None]) -> list[Figure]:
         drawn = [draw(column, f"{prefix}-{key}-{number}") for number, column in enumerate(columns)]
@@ -73,25 +73,25 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
 
     def curves(number: str) -> list[Figure]:
         key = re.sub(r"\W", "-", f"curve-{number}")
-        return panels(key, lambda c, n: figures.curves(gathered, c, number or metric_of(c), n))
+        return panels(key, lambda c, n: figures.curves(results, c, number or metric_of(c), n))
 
-    metric_of = gathered.experiment.metric_of
+    metric_of = results.experiment.metric_of
     metrics = set(map(metric_of, columns))
     shown = {words(min(metrics)) if len(metrics) == 1 else "the table's numbers": ""}
-    shown |= {words(number): number for number in gathered.experiment.series}
+    shown |= {words(number): number for number in results.experiment.series}
     sections: dict[str, Drawings] = {
         "claims": [("", forests(document.verdicts, prefix))],
-        "differences": [("", panels("effect", lambda c, n: effects(gathered, c, n)))],
+        "differences": [("", panels("effect", lambda c, n: effects(results, c, n)))],
         "curves": [
             (title[0].upper() + title[1:], curves(number)) for title, number in shown.items()
         ],
-        "classes": [("", panels("recall", lambda c, n: recall_curve(gathered, c, n)))],
-        "ranking": [("Confusion of the classes", confusions(gathered, f"{prefix}-confusion"))],
+        "classes": [("", panels("recall", lambda c, n: recall_curve(results, c, n)))],
+        "ranking": [("Confusion of the classes", confusions(results, f"{prefix}-confusion"))],
         "clients": [
-            ("Who holds what", panels("matrix", lambda c, n: matrix(gathered, c, n))),
-            ("Spread over the clients", panels("spread", lambda c, n: spread(gathered, c, n))),
+            ("Who holds what", panels("matrix", lambda c, n: matrix(results, c, n))),
+            ("Spread over the clients", panels("spread", lambda c, n: spread(results, c, n))),
         ],
-        "time": [("", panels("time", lambda c, n: time(gathered, c, n)))],
+        "time": [("", panels("time", lambda c, n: time(results, c, n)))],
     }
     return {
         key: [(title, group) for title, group in groups if group]
@@ -115,23 +115,23 @@ def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
     return drawn
 
 
-def effects(gathered: Gathered, column: str, name: str) -> Figure | None:
+def effects(results: ExperimentResults, column: str, name: str) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
     shown = [
         figures.Effect(part.row, part.estimate, list(part.comparison.by_seed.values()),
                        None if np.isnan(part.ends[0]) else part.ends, told=part.distinguishable)
-        for part in differences(gathered, column)
+        for part in differences(results, column)
     ]  # fmt: skip
-    unit = "points" if in_percent(gathered.experiment.metric_of(column)) else ""
+    unit = "points" if in_percent(results.experiment.metric_of(column)) else ""
     return figures.forest(shown, unit, column, name) if shown else None
 
 
-def confusions(gathered: Gathered, prefix: str) -> list[Figure]:
+def confusions(results: ExperimentResults, prefix: str) -> list[Figure]:
     """Return the confusion matrix of every row and column, summed over the seeds."""
-    drawn, names = list[Figure](), class_names(gathered)
-    for column in gathered.experiment.columns:
-        for row in gathered.experiment.rows:
-            points = [run.points[-1] for run in gathered.of(row.label, column)]
+    drawn, names = list[Figure](), class_names(results)
+    for column in results.experiment.columns:
+        for row in results.experiment.rows:
+            points = [run.points[-1] for run in results.of(row.label, column)]
             known = [
                 point.numbers.confusion for point in points if point.numbers.confusion is not None
             ]
@@ -143,38 +143,38 @@ def confusions(gathered: Gathered, prefix: str) -> list[Figure]:
     return drawn
 
 
-def matrix(gathered: Gathered, column: str, name: str) -> Figure | None:
+def matrix(results: ExperimentResults, column: str, name: str) -> Figure | None:
     """Return who holds what for the first seed that has a finished run."""
     runs = [
-        measured for row in gathered.experiment.rows for measured in gathered.of(row.label, column)
+        measured for row in results.experiment.rows for measured in results.of(row.label, column)
     ]
     first = min(runs, key=lambda measured: measured.cell.seed, default=None)
     return figures.matrix(first, column, name) if first else None
 
 
-def recall_curve(gathered: Gathered, column: str, name: str) -> Figure | None:
+def recall_curve(results: ExperimentResults, column: str, name: str) -> Figure | None:
     """Return the recall by class where there are too many classes for a table."""
-    rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
+    rows = {row.label: results.of(row.label, column) for row in results.experiment.rows}
     by_row = {
         row: recall_C
         for row, runs in rows.items()
-        if (recall_C := recalls(runs, gathered.experiment.selection)) is not None
+        if (recall_C := recalls(runs, results.experiment.selection)) is not None
     }
-    if not by_row or len(class_names(gathered)) <= MOST_CLASSES:
+    if not by_row or len(class_names(results)) <= MOST_CLASSES:
         return None
     first = next(runs[0] for runs in rows.values() if runs)
     counts_KC = first.run.samples.get("train")
     order = (
         np.argsort(-np.array(counts_KC).sum(0), kind="stable")
         if counts_KC
-        else np.arange(len(class_names(gathered)))
+        else np.arange(len(class_names(results)))
     )
-    return figures.recall_curve(by_row, figures.styles(gathered), column, order.tolist(), name)
+    return figures.recall_curve(by_row, figures.styles(results), column, order.tolist(), name)
 
 
-def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
+def spread(results: ExperimentResults, column: str, name: str) -> Figure | None:
     """Return the clients' accuracies: on test sets of their own where they have some, else on their mix of classes."""
-    rows = {row.label: gathered.of(row.label, column) for row in gathered.experiment.rows}
+    rows = {row.label: results.of(row.label, column) for row in results.experiment.rows}
     every = [measured.run for runs in rows.values() for measured in runs]
     by_test_set = any(run.agreement or run.samples.get("client-test") for run in every)
     key = "client-accuracy" if by_test_set else "local-accuracy"
@@ -183,13 +183,13 @@ def spread(gathered: Gathered, column: str, name: str) -> Figure | None:
         points = [
             point
             for measured in runs
-            for point in select(measured.points, gathered.experiment.selection)
+            for point in select(measured.points, results.experiment.selection)
         ]
         spreads = [point.numbers.spreads.get(key, Spread()) for point in points]
         if values := [known for spread in spreads if (known := percent(spread.values))]:
             by_row[row] = values
     return (
-        figures.spread(by_row, figures.styles(gathered), column, words(key), name)
+        figures.spread(by_row, figures.styles(results), column, words(key), name)
         if by_row
         else None
     )
@@ -200,10 +200,10 @@ def percent(values: Iterable[float]) -> list[float]:
     return [100 * value for value in values if not np.isnan(value)]
 
 
-def time(gathered: Gathered, column: str, name: str) -> Figure | None:
+def time(results: ExperimentResults, column: str, name: str) -> Figure | None:
     """Return what a round's seconds went into."""
     split: dict[str, Mapping[str, float]] = {}
-    for label, runs in trainings(gathered, column).items():
+    for label, runs in trainings(results, column).items():
         split[label] = {
             part: float(np.mean([seconds_split(measured)[part] for measured in runs]))
             for part in PARTS

@@ -17,7 +17,7 @@ from client_app.ranking import (
     ranked,
 )
 from fedskew.numbers import p_value
-from fedskew.report.results import Gathered, Measured
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.statistics import Floats, summarize_seeds
 from fedskew.report.table import (
@@ -57,12 +57,12 @@ ABOUT = (
 )
 
 
-def predictions_of(measured: Measured) -> Predictions | None:
+def predictions_of(measured: SeedResult) -> Predictions | None:
     """Return what the final model said of the test samples; None where the run kept nothing of it."""
     return read_predictions(RunFolder(measured.run.settings.folder), measured.cell.deployed)
 
 
-def positive_of(measured: Measured) -> PositiveClass | None:
+def positive_of(measured: SeedResult) -> PositiveClass | None:
     """Return the positive class of two in a run's last round; None for more classes."""
     return measured.positive_class(measured.points[-1])
 
@@ -126,7 +126,7 @@ def drawn_weights(
     return np.asarray(weights_BS[:, place_N])
 
 
-def intervals(group: Sequence[Measured], seed: int) -> dict[str, tuple[float, float]]:
+def intervals(group: Sequence[SeedResult], seed: int) -> dict[str, tuple[float, float]]:
     """Return by key the 95 % interval of the mean over seeds; of AUROC alone where no run kept its predictions."""
     draws = np.random.default_rng(seed)
     known = [said for measured in group if (said := predictions_of(measured)) is not None]
@@ -146,7 +146,7 @@ def intervals(group: Sequence[Measured], seed: int) -> dict[str, tuple[float, fl
     return result
 
 
-def by_errors(group: Sequence[Measured]) -> dict[str, tuple[float, float]]:
+def by_errors(group: Sequence[SeedResult]) -> dict[str, tuple[float, float]]:
     """Return the interval of the mean AUROC by its recorded standard errors."""
     area, error = (summarize_seeds(group, "last", key) for key in ("auroc", "auroc-error"))
     if area is None or error is None:
@@ -155,40 +155,40 @@ def by_errors(group: Sequence[Measured]) -> dict[str, tuple[float, float]]:
     return {"auroc": (max(0.0, area.mean - half), min(100.0, area.mean + half))}
 
 
-def ranking_tables(gathered: Gathered) -> list[Table]:
+def ranking_tables(results: ExperimentResults) -> list[Table]:
     """Return the rankings' numbers, by class where these are few, and DeLong's test of two classes."""
-    rows = [row.label for row in gathered.experiment.rows]
+    rows = [row.label for row in results.experiment.rows]
     known = {
-        (row, column): intervals(gathered.of(row, column), number)
-        for column in gathered.experiment.columns
+        (row, column): intervals(results.of(row, column), number)
+        for column in results.experiment.columns
         for number, row in enumerate(rows)
-        if gathered.of(row, column)
+        if results.of(row, column)
     }
 
     def cell(row: str, column: str, heading: str) -> TableCell:
         key = HEADINGS[heading]
         ends = known[row, column].get(key, (math.nan, math.nan))
-        text = spread_words(summarize_seeds(gathered.of(row, column), "last", key), key)
+        text = spread_words(summarize_seeds(results.of(row, column), "last", key), key)
         return TableCell(text, ends_words(*ends, key).replace("+", "").strip())
 
     def shown(column: str) -> list[str]:
-        runs = [run for row in rows for run in gathered.of(row, column)]
+        runs = [run for row in rows for run in results.of(row, column)]
         return [heading for heading, key in HEADINGS.items() if summarize_seeds(runs, "last", key)]
 
     tables = per_column(
-        gathered,
+        results,
         lambda column: (
-            f"how the final models rank, mean ± standard deviation over seeds{of_class(gathered, column)}."
+            f"how the final models rank, mean ± standard deviation over seeds{of_class(results, column)}."
         ),
         shown,
         cell,
     )
-    return [*tables, *class_tables(gathered), *delong_tables(gathered)]
+    return [*tables, *class_tables(results), *delong_tables(results)]
 
 
-def of_class(gathered: Gathered, column: str) -> str:
+def of_class(results: ExperimentResults, column: str) -> str:
     """Return the words about the positive class of a column's runs; empty where they have more than two classes."""
-    runs = [run for row in gathered.experiment.rows for run in gathered.of(row.label, column)]
+    runs = [run for row in results.experiment.rows for run in results.of(row.label, column)]
     names = dict.fromkeys(positive.name for run in runs if (positive := positive_of(run)))
     if len(names) > 1:
         several = " and ".join(names)
@@ -196,16 +196,16 @@ def of_class(gathered: Gathered, column: str) -> str:
     return f"; AUPRC, sensitivity and specificity of class {next(iter(names))}" if names else ""
 
 
-def class_tables(gathered: Gathered) -> list[Table]:
+def class_tables(results: ExperimentResults) -> list[Table]:
     """Return AUROC and AUPRC of every class against the rest."""
-    names = {run.settings.data.class_names for run in gathered.runs.values()}
+    names = {run.settings.data.class_names for run in results.runs.values()}
     if len(names) != 1 or not 2 < len(classes := list(names.pop())) <= MOST_LISTED:
         return []
     tables = []
     for heading, key in list(HEADINGS.items())[:2]:
 
         def cell(row: str, column: str, name: str, key: str = key) -> TableCell:
-            values = by_class(gathered.of(row, column), key)
+            values = by_class(results.of(row, column), key)
             value = values[classes.index(name)] if values is not None else math.nan
             return (
                 TableCell(NONE)
@@ -214,14 +214,12 @@ def class_tables(gathered: Gathered) -> list[Table]:
             )
 
         def shown(column: str, key: str = key) -> list[str]:
-            runs = [
-                run for row in gathered.experiment.rows for run in gathered.of(row.label, column)
-            ]
+            runs = [run for row in results.experiment.rows for run in results.of(row.label, column)]
             values = by_class(runs, key)
             return classes if values is not None and len(values) == len(classes) else []
 
         caption = partial(class_caption, heading)
-        tables += per_column(gathered, caption, shown, cell)
+        tables += per_column(results, caption, shown, cell)
     return [fitted(table, "class") for table in tables]
 
 
@@ -230,7 +228,7 @@ def class_caption(heading: str, column: str) -> str:
     return f"{heading} by class, against the rest, in percent, last round, mean over seeds."
 
 
-def by_class(group: Sequence[Measured], key: str) -> Floats | None:
+def by_class(group: Sequence[SeedResult], key: str) -> Floats | None:
     """Return (C,): a number of every class, a mean over the seeds that have it."""
     listed = [
         values
@@ -271,14 +269,14 @@ def delong(
     )
 
 
-def delong_tables(gathered: Gathered) -> list[Table]:
+def delong_tables(results: ExperimentResults) -> list[Table]:
     """Return DeLong's test of every row against the one that it is compared with, on each seed's test samples."""
-    standard, tables = reference(gathered.experiment), []
-    for column in gathered.experiment.columns:
+    standard, tables = reference(results.experiment), []
+    for column in results.experiment.columns:
         rows, of_subjects = [], False
-        for row in gathered.experiment.rows:
-            for measured in gathered.of(row.label, column) if row.label != standard else ():
-                than = by_seed(gathered, standard, column, measured.cell.seed)
+        for row in results.experiment.rows:
+            for measured in results.of(row.label, column) if row.label != standard else ():
+                than = by_seed(results, standard, column, measured.cell.seed)
                 pair = [predictions_of(run) for run in (measured, than) if run is not None]
                 if (
                     len(pair) < 2

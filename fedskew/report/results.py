@@ -131,7 +131,7 @@ class RunRecords:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SeedResult:
     """One cell of the table for one seed: a finished run, and the rounds of one of its models."""
 
     cell: Cell
@@ -178,7 +178,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class ExperimentResults:
     """All that an experiment's runs have left."""
 
     experiment: Experiment
@@ -186,7 +186,7 @@ class Gathered:
     """The plan."""
     runs: Mapping[str, RunRecords]
     """Every run of the plan by its id, whether there is anything of it or not."""
-    measured: Mapping[tuple[str, str], Sequence[Measured]]
+    measured: Mapping[tuple[str, str], Sequence[SeedResult]]
     """By row and column the finished runs, in the order of the seeds."""
     warnings: tuple[str, ...]
     command: str
@@ -201,14 +201,14 @@ class Gathered:
     def finished(self) -> list[RunRecords]:
         return [run for run in self.runs.values() if run.finished]
 
-    def of(self, row: str, column: str) -> Sequence[Measured]:
+    def of(self, row: str, column: str) -> Sequence[SeedResult]:
         """Return the finished runs of a row in a column."""
         return self.measured.get((row, column), ())
 
 
 def gather(
     experiment: Experiment, overrides: Mapping[str, Scalar], file: Path | None = None
-) -> Gathered:
+) -> ExperimentResults:
     """Return what the runs of the experiment have left; only finished ones are measured. `file` is the stated one that
     the experiment may stand in.
 
@@ -216,17 +216,17 @@ def gather(
     """
     cells = plan(experiment, overrides)
     runs = {settings.run_id: RunRecords.read(settings) for settings in runs_of(cells)}
-    measured: dict[tuple[str, str], list[Measured]] = {}
+    measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
         run = runs[cell.run.run_id]
         if not run.finished:
             continue
         if points := points_of(run.records, cell.deployed):
-            measured.setdefault((cell.row, cell.column), []).append(Measured(cell, run, points))
+            measured.setdefault((cell.row, cell.column), []).append(SeedResult(cell, run, points))
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
     warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
-    return Gathered(
+    return ExperimentResults(
         experiment, cells, runs, measured, warnings, command([experiment.name], overrides, file)
     )
 

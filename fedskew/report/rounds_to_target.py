@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedskew.experiments.experiments import Experiment
-from fedskew.report.results import Gathered, Measured
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.statistics import measure
 from fedskew.report.units import chance_of, in_percent
 from server_app.record import RoundRecord
@@ -22,14 +22,14 @@ class Reached:
     """Down and up until then, of the whole training, which rows that differ in what is deployed share."""
 
 
-def by_seed(gathered: Gathered, row: str, column: str, seed: int) -> Measured | None:
+def by_seed(results: ExperimentResults, row: str, column: str, seed: int) -> SeedResult | None:
     """Return the finished run of one cell and seed; None where there is none."""
     return next(
-        (measured for measured in gathered.of(row, column) if measured.cell.seed == seed), None
+        (measured for measured in results.of(row, column) if measured.cell.seed == seed), None
     )
 
 
-def reach(measured: Measured, target: float, metric: str) -> Reached | None:
+def reach(measured: SeedResult, target: float, metric: str) -> Reached | None:
     """Return when a run first had a number of at least `target`; None is never. Only evaluated rounds are seen."""
     scale = 100 if in_percent(metric) else 1
     for point in measured.points:
@@ -39,7 +39,7 @@ def reach(measured: Measured, target: float, metric: str) -> Reached | None:
     return None
 
 
-def ends_below(measured: Measured, target: float, selection: str, metric: str) -> bool:
+def ends_below(measured: SeedResult, target: float, selection: str, metric: str) -> bool:
     """Return whether a run's own selected number is below `target`, so that having had it before is no gain."""
     own = measure(measured, selection, metric)
     return own is None or own < target
@@ -60,13 +60,13 @@ def reference(experiment: Experiment) -> str:
     return experiment.claims[0].than if experiment.claims else experiment.rows[0].label
 
 
-def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | None]:
+def reached(results: ExperimentResults, row: str, column: str) -> dict[int, Reached | None]:
     """Return by seed when a row first had the reference's number; the reference itself has it where it is selected,
     as in FedShift's Table 2. Seeds without either run are left out."""
-    experiment, result = gathered.experiment, dict[int, Reached | None]()
+    experiment, result = results.experiment, dict[int, Reached | None]()
     standard, metric = reference(experiment), experiment.metric_of(column)
-    for measured in gathered.of(row, column):
-        base = by_seed(gathered, standard, column, measured.cell.seed)
+    for measured in results.of(row, column):
+        base = by_seed(results, standard, column, measured.cell.seed)
         target = measure(base, experiment.selection, metric) if base else None
         if base is None or target is None:
             continue
@@ -80,11 +80,11 @@ def reached(gathered: Gathered, row: str, column: str) -> dict[int, Reached | No
     return result
 
 
-def first_had(gathered: Gathered, column: str) -> dict[int, Reached | None]:
+def first_had(results: ExperimentResults, column: str) -> dict[int, Reached | None]:
     """Return by seed when the reference itself first had its number, before the round that it is selected in or in it:
     a speed-up is over that round."""
-    experiment, metric = gathered.experiment, gathered.experiment.metric_of(column)
-    runs = gathered.of(reference(experiment), column)
+    experiment, metric = results.experiment, results.experiment.metric_of(column)
+    runs = results.of(reference(experiment), column)
     levels = {run.cell.seed: (run, measure(run, experiment.selection, metric)) for run in runs}
     return {
         seed: reach(run, level, metric)
@@ -93,24 +93,24 @@ def first_had(gathered: Gathered, column: str) -> dict[int, Reached | None]:
     }
 
 
-def seeds_below(gathered: Gathered, row: str, column: str) -> list[int]:
+def seeds_below(results: ExperimentResults, row: str, column: str) -> list[int]:
     """Return the seeds in which a row ends below the reference's number: there it earns no speed-up."""
-    experiment, below = gathered.experiment, []
+    experiment, below = results.experiment, []
     metric, selection = experiment.metric_of(column), experiment.selection
-    for measured in gathered.of(row, column):
-        base = by_seed(gathered, reference(experiment), column, measured.cell.seed)
+    for measured in results.of(row, column):
+        base = by_seed(results, reference(experiment), column, measured.cell.seed)
         target = measure(base, selection, metric) if base else None
         if target is not None and ends_below(measured, target, selection, metric):
             below.append(measured.cell.seed)
     return below
 
 
-def in_last_alone(measured: Measured, than: Measured) -> bool:
+def in_last_alone(measured: SeedResult, than: SeedResult) -> bool:
     """Return whether a row has a model in the last round alone, as CCVR's, while the other has earlier ones."""
     return len(measured.points) == 1 < len(than.points)
 
 
-def no_level(measured: Measured, selection: str, metric: str) -> str:
+def no_level(measured: SeedResult, selection: str, metric: str) -> str:
     """Return why a run's number is no level that others could be sooner at: it is not above chance, or not above what
     the run had in its first evaluated round. Empty where it is one."""
     target = measure(measured, selection, metric)
@@ -123,12 +123,12 @@ def no_level(measured: Measured, selection: str, metric: str) -> str:
     return "" if target is not None else "is none"
 
 
-def takes_training(gathered: Gathered, column: str) -> bool:
+def takes_training(results: ExperimentResults, column: str) -> bool:
     """Return whether the reference's number is a level worth reaching in every seed."""
-    selection, metric = gathered.experiment.selection, gathered.experiment.metric_of(column)
+    selection, metric = results.experiment.selection, results.experiment.metric_of(column)
     return not any(
         no_level(run, selection, metric)
-        for run in gathered.of(reference(gathered.experiment), column)
+        for run in results.of(reference(results.experiment), column)
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedskew.report.results import Gathered, RunRecords
+from fedskew.report.results import ExperimentResults, RunRecords
 from fedskew.report.table import seeds_of
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults
@@ -16,9 +16,9 @@ ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "met
 """Settings that are said in words, or by the table itself."""
 
 
-def what_was_run(gathered: Gathered) -> dict[str, str]:
+def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
-    runs = list(gathered.runs.values())
+    runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
     usual = defaults()
     others = [key for key in dict.fromkeys(key for settings in flat for key in settings)
@@ -34,9 +34,9 @@ def what_was_run(gathered: Gathered) -> dict[str, str]:
         "partition": "every site's own data" if any(run.agreement for run in runs) else partition,
         "training": listed(values_of(flat, TRAINING)),
         "other settings": listed(values_of(flat, others)),
-        "seeds": ", ".join(map(str, seeds_of(gathered))),
-        "tested": tested(gathered.finished),
-        "positive class": positive_classes(gathered),
+        "seeds": ", ".join(map(str, seeds_of(results))),
+        "tested": tested(results.finished),
+        "positive class": positive_classes(results),
     }
     return {heading: text for heading, text in said.items() if text}
 
@@ -111,9 +111,9 @@ def tested(runs: Sequence[RunRecords]) -> str:
     )
 
 
-def positive_classes(gathered: Gathered) -> str:
+def positive_classes(results: ExperimentResults) -> str:
     """Return the positive class of two that AUPRC, sensitivity and specificity are about; empty for more classes."""
-    runs = [run for group in gathered.measured.values() for run in group]
+    runs = [run for group in results.measured.values() for run in group]
     known = [(run, run.positive_class(run.points[-1])) for run in runs]
     return distinct(
         f"{positive.name} ({'stated' if run.run.settings.general.positive_class else 'the rarer one'})"

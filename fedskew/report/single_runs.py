@@ -9,7 +9,13 @@ from data import DataSettings
 from data.readers.catalog import SITES_PREFIX, is_sites
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
-from fedskew.report.results import Gathered, Measured, RunRecords, mismatches, state_warnings
+from fedskew.report.results import (
+    ExperimentResults,
+    RunRecords,
+    SeedResult,
+    mismatches,
+    state_warnings,
+)
 from server_app.methods import METHODS
 from server_app.round_selection import points_of
 from server_app.run_folder import RunFolder
@@ -24,7 +30,7 @@ OF_COLUMNS = {field.name.replace("_", "-") for field in fields(DataSettings)} | 
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelRun:
     """Where a model of a run stands in its table."""
 
     row: str
@@ -33,7 +39,7 @@ class Place:
     run: RunRecords
 
 
-def single_runs(results: Path, known: Collection[str]) -> tuple[list[Gathered], list[str]]:
+def single_runs(results: Path, known: Collection[str]) -> tuple[list[ExperimentResults], list[str]]:
     """Return the reports on the runs of a folder but for the `known` ones, by their ids, and why runs are left out."""
     runs, left_out = list[RunRecords](), list[str]()
     folders = (
@@ -91,7 +97,7 @@ def differing(runs: Iterable[RunRecords]) -> list[str]:
     return [key for key, known in values.items() if len(known) > 1 and key not in without]
 
 
-def table(runs: Sequence[RunRecords]) -> Gathered:
+def table(runs: Sequence[RunRecords]) -> ExperimentResults:
     """Return the report on the runs of one data set, as if they had been planned."""
     by_column = [key for key in differing(runs) if key in OF_COLUMNS]
     by_row = {
@@ -99,7 +105,7 @@ def table(runs: Sequence[RunRecords]) -> Gathered:
                  if key not in OF_COLUMNS]
         for method in {run.settings.general.method for run in runs}
     }  # fmt: skip
-    places: dict[tuple[str, str, int], Place] = {}
+    models: dict[tuple[str, str, int], ModelRun] = {}
     usual, warnings = defaults(), list[str]()
     for run in sorted(
         runs, key=lambda run: len((run.summary or {}).get("models", ()))
@@ -112,30 +118,30 @@ def table(runs: Sequence[RunRecords]) -> Gathered:
             (run.summary or {}).get("rows", {}) if run.finished else {"": method}
         )
         for deployed, row in rows.items():
-            place = Place(row + stated, column, deployed, run)
-            before = places.setdefault((place.row, column, run.settings.general.seed), place)
+            model = ModelRun(row + stated, column, deployed, run)
+            before = models.setdefault((model.row, column, run.settings.general.seed), model)
             if before.run is not run and before.run.settings.general.method == method:
                 warnings.append(
                     f"{run.label}: left out, it differs from {before.run.label} in its model's file alone."
                 )
-    return gathered(list(places.values()), runs, warnings)
+    return results_of(list(models.values()), runs, warnings)
 
 
-def gathered(
-    places: Sequence[Place], runs: Sequence[RunRecords], warnings: Sequence[str]
-) -> Gathered:
+def results_of(
+    models: Sequence[ModelRun], runs: Sequence[RunRecords], warnings: Sequence[str]
+) -> ExperimentResults:
     """Return the report's contents; FedAvg comes first, then the methods as they are listed."""
     order = list(METHODS)
 
-    def rank(place: Place) -> tuple[int, str]:
-        name = place.row.partition(",")[0]
-        return (order.index(name) if name in order else len(order)), place.row
+    def rank(model: ModelRun) -> tuple[int, str]:
+        name = model.row.partition(",")[0]
+        return (order.index(name) if name in order else len(order)), model.row
 
     rows = {
-        place.row: Row(place.row, place.row.partition(",")[0]) for place in sorted(places, key=rank)
+        model.row: Row(model.row, model.row.partition(",")[0]) for model in sorted(models, key=rank)
     }
     columns: dict[str, Mapping[str, Any]] = {
-        column: {} for column in sorted({place.column for place in places})
+        column: {} for column in sorted({model.column for model in models})
     }
     data = runs[0].data_name
     experiment = Experiment(
@@ -154,14 +160,14 @@ def gathered(
             p.run.settings,
             p.deployed,
         )
-        for p in places
+        for p in models
     ]
-    measured: dict[tuple[str, str], list[Measured]] = {}
-    for cell, place in sorted(zip(cells, places, strict=True), key=lambda pair: pair[0].seed):
-        if place.run.finished and (points := points_of(place.run.records, place.deployed)):
-            measured.setdefault((place.row, place.column), []).append(
-                Measured(cell, place.run, points)
+    measured: dict[tuple[str, str], list[SeedResult]] = {}
+    for cell, model in sorted(zip(cells, models, strict=True), key=lambda pair: pair[0].seed):
+        if model.run.finished and (points := points_of(model.run.records, model.deployed)):
+            measured.setdefault((model.row, model.column), []).append(
+                SeedResult(cell, model.run, points)
             )
     by_id = {run.name: run for run in runs}
     said = (*warnings, *state_warnings(runs), *mismatches(cells, by_id))
-    return Gathered(experiment, cells, by_id, measured, said, "")
+    return ExperimentResults(experiment, cells, by_id, measured, said, "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.report.results import SPREAD_PARTS, Measured
+from fedskew.report.results import SPREAD_PARTS, SeedResult
 from fedskew.report.units import in_percent
 from server_app.evaluation import shot_groups
 from server_app.record import Spread
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 RESAMPLES = 1000
 
 
-def measure(measured: Measured, selection: str, metric: str) -> float | None:
+def measure(measured: SeedResult, selection: str, metric: str) -> float | None:
     """Return a number of one run, in percent where it is a share: the mean over the rounds selected."""
     numbers = [measured.number(point, metric) for point in select(measured.points, selection)]
     known = [number for number in numbers if number is not None]
@@ -47,7 +47,7 @@ class Summary:
         return float(np.std(list(self.by_seed.values()), ddof=1)) if self.n > 1 else None
 
 
-def summarize_seeds(group: Sequence[Measured], selection: str, metric: str) -> Summary | None:
+def summarize_seeds(group: Sequence[SeedResult], selection: str, metric: str) -> Summary | None:
     """Return a number over the seeds that have it; None where none has."""
     numbers = {measured.cell.seed: measure(measured, selection, metric) for measured in group}
     known = {seed: number for seed, number in numbers.items() if number is not None}
@@ -69,7 +69,7 @@ class Strata:
     lowest: int = 0
 
 
-def strata(measured: Measured, selection: str, metric: str) -> Strata | None:
+def strata(measured: SeedResult, selection: str, metric: str) -> Strata | None:
     """Return how a run's number comes from its test examples; None where the records do not say that.
 
     Where all clients are tested on one test set, recall is their mean and the examples count once.
@@ -106,7 +106,7 @@ def strata(measured: Measured, selection: str, metric: str) -> Strata | None:
     return Strata(np.mean(recalls, axis=0), independent_C, weights_C)
 
 
-def tested_classes(measured: Measured) -> Sequence[int]:
+def tested_classes(measured: SeedResult) -> Sequence[int]:
     """Return what was tested of each class: subjects, where these are tested as one, else samples.
 
     Runs of earlier versions have written samples down even then; their confusion matrix has the subjects.
@@ -118,7 +118,7 @@ def tested_classes(measured: Measured) -> Sequence[int]:
     return list(samples.get("tested", samples["test"]))
 
 
-def independent_clients(measured: Measured) -> Sequence[int]:
+def independent_clients(measured: SeedResult) -> Sequence[int]:
     """Return how many independent samples each client's test set is worth; at most as many as there are subjects.
 
     Runs of earlier versions have written down samples: where subjects were tested as one, every client gets their
@@ -134,7 +134,7 @@ def independent_clients(measured: Measured) -> Sequence[int]:
     return [max(1, round(size * tested / sum(stated))) if size else 0 for size in stated]
 
 
-def class_weights(metric: str, measured: Measured, sizes_C: NDArray[np.int64]) -> Floats | None:
+def class_weights(metric: str, measured: SeedResult, sizes_C: NDArray[np.int64]) -> Floats | None:
     """Return the weight of each class's recall in a number; None where it is not a weighted sum of them."""
     tested_C = sizes_C > 0
     train_KC = np.array(measured.run.samples["train"])

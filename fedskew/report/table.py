@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.statistics import Summary, summarize_seeds
 from fedskew.report.units import in_percent, unit_of
 
@@ -81,8 +81,8 @@ def spread_words(summary: Summary | None, metric: str = "") -> str:
     )
 
 
-def seeds_of(gathered: Gathered) -> list[int]:
-    return sorted({cell.seed for cell in gathered.cells})
+def seeds_of(results: ExperimentResults) -> list[int]:
+    return sorted({cell.seed for cell in results.cells})
 
 
 def named(column: str) -> str:
@@ -91,19 +91,19 @@ def named(column: str) -> str:
 
 
 def per_column(
-    gathered: Gathered,
+    results: ExperimentResults,
     caption: Callable[[str], str],
     headings: Callable[[str], Sequence[str]],
     cell: Callable[[str, str, str], TableCell],
 ) -> list[Table]:
     """Return a table a column, for the headings that the column has; `cell` gets row, column and heading."""
     tables = []
-    for column in gathered.experiment.columns:
+    for column in results.experiment.columns:
         if shown := headings(column):
             rows = [
                 [TableCell(row.label), *(cell(row.label, column, heading) for heading in shown)]
-                for row in gathered.experiment.rows
-                if gathered.of(row.label, column)
+                for row in results.experiment.rows
+                if results.of(row.label, column)
             ]
             tables.append(
                 Table(
@@ -127,15 +127,17 @@ def fitted(table: Table, corner: str) -> Table:
     return Table(table.caption, [TableCell(corner), *methods], rows, table.wordy)
 
 
-def number_tables(gathered: Gathered, caption: str, metrics: Mapping[str, str]) -> list[Table]:
+def number_tables(
+    results: ExperimentResults, caption: str, metrics: Mapping[str, str]
+) -> list[Table]:
     """Return a table a column with the given metrics, by heading, where they are recorded."""
-    rows, selection = [row.label for row in gathered.experiment.rows], gathered.experiment.selection
+    rows, selection = [row.label for row in results.experiment.rows], results.experiment.selection
 
     def summary(row: str, column: str, heading: str) -> Summary | None:
-        return summarize_seeds(gathered.of(row, column), selection, metrics[heading])
+        return summarize_seeds(results.of(row, column), selection, metrics[heading])
 
     return per_column(
-        gathered,
+        results,
         lambda _: caption,
         lambda column: [
             heading for heading in metrics if any(summary(row, column, heading) for row in rows)

@@ -28,12 +28,12 @@ def markdown(documents: Sequence[Document]) -> str:
     parts = []
     for document in documents:
         parts += [
-            f"## {escaped(document.gathered.experiment.title)}",
+            f"## {escaped(document.results.experiment.title)}",
             escaped(document.subtitle),
             escaped(document.headline),
             "\n".join(verdict_lines(document)),
         ]
-        parts.append("\n".join(f"> {escaped(warning)}" for warning in document.gathered.warnings))
+        parts.append("\n".join(f"> {escaped(warning)}" for warning in document.results.warnings))
         parts.append(
             "\n".join(f"- {heading}: {escaped(said)}" for heading, said in document.setup.items())
         )
@@ -49,13 +49,13 @@ def markdown(documents: Sequence[Document]) -> str:
                     section.about,
                     *map(markdown_table, section.tables),
                 ]
-        parts.append(f"`{document.gathered.command}`" if document.gathered.command else "")
+        parts.append(f"`{document.results.command}`" if document.results.command else "")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def assumed(document: Document) -> str:
     """Return the settings that the paper leaves open; empty where there are none."""
-    stated = ", ".join(f"{key} = {value}" for key, value in document.gathered.assumed.items())
+    stated = ", ".join(f"{key} = {value}" for key, value in document.results.assumed.items())
     return f"The paper leaves open, and these runs have: {stated}." if stated else ""
 
 
@@ -69,9 +69,7 @@ def verdict_lines(document: Document) -> list[str]:
         lines.append(
             f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{seeds_words(verdict)}{escaped(remark)}"
         )
-    lines += [
-        f"- {escaped(says)}: **not judged**" for says in document.gathered.experiment.unjudged
-    ]
+    lines += [f"- {escaped(says)}: **not judged**" for says in document.results.experiment.unjudged]
     return lines
 
 
@@ -116,12 +114,12 @@ COLUMNS = (
 
 def lines(document: Document) -> list[dict[str, Any]]:
     """Return a line a row, column and selection; the paper's number and the difference stand at its own selection."""
-    gathered, experiment = document.gathered, document.gathered.experiment
+    results, experiment = document.results, document.results.experiment
     result = []
     for index, column in enumerate(experiment.columns):
         for row in experiment.rows:
             paper = experiment.cells.get(row.label, (None,) * len(experiment.columns))[index]
-            group, metric = gathered.of(row.label, column), experiment.metric_of(column)
+            group, metric = results.of(row.label, column), experiment.metric_of(column)
             summaries = {
                 (metric, chosen): summarize_seeds(group, chosen, metric) for chosen in SELECTIONS
             }
@@ -129,10 +127,10 @@ def lines(document: Document) -> list[dict[str, Any]]:
             if experiment.reaches:
                 rounds = {
                     seed: float(r.round)
-                    for seed, r in reached(gathered, row.label, column).items()
+                    for seed, r in reached(results, row.label, column).items()
                     if r
                 }
-                rounds = rounds if takes_training(gathered, column) else {}
+                rounds = rounds if takes_training(results, column) else {}
                 compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
                 summaries[compared] = Summary(rounds) if rounds else None
             for (name, selection), ours in summaries.items():
@@ -183,23 +181,23 @@ def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
     """Return everything that the tables are made of."""
     return [
         {
-            "experiment": document.gathered.experiment.name,
-            "title": document.gathered.experiment.title,
+            "experiment": document.results.experiment.name,
+            "title": document.results.experiment.title,
             "headline": document.headline,
             "what-was-run": document.setup,
-            "warnings": list(document.gathered.warnings),
+            "warnings": list(document.results.warnings),
             "numbers": lines(document),
             "claims": [
                 asdict(verdict) | {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
                 for verdict in document.verdicts
             ],
-            "not-judged": list(document.gathered.experiment.unjudged),
-            "assumed": document.gathered.assumed,
+            "not-judged": list(document.results.experiment.unjudged),
+            "assumed": document.results.assumed,
             "runs": {
                 run.name: {"state": run.state, **run.versions}
-                for run in document.gathered.runs.values()
+                for run in document.results.runs.values()
             },
-            "command": document.gathered.command,
+            "command": document.results.command,
         }
         for document in documents
     ]
@@ -209,13 +207,13 @@ def show(documents: Sequence[Document], console: Console) -> None:
     """Print what matters most: verdicts, warnings, ours beside the paper's, claims; of several, all verdicts last."""
     for document in documents:
         console.print(
-            Text(document.gathered.experiment.title, "bold"),
+            Text(document.results.experiment.title, "bold"),
             Text(f"\n{document.subtitle}", "dim"),
             end="\n",
         )
         for said in (document.headline, *verdict_lines(document)):
             console.print(unmarked(said), markup=False)
-        for warning in document.gathered.warnings:
+        for warning in document.results.warnings:
             console.print(Text(warning, "yellow"))
         for heading, said in document.setup.items():
             console.print(Text(f"{heading}: {said}", "dim"))
@@ -228,10 +226,8 @@ def show(documents: Sequence[Document], console: Console) -> None:
             if section.key in SHOWN:
                 for table in section.tables:
                     console.print(rich_table(table))
-        if document.gathered.command and len(document.gathered.finished) < len(
-            document.gathered.runs
-        ):
-            console.print(f"What is missing is made by: {document.gathered.command}", markup=False)
+        if document.results.command and len(document.results.finished) < len(document.results.runs):
+            console.print(f"What is missing is made by: {document.results.command}", markup=False)
     if len(documents) > 1 and (
         verdicts := [verdict for document in documents for verdict in document.verdicts]
     ):

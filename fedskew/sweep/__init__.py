@@ -16,7 +16,7 @@ from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
-from fedskew.scheduling import Job, Outcome, ordered, shares
+from fedskew.scheduling import Job, JobResult, allocate, ordered
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.versions import PACKAGES
@@ -70,7 +70,7 @@ def run_all(
         [Job(settings, names[settings.run_id]) for settings in left], console, warned
     )
     if not jobs and not summaries:
-        raise DataError("; ".join(dict.fromkeys(outcome.reason for outcome in outcomes.values())))
+        raise DataError("; ".join(dict.fromkeys(result.reason for result in outcomes.values())))
     if jobs and cluster:
         from fedskew.sweep.cluster import conduct_on  # with Ray
 
@@ -81,12 +81,15 @@ def run_all(
         )
         from fedskew.sweep.queue import conduct
 
-        share = shares(jobs, engine, at_once, workers)
+        allocation = allocate(jobs, engine, at_once, workers)
         outcomes |= conduct(
-            jobs, share, Overview(console, jobs, share.jobs, len(summaries)), federation_config
+            jobs,
+            allocation,
+            Overview(console, jobs, allocation.jobs, len(summaries)),
+            federation_config,
         )
     summaries |= {
-        name: outcome.summary for name, outcome in outcomes.items() if outcome.summary is not None
+        name: result.summary for name, result in outcomes.items() if result.summary is not None
     }
     failed = {}
     for name in names:  # in the plan's order: that in which they ended is another every time
@@ -140,7 +143,7 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
 
 def checked(
     jobs: Sequence[Job], console: Console, warned: set[str] | None = None
-) -> tuple[list[Job], dict[str, Outcome]]:
+) -> tuple[list[Job], dict[str, JobResult]]:
     """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
 
     What is odd about the data is printed to the console, unless `warned` holds the sentence already. Every partition is
@@ -166,7 +169,7 @@ def checked(
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
         ready.append(replace(job, memory_bytes=memory_of(job.settings, sizes), work=work))
     lost = (job.settings for job in jobs if job.settings.data in reasons)
-    return ready, {settings.run_id: Outcome(reason=reasons[settings.data]) for settings in lost}
+    return ready, {settings.run_id: JobResult(reason=reasons[settings.data]) for settings in lost}
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:

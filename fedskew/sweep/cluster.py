@@ -23,9 +23,9 @@ from data import SettingError, require
 from data.text import is_whole, printable, sentence
 from fedskew.engines import following
 from fedskew.numbers import in_bytes
-from fedskew.scheduling import CUDA_CONTEXT, Job, Outcome, largest
+from fedskew.scheduling import CUDA_CONTEXT, Job, JobResult, largest
 from fedskew.signals import SIGNALS, one_interrupt
-from fedskew.sweep.cluster_node import Machine, Place, carry_out, introduce
+from fedskew.sweep.cluster_node import Machine, SharedFolders, check_node, run_job
 from fedskew.sweep.progress import Overview
 from fedskew.sweep.queue import INTERVAL, Queue
 from server_app.lock import locked
@@ -79,18 +79,18 @@ def conduct_on(
     at_once: int,
     workers: int,
     finished: int,
-) -> dict[str, Outcome]:
+) -> dict[str, JobResult]:
     """Conduct the jobs on the cluster whose head is at HOST:PORT, and return how each ended, by the run's id.
 
     This machine must be one of the cluster's. Whatever ends this, no run of it goes on. Raises SettingError for an
     address that nobody answers at, and for a machine that does not share folder, code and locks with this one.
     """
     with one_interrupt(), connected(address):
-        place, machines = introduced(address, jobs)
+        shared, machines = check_nodes(address, jobs)
         demand = demand_of(jobs, workers or 1, nodes(), machines)
         at_once = min(at_once or len(jobs), max(1, demand.fits(nodes())))
         with Overview(console, jobs, at_once, finished) as overview:
-            queue = ClusterQueue(jobs, overview, place, demand, engine, at_once)
+            queue = ClusterQueue(jobs, overview, shared, demand, engine, at_once)
             try:
                 return queue.run()
             finally:
@@ -130,7 +130,7 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def introduced(address: str, jobs: Sequence[Job]) -> tuple[Place, list[Machine]]:
+def check_nodes(address: str, jobs: Sequence[Job]) -> tuple[SharedFolders, list[Machine]]:
     """Let every machine show that it can take runs. Raises SettingError with the first one's reason why it cannot."""
     with ExitStack() as stack:
         checks = []
@@ -141,13 +141,13 @@ def introduced(address: str, jobs: Sequence[Job]) -> tuple[Place, list[Machine]]
             )
             stack.enter_context(locked(Path(folder)))
             checks.append(folder)
-        place = Place(str(Path.cwd()), tuple(checks), code_version(*PACKAGES))
-        ask = ray.remote(num_cpus=0, max_retries=0)(introduce)
+        shared = SharedFolders(str(Path.cwd()), tuple(checks), code_version(*PACKAGES))
+        ask = ray.remote(num_cpus=0, max_retries=0)(check_node)
         names = [node["NodeID"] for node in nodes() if node["Alive"]]
         tasks = [
             ask.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)
-            ).remote(place)
+            ).remote(shared)
             for name in names
         ]
         try:
@@ -157,7 +157,7 @@ def introduced(address: str, jobs: Sequence[Job]) -> tuple[Place, list[Machine]]
             raise SettingError(KEY, address, rule) from error
     for machine in machines:
         require(not machine.problem, KEY, address, f"its machine {machine.name} {machine.problem}")
-    return place, machines
+    return shared, machines
 
 
 def demand_of(
@@ -193,19 +193,19 @@ class ClusterQueue(Queue):
         self,
         jobs: Sequence[Job],
         overview: Overview,
-        place: Place,
+        shared: SharedFolders,
         demand: Demand,
         engine: str,
         at_once: int,
     ) -> None:
         super().__init__(jobs, overview)
-        self.place, self.demand, self.at_once = place, demand, at_once
+        self.shared, self.demand, self.at_once = shared, demand, at_once
         self.engine = engine or ("workers" if demand.cpus > 1 else "inprocess")
         self.tasks: dict[Any, tuple[Job, ExitStack]] = {}
         """By Ray's reference: what it conducts, and what follows its records."""
         self.begun = set[str]()
 
-    def run(self) -> dict[str, Outcome]:
+    def run(self) -> dict[str, JobResult]:
         """Conduct everything."""
         while self.waiting or self.tasks:
             slots = min(self.at_once, self.demand.fits(nodes()))
@@ -215,7 +215,7 @@ class ClusterQueue(Queue):
                 job = self.waiting.popleft()
                 self.overview.started(job)
                 self.settle(
-                    job, Outcome(reason=f"the cluster has no machine left with {self.demand}")
+                    job, JobResult(reason=f"the cluster has no machine left with {self.demand}")
                 )
             for task in ray.wait([*self.tasks], timeout=INTERVAL)[0] if self.tasks else ():
                 self.take_up(task)
@@ -224,7 +224,7 @@ class ClusterQueue(Queue):
     def hand_over(self, job: Job) -> None:
         """Let Ray place a job on a machine with room for it, the next one each time."""
         memory = min(job.memory_bytes, self.demand.memory_bytes)
-        task = ray.remote(carry_out).options(
+        task = ray.remote(run_job).options(
             name=job.label,
             num_cpus=self.demand.cpus,
             num_gpus=self.demand.gpus,
@@ -236,10 +236,10 @@ class ClusterQueue(Queue):
         self.begun.add(job.settings.run_id)
         follower = ExitStack()
         follower.enter_context(
-            following(RunFolder(job.settings.folder), lambda line: self.overview.heard(job, line))
+            following(RunFolder(job.settings.folder), lambda line: self.overview.on_line(job, line))
         )
         settings = pickle.dumps(job.settings)
-        reference = task.remote(self.place.folder, settings, self.engine, self.demand.cpus, again)
+        reference = task.remote(self.shared.folder, settings, self.engine, self.demand.cpus, again)
         self.tasks[reference] = job, follower
 
     def take_up(self, task: Any) -> None:
@@ -255,7 +255,7 @@ class ClusterQueue(Queue):
             event = "died", "its machine is gone"
         except RayError as error:
             event = "died", f"its process ended ({type(error).__name__}); out of memory?"
-        self.heed(job, event)
+        self.on_event(job, event)
 
     def end(self) -> None:
         """End every task."""

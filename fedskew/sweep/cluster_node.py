@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedFolders:
     """Where a sweep works: what a machine must have under the same names to take a run of it."""
 
     folder: str
@@ -48,24 +48,24 @@ class Machine:
     """Bytes of each GPU."""
 
 
-def introduce(place: Place) -> Machine:
+def check_node(shared: SharedFolders) -> Machine:
     """Return what this machine is, and what keeps it from taking runs."""
     name = socket.gethostname()
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides the GPUs from who asks for none
     memory = {
         uuid: size for uuid, size in visible_gpus().items() if not uuid.isdigit()
     }  # as index and as uuid
-    return Machine(name, problem(place), tuple(memory.values()))
+    return Machine(name, problem(shared), tuple(memory.values()))
 
 
-def problem(place: Place) -> str:
+def problem(shared: SharedFolders) -> str:
     """Return why a process here cannot take runs of the sweep, or nothing."""
-    if not Path(place.folder).is_dir():
-        return f"has no folder {place.folder}: the command's must be on a disk that all machines have under one name"
-    if code_version(*PACKAGES) != place.code:
+    if not Path(shared.folder).is_dir():
+        return f"has no folder {shared.folder}: the command's must be on a disk that all machines have under one name"
+    if code_version(*PACKAGES) != shared.code:
         return "has another version of FedSkew's code"
-    os.chdir(place.folder)
-    for check in place.checks:
+    os.chdir(shared.folder)
+    for check in shared.checks:
         if not Path(check).is_dir():
             return f"does not see what is written to {Path(check).parent}: results must be on a disk that all share"
         try:
@@ -91,7 +91,7 @@ def executor(folder: str) -> Executor:
     return Executor()
 
 
-def carry_out(folder: str, settings: bytes, engine: str, workers: int, again: bool) -> Event:
+def run_job(folder: str, settings: bytes, engine: str, workers: int, again: bool) -> Event:
     """Execute a run and return how it ended. Its settings are pickled, as its own modules can be had only here.
 
     One that goes on, `again`, after its process or machine was lost waits until that has let go of the run's folder.

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fedskew.numbers import duration, percent
-from fedskew.scheduling import Job, Outcome
+from fedskew.scheduling import Job, JobResult
 from fedskew.terminal_table import terminal_table
 from server_app.composition import row_name
 from server_app.record import ModelNumbers, RoundRecord
@@ -19,7 +19,7 @@ from server_app.run_folder import RunFolder
 
 
 @dataclass
-class Standing:
+class JobProgress:
     """How far a job is."""
 
     job: Job
@@ -62,7 +62,7 @@ class Overview:
         self.console, self.at_once, self.finished, self.failed = console, at_once, finished, 0
         self.total = finished + len(jobs)
         self.waiting = {job.settings.run_id: job for job in jobs}
-        self.running: dict[str, Standing] = {}
+        self.running: dict[str, JobProgress] = {}
         self.pace: list[tuple[float, int]] = []
         """Seconds and rounds of the runs that have ended."""
         self.width = max((len(job.label) for job in jobs), default=0)
@@ -83,30 +83,30 @@ class Overview:
     def started(self, job: Job) -> None:
         """A job begins, or goes on."""
         self.waiting.pop(job.settings.run_id, None)
-        standing = Standing(job)
+        job_progress = JobProgress(job)
         records = RunFolder(job.settings.folder).rounds()
-        standing.round = records[-1].round if records and not job.settings.general.fresh else 0
-        self.running[job.settings.run_id] = standing
+        job_progress.round = records[-1].round if records and not job.settings.general.fresh else 0
+        self.running[job.settings.run_id] = job_progress
 
-    def heard(self, job: Job, line: str) -> None:
+    def on_line(self, job: Job, line: str) -> None:
         """A job says something. What is no round is printed: a terminal's table shows the rounds, and elsewhere a line
         for each would hide the results."""
         finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
         if not finished and not line.startswith(("run folder", "finished")):
             self.say(job, line)
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def ended(self, job: Job, result: JobResult) -> None:
         """A job is over."""
-        standing = self.running.pop(job.settings.run_id)
-        self.pace.append((standing.seconds, standing.rounds))
-        if outcome.summary is None:
+        job_progress = self.running.pop(job.settings.run_id)
+        self.pace.append((job_progress.seconds, job_progress.rounds))
+        if result.summary is None:
             self.failed += 1
-            result = f"failed: {outcome.reason}"
+            words = f"failed: {result.reason}"
         else:
             self.finished += 1
-            last = {name: selected(outcome.summary, name) for name in outcome.summary["models"]}
-            result = f"finished  {accuracies(job, last)}"
-        self.say(job, result if self.console.is_terminal else f"{result}  ({self.counts()})")
+            last = {name: selected(result.summary, name) for name in result.summary["models"]}
+            words = f"finished  {accuracies(job, last)}"
+        self.say(job, words if self.console.is_terminal else f"{words}  ({self.counts()})")
 
     def say(self, job: Job, words: str) -> None:
         """Print a line about a job."""
@@ -115,7 +115,7 @@ class Overview:
     def seconds_a_round(self) -> float | None:
         """Return the mean over all rounds seen to finish; None before the first."""
         seen = self.pace + [
-            (standing.seconds, standing.rounds) for standing in self.running.values()
+            (job_progress.seconds, job_progress.rounds) for job_progress in self.running.values()
         ]
         rounds = sum(count for _, count in seen)
         return sum(seconds for seconds, _ in seen) / rounds if rounds else None
@@ -144,11 +144,11 @@ class Overview:
     def table(self) -> RenderableType:
         """Return the live table: a row a running job."""
         table = terminal_table(header=False)
-        for standing in list(self.running.values()):  # a thread of its own draws this
-            pace = standing.pace or self.seconds_a_round()
-            left = "" if pace is None else f"{duration(standing.left * pace)} left"
-            rounds = f"round {standing.round}/{standing.job.settings.general.rounds}"
-            table.add_row(standing.job.label, rounds, standing.numbers, left)
+        for job_progress in list(self.running.values()):  # a thread of its own draws this
+            pace = job_progress.pace or self.seconds_a_round()
+            left = "" if pace is None else f"{duration(job_progress.left * pace)} left"
+            rounds = f"round {job_progress.round}/{job_progress.job.settings.general.rounds}"
+            table.add_row(job_progress.job.label, rounds, job_progress.numbers, left)
         return Group(Text(f"{time.strftime('%H:%M:%S')}  {self.counts()}", style="bold"), table)
 
 

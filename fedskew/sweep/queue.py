@@ -11,7 +11,7 @@ import psutil
 
 from data.text import printable, sentence
 from fedskew.engines.workers import fork_server
-from fedskew.scheduling import Job, Outcome, Shares, emptiest, ordered
+from fedskew.scheduling import Allocation, Job, JobResult, emptiest, ordered
 from fedskew.signals import one_interrupt
 from fedskew.sweep.progress import Overview
 from fedskew.sweep.worker import Event, Worker
@@ -24,16 +24,16 @@ ATTEMPTS = 2
 
 
 def conduct(
-    jobs: Sequence[Job], shares: Shares, overview: Overview, federation_config: str = ""
-) -> dict[str, Outcome]:
+    jobs: Sequence[Job], allocation: Allocation, overview: Overview, federation_config: str = ""
+) -> dict[str, JobResult]:
     """Conduct the jobs, `shares.jobs` at a time, and return how each ended, by the run's id.
 
     Whatever ends this, KeyboardInterrupt included, no process is left.
     """
     with one_interrupt(), overview:
-        if shares.engine == "ray":
-            return one_by_one(jobs, shares, overview, federation_config)
-        queue = LocalQueue(jobs, shares, overview)
+        if allocation.engine == "ray":
+            return one_by_one(jobs, allocation, overview, federation_config)
+        queue = LocalQueue(jobs, allocation, overview)
         try:
             return queue.run()
         finally:
@@ -41,25 +41,25 @@ def conduct(
 
 
 def one_by_one(
-    jobs: Sequence[Job], shares: Shares, overview: Overview, federation_config: str
-) -> dict[str, Outcome]:
+    jobs: Sequence[Job], allocation: Allocation, overview: Overview, federation_config: str
+) -> dict[str, JobResult]:
     """Conduct the jobs in this process, where an engine has processes enough of its own."""
     from fedskew.engines import execute
 
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, JobResult] = {}
     for job in ordered(jobs):
         overview.started(job)
         try:
             summary = execute(
                 job.settings,
-                shares.engine,
-                lambda line, job=job: overview.heard(job, line),  # type: ignore[misc]
-                workers=shares.workers,
+                allocation.engine,
+                lambda line, job=job: overview.on_line(job, line),  # type: ignore[misc]
+                workers=allocation.workers,
                 federation_config=federation_config,
             )
-            outcomes[job.settings.run_id] = Outcome(summary)
+            outcomes[job.settings.run_id] = JobResult(summary)
         except Exception as error:
-            outcomes[job.settings.run_id] = Outcome(reason=printable(sentence(error)))
+            outcomes[job.settings.run_id] = JobResult(reason=printable(sentence(error)))
         overview.ended(job, outcomes[job.settings.run_id])
     return outcomes
 
@@ -70,7 +70,7 @@ class Queue(ABC):
     def __init__(self, jobs: Sequence[Job], overview: Overview) -> None:
         self.waiting = deque(ordered(jobs))
         self.overview = overview
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, JobResult] = {}
         self.attempts: dict[str, int] = {}
 
     def begin(self, job: Job) -> None:
@@ -79,7 +79,7 @@ class Queue(ABC):
         try:
             job = replace(job, settings=RunFolder(job.settings.folder).reset(job.settings))
         except Exception as error:
-            self.settle(job, Outcome(reason=printable(sentence(error))))
+            self.settle(job, JobResult(reason=printable(sentence(error))))
             return
         name = job.settings.run_id
         self.attempts[name] = self.attempts.get(name, 0) + 1
@@ -89,29 +89,29 @@ class Queue(ABC):
     def hand_over(self, job: Job) -> None:
         """Give a job to a process."""
 
-    def heed(self, job: Job, event: Event) -> None:
+    def on_event(self, job: Job, event: Event) -> None:
         """Take notice of how a job ended, or its process."""
         kind, said = event
         if kind == "died" and self.attempts[job.settings.run_id] < ATTEMPTS:
-            self.overview.heard(job, f"{said}; another one goes on from the last finished round")
+            self.overview.on_line(job, f"{said}; another one goes on from the last finished round")
             self.waiting.appendleft(job)
         elif kind == "died":
-            self.settle(job, Outcome(reason=f"{said}, and so had the one before"))
+            self.settle(job, JobResult(reason=f"{said}, and so had the one before"))
         else:
-            self.settle(job, Outcome(said) if kind == "finished" else Outcome(reason=said))
+            self.settle(job, JobResult(said) if kind == "finished" else JobResult(reason=said))
 
-    def settle(self, job: Job, outcome: Outcome) -> None:
+    def settle(self, job: Job, result: JobResult) -> None:
         """Note how a job ended."""
-        self.outcomes[job.settings.run_id] = outcome
-        self.overview.ended(job, outcome)
+        self.outcomes[job.settings.run_id] = result
+        self.overview.ended(job, result)
 
 
 class LocalQueue(Queue):
     """The jobs and this machine's workers that have one."""
 
-    def __init__(self, jobs: Sequence[Job], shares: Shares, overview: Overview) -> None:
+    def __init__(self, jobs: Sequence[Job], allocation: Allocation, overview: Overview) -> None:
         super().__init__(jobs, overview)
-        self.shares = shares
+        self.allocation = allocation
         self.crew: list[Worker] = []
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
@@ -122,12 +122,12 @@ class LocalQueue(Queue):
         """The workers that have a job."""
         return [worker for worker in self.crew if worker.job is not None]
 
-    def run(self) -> dict[str, Outcome]:
+    def run(self) -> dict[str, JobResult]:
         """Conduct everything."""
         while self.waiting or self.busy:
             while (
                 self.waiting
-                and len(self.busy) < self.shares.jobs
+                and len(self.busy) < self.allocation.jobs
                 and room(self.waiting[0].memory_bytes, self.busy)
             ):
                 self.begin(self.waiting.popleft())
@@ -145,8 +145,8 @@ class LocalQueue(Queue):
             self.dismiss(dead)  # killed while it waited, which costs no run an attempt
         worker = next((worker for worker in self.crew if worker.job is None), None)
         if worker is None:
-            gpu = emptiest(self.shares.gpus, [worker.gpu for worker in self.crew])
-            worker = Worker(self.context, self.shares, gpu)
+            gpu = emptiest(self.allocation.gpus, [worker.gpu for worker in self.crew])
+            worker = Worker(self.context, self.allocation, gpu)
             self.crew.append(worker)
         worker.take(job)
 
@@ -155,12 +155,12 @@ class LocalQueue(Queue):
         event, job = worker.event(), worker.job
         assert job is not None, "only workers with a job are listened to"
         if event[0] == "line":
-            self.overview.heard(job, event[1])
+            self.overview.on_line(job, event[1])
             return
         worker.job = None
         if event[0] == "died":
             self.dismiss(worker)
-        self.heed(job, event)
+        self.on_event(job, event)
 
     def dismiss(self, worker: Worker) -> None:
         """Do without a worker whose process is gone."""

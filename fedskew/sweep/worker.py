@@ -13,7 +13,7 @@ import psutil
 
 from data.text import LineSink, printable, sentence
 from fedskew.engines.workers import end_with
-from fedskew.scheduling import Job, Shares, same_data
+from fedskew.scheduling import Allocation, Job, same_data
 from fedskew.signals import end_children
 from server_app.lock import tidy
 from server_app.run_settings import RunSettings
@@ -29,11 +29,11 @@ FAREWELL = 1.0
 class Worker:
     """A worker process and the job it has."""
 
-    def __init__(self, context: ForkServerContext, shares: Shares, gpu: str | None) -> None:
+    def __init__(self, context: ForkServerContext, allocation: Allocation, gpu: str | None) -> None:
         self.gpu = gpu
         self.connection, theirs = context.Pipe()
         self.process = context.Process(
-            target=work, args=(theirs, shares.engine, shares.workers, gpu)
+            target=work, args=(theirs, allocation.engine, allocation.workers, gpu)
         )
         self.process.start()
         theirs.close()

@@ -21,7 +21,7 @@ from data import SettingError
 from fedskew.engines.processes import free_port
 from fedskew.scheduling import CUDA_CONTEXT, Job
 from fedskew.sweep.cluster import Demand, demand_of
-from fedskew.sweep.cluster_node import Machine, Place, problem
+from fedskew.sweep.cluster_node import Machine, SharedFolders, problem
 from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
 
@@ -65,13 +65,13 @@ def test_a_machine_says_why_it_can_take_no_run(
     monkeypatch.setattr("fedskew.sweep.cluster_node.code_version", lambda *packages: "this")
     monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.1)
     monkeypatch.chdir(tmp_path)
-    place = Place(str(tmp_path), (str(tmp_path / "check"),), "this")
-    assert "has no folder" in problem(replace(place, folder=str(tmp_path / "elsewhere")))
-    assert "another version of FedSkew's code" in problem(replace(place, code="that"))
-    assert "does not see what is written" in problem(place)
+    shared = SharedFolders(str(tmp_path), (str(tmp_path / "check"),), "this")
+    assert "has no folder" in problem(replace(shared, folder=str(tmp_path / "elsewhere")))
+    assert "another version of FedSkew's code" in problem(replace(shared, code="that"))
+    assert "does not see what is written" in problem(shared)
     with locked(tmp_path / "check"):
-        assert problem(place) == ""
-    assert "takes a lock" in problem(place) and "flock" in problem(place)
+        assert problem(shared) == ""
+    assert "takes a lock" in problem(shared) and "flock" in problem(shared)
 
 
 def test_a_lock_s_holder_on_another_machine_is_named_with_it(

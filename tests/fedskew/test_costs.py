@@ -38,7 +38,7 @@ from fedskew.costs.pace import Pace, Rates, Records, rates_of, seconds_of, timed
 from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan, runs
-from fedskew.scheduling import Shares
+from fedskew.scheduling import Allocation
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -480,7 +480,8 @@ def test_a_forecast_names_runs_costs_missing_data_and_refusals(
 def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = small(tmp_path / "not" / "there")
     whole = Forecast(
-        [Entry(settings, "run", cost=Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))], Shares("inprocess", 1, 1)
+        [Entry(settings, "run", cost=Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))],
+        Allocation("inprocess", 1, 1),
     )
     monkeypatch.setattr(forecasts, "free_disk", lambda folder: 10**9)
     expected = ["the runs need 5.00 GB of disk, and 1.00 GB are free"]

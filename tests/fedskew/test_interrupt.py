@@ -15,7 +15,7 @@ import pytest
 from signal_matrix import ENGINES, MOMENTS, PAIRS, WAIT, Cell, Command, cells
 
 from fedskew.engines.workers import WorkersGrid, fork_server
-from fedskew.signals import SENTENCE, SIGNALS, held_back, one_interrupt
+from fedskew.signals import SENTENCE, SIGNALS, blocked, one_interrupt
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_process_started_while_signals_are_held_back_gets_none_and_this_one_ge
 ):
     code = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
     with pytest.raises(KeyboardInterrupt), one_interrupt():
-        with held_back():
+        with blocked():
             os.kill(os.getpid(), signal.SIGTERM)
             process = subprocess.run(
                 [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True

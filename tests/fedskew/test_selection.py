@@ -11,7 +11,7 @@ from command_line import FedSkew
 from data import DataError, DataSettings, SettingError, federate, load
 from fedskew.costs.sizes import Sizes
 from fedskew.diagnosis.planned import diagnosis_of
-from fedskew.diagnosis.rules import worth_trying
+from fedskew.diagnosis.rules import recommended_order
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection import plan as plans
 from fedskew.method_selection.counts import deal_like
@@ -164,7 +164,7 @@ def test_first_in_a_short_race_is_what_answers_the_skew() -> None:
     def order(settings: dict[str, Scalar]) -> list[str]:
         diagnosis = diagnosis_of(parse({"method": "fedavg", **settings}))
         assert diagnosis is not None
-        return worth_trying(diagnosis, methods)
+        return recommended_order(diagnosis, methods)
 
     assert order({"partition": "llt", "alpha": 0.9})[0] == "iwds"
     assert order({"imbalance-factor": 50.0, "alpha": 0.5})[0] == "ccvr"

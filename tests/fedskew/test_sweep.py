@@ -23,7 +23,7 @@ import fedskew.sweep.worker
 import server_app.lock
 from data import DataError, SettingError, federate
 from fedskew.experiments.plan import Cell, runs
-from fedskew.scheduling import Job, Outcome, Shares
+from fedskew.scheduling import Allocation, Job, JobResult
 from fedskew.sweep import finished, run_all
 from fedskew.sweep.progress import Overview
 from fedskew.sweep.queue import LocalQueue, conduct
@@ -31,7 +31,7 @@ from fedskew.sweep.worker import Worker
 from server_app.lock import locked
 from server_app.run_folder import RunFolder
 
-INPROCESS = Shares("inprocess", 2, 1)
+INPROCESS = Allocation("inprocess", 2, 1)
 
 
 def conducted(
@@ -77,8 +77,8 @@ class Killing(Overview):
         self.words, self.times = words, times
         self.killed: list[int] = []
 
-    def heard(self, job: Job, line: str) -> None:
-        super().heard(job, line)
+    def on_line(self, job: Job, line: str) -> None:
+        super().on_line(job, line)
         if self.words in line and len(self.killed) < self.times:
             worker = int(RunFolder(job.settings.folder).rounds()[-1].workers[0]["process"])
             self.killed.append(worker)
@@ -116,8 +116,8 @@ def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(tmp_path)
-    shares = replace(INPROCESS, jobs=1)
-    conduct([Job(config, "a run")], shares, Overview(Console(file=io.StringIO()), [], 1))
+    allocation = replace(INPROCESS, jobs=1)
+    conduct([Job(config, "a run")], allocation, Overview(Console(file=io.StringIO()), [], 1))
     take, killed = Worker.take, []
 
     def kill_first(self: Worker, *words: Any, **more: Any) -> None:
@@ -130,16 +130,16 @@ def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(
     heard = list[str]()
 
     class Hearing(Overview):
-        def heard(self, job: Job, line: str) -> None:
+        def on_line(self, job: Job, line: str) -> None:
             heard.append(line)
-            super().heard(job, line)
+            super().on_line(job, line)
 
     monkeypatch.setattr(Worker, "take", kill_first)
     console = Console(file=io.StringIO(), width=200)
     again = Job(replace(config, general=replace(config.general, fresh=True)), "a run")
-    (outcome,) = conduct([again], shares, Hearing(console, [again], 1)).values()
+    (result,) = conduct([again], allocation, Hearing(console, [again], 1)).values()
     output = console.file.getvalue()  # type: ignore[attr-defined]
-    assert outcome.summary is not None and killed
+    assert result.summary is not None and killed
     assert (
         "another one goes on" in output
         and any("round   1/2" in line for line in heard)
@@ -156,8 +156,8 @@ def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
     rounds = []
 
     class Watching(Overview):
-        def heard(self, job: Job, line: str) -> None:
-            super().heard(job, line)
+        def on_line(self, job: Job, line: str) -> None:
+            super().on_line(job, line)
             rounds.append(self.running[job.settings.run_id].round)
 
     for job in jobs:
@@ -209,8 +209,8 @@ def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -
     jobs = jobs_of(tmp_path, 2)
 
     class KillingIdle(Overview):
-        def ended(self, job: Job, outcome: Outcome) -> None:
-            super().ended(job, outcome)
+        def ended(self, job: Job, result: JobResult) -> None:
+            super().ended(job, result)
             (worker,) = queue.crew
             worker.process.kill()
             worker.process.join()
@@ -222,7 +222,7 @@ def test_a_worker_that_dies_idle_costs_the_next_run_no_attempt(tmp_path: Path) -
         outcomes = queue.run()
     finally:
         queue.end()
-    assert all(outcome.summary is not None for outcome in outcomes.values())
+    assert all(result.summary is not None for result in outcomes.values())
     assert list(queue.attempts.values()) == [1, 1]
 
 
@@ -231,9 +231,9 @@ def test_worker_processes_below_worker_processes(tmp_path: Path) -> None:
     """As where there are more cores than runs."""
     job = Job(small(tmp_path / "sweep", method="fedbn"), "fedbn")
     overview = Overview(Console(file=io.StringIO()), [job], 1)
-    (outcome,) = conduct([job], Shares("workers", 1, 2), overview).values()
-    assert outcome.summary is not None
-    assert outcome.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
+    (result,) = conduct([job], Allocation("workers", 1, 2), overview).values()
+    assert result.summary is not None
+    assert result.summary["hash"] == experiment(tmp_path / "alone", method="fedbn").summary["hash"]
     records = RunFolder(job.settings.folder).rounds()
     processes = {worker["process"] for record in records for worker in record.workers}
     assert (
@@ -255,7 +255,7 @@ def test_workers_that_have_no_job_end_by_themselves(
     monkeypatch.setattr(Worker, "end", noting)
     monkeypatch.setattr(fedskew.sweep.worker, "FAREWELL", 30.0)
     jobs = jobs_of(tmp_path, 2)
-    conduct(jobs, Shares("workers", 2, 2), Overview(Console(file=io.StringIO()), jobs, 2))
+    conduct(jobs, Allocation("workers", 2, 2), Overview(Console(file=io.StringIO()), jobs, 2))
     assert codes == [0, 0]
 
 
@@ -279,7 +279,7 @@ def test_a_worker_that_is_ended_leaves_no_half_a_file(
 
 def ended(job: Job) -> None:
     """End a worker that has been given a job."""
-    worker = Worker(multiprocessing.get_context("forkserver"), Shares("inprocess", 1, 0), None)
+    worker = Worker(multiprocessing.get_context("forkserver"), Allocation("inprocess", 1, 0), None)
     worker.job = job  # not sent, so that it writes nothing
     worker.end()
 

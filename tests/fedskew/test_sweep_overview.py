@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedskew.cli.results_table import lines, results_table
 from fedskew.experiments.plan import Cell, runs
-from fedskew.scheduling import Outcome
+from fedskew.scheduling import JobResult
 from fedskew.sweep import labels
 from fedskew.sweep.progress import Overview
 from server_app.record import ModelNumbers, RoundRecord, Seconds
@@ -55,13 +55,13 @@ def test_the_overview_counts_and_extrapolates(tmp_path: Path) -> None:
         overview.started(job)
     assert overview.counts() == "1 of 4 done, 2 running, 1 waiting"
     folders[0].add_round(record(1, 3.0))
-    overview.heard(jobs[0], "round 1")
+    overview.on_line(jobs[0], "round 1")
     folders[1].add_round(record(1, 5.0, math.nan))
-    overview.heard(jobs[1], "round 1")
+    overview.on_line(jobs[1], "round 1")
     assert overview.time_left() == pytest.approx((9 * 3 + 9 * 5 + 10 * 4) / 2)
     assert "fedavg 50.0" in overview.running[jobs[0].settings.run_id].numbers
     assert "fedavg -" in overview.running[jobs[1].settings.run_id].numbers
-    overview.ended(jobs[0], Outcome(reason="out of luck"))
+    overview.ended(jobs[0], JobResult(reason="out of luck"))
     assert overview.counts().startswith("1 of 4 done, 1 running, 1 waiting, 1 failed, about ")
     drawn = Console(file=io.StringIO(), width=120)
     drawn.print(overview.table())
@@ -78,10 +78,12 @@ def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> Non
         overview.started(job)
         RunFolder(job.settings.folder).path.mkdir(parents=True)
         RunFolder(job.settings.folder).add_round(record(1, 1.0))
-        overview.heard(job, "round   1/2  loss 1.000")
+        overview.on_line(job, "round   1/2  loss 1.000")
         overview.live.refresh()
-        overview.heard(job, "client 3 left out")
-        overview.ended(job, Outcome({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}))
+        overview.on_line(job, "client 3 left out")
+        overview.ended(
+            job, JobResult({"models": {"average": {"last": {"balanced-accuracy": 0.25}}}})
+        )
     output = file.getvalue()
     assert "loss 1.000" not in output
     assert (
@@ -97,15 +99,15 @@ def test_elsewhere_each_result_is_a_line_and_a_round_is_none(tmp_path: Path) -> 
     with Overview(Console(file=file, width=200), jobs, 1) as overview:
         for job in jobs:
             overview.started(job)
-            overview.heard(job, f"run folder {job.settings.folder}")
+            overview.on_line(job, f"run folder {job.settings.folder}")
             RunFolder(job.settings.folder).path.mkdir(parents=True)
             for round in (1, 2):
                 RunFolder(job.settings.folder).add_round(record(round, 1.0))
-                overview.heard(job, f"round   {round}/2  loss 1.000")
-        overview.heard(jobs[0], "client 3 left out")
+                overview.on_line(job, f"round   {round}/2  loss 1.000")
+        overview.on_line(jobs[0], "client 3 left out")
         done = {"models": {"average": {"last": {"balanced-accuracy": 0.25}}}}
-        overview.ended(jobs[0], Outcome(done))
-        overview.ended(jobs[1], Outcome(reason="out of luck"))
+        overview.ended(jobs[0], JobResult(done))
+        overview.ended(jobs[1], JobResult(reason="out of luck"))
     remark, finished, failed = file.getvalue().splitlines()
     assert remark.endswith("client 3 left out")
     assert "finished  fedavg 25.0  (1 of 2 done, 1 running, about" in finished

@@ -16,7 +16,7 @@ from client_app.metrics import Scores
 from client_app.ranking import STATED
 from data import SettingError
 from fedskew.experiments.plan import Cell
-from fedskew.report.results import Measured, RunRecords
+from fedskew.report.results import RunRecords, SeedResult
 from server_app.app import Run
 from server_app.evaluation import (
     OF_POSITIVE,
@@ -132,7 +132,7 @@ def test_records_of_earlier_versions_give_the_positive_class_too(tmp_path: Path)
     records = [RoundRecord(1, {"average": old})]
     (point,) = points_of(records, "average")
     run = RunRecords(settings, {"samples": {"train": [[50, 20], [40, 10]]}}, records, None)
-    was = Measured(Cell("", "fedavg", "", 0, settings, "average"), run, (point,))
+    was = SeedResult(Cell("", "fedavg", "", 0, settings, "average"), run, (point,))
     for key in OF_POSITIVE:
         assert old[key] != new[key] and was.number(point, key) == new[key]
 

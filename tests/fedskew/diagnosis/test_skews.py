@@ -5,7 +5,14 @@ import pytest
 
 from data.long_tail import long_tail
 from data.partitions import Indices, iid, lda, llt
-from fedskew.diagnosis.rules import ANSWERS, RULES, Plan, diagnose, failing, worth_trying
+from fedskew.diagnosis.rules import (
+    ANSWERS,
+    RULES,
+    Plan,
+    diagnose,
+    known_failures,
+    recommended_order,
+)
 from fedskew.diagnosis.skews import skews
 from fedskew.diagnosis.statistics import statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
@@ -128,16 +135,19 @@ def test_a_rule_applies_to_the_data_of_its_experiment() -> None:
             dealt = federate(run.data, run.general.seed)
             table = site_table("", dealt.client_names, dealt.dataset.class_names, dealt.counts_KC)
             context = Plan(run.training.batch_size, run.general.participation)
-            applying.add((cell.column, rule in failing(diagnose(table, plan=context))))
+            applying.add((cell.column, rule in known_failures(diagnose(table, plan=context))))
         assert any(applies for _, applies in applying), rule
 
 
 def test_scanners_beside_other_classes_are_less_sure() -> None:
     moments = Moments(("brightness",), np.array([[100.0], [30]]), np.array([[60.0], [20]]))
-    for counts_KC, sure in ((np.full((2, 4), 200), "certain"), (np.diag([400, 400]), "perhaps")):
+    for counts_KC, confidence in (
+        (np.full((2, 4), 200), "certain"),
+        (np.diag([400, 400]), "perhaps"),
+    ):
         table = site_table("", ["a", "b"], list(map(str, range(counts_KC.shape[1]))), counts_KC)
         (scanner,) = [skew for skew in diagnose(table, moments).skews if skew.name == "scanner"]
-        assert scanner.sure == sure and "(brightness)" in scanner.because
+        assert scanner.confidence == confidence and "(brightness)" in scanner.because
 
 
 @pytest.mark.parametrize(
@@ -162,9 +172,13 @@ def test_no_method_that_answers_a_skew_is_known_to_fail_for_being_there() -> Non
     moments = Moments(("",), np.array([[100.0], [30]]), np.array([[60.0], [20]]))
     diagnosis = diagnose(site_table("", "ab", "xyz", np.full((2, 3), 200)), moments)
     assert diagnosis.names == ("scanner",)
-    assert {rule.method for rule in failing(diagnosis)}.isdisjoint(ANSWERS["scanner"])
+    assert {rule.method for rule in known_failures(diagnosis)}.isdisjoint(ANSWERS["scanner"])
     assert "look at singleset beside fedbn" in diagnosis.remark
-    assert worth_trying(diagnosis, ["fedavg", "creff", "fedbn"]) == ["fedbn", "fedavg", "creff"]
+    assert recommended_order(diagnosis, ["fedavg", "creff", "fedbn"]) == [
+        "fedbn",
+        "fedavg",
+        "creff",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -181,5 +195,5 @@ def test_fedlc_is_known_to_fail_where_most_sites_have_one_class(
     """Its loss is zero there, whatever share of the sites takes part: fails-fedlc-one-class."""
     for participation in (1.0, 0.5):
         table = site_table("", "abc", "xyz", counts_KC)
-        rules = failing(diagnose(table, plan=Plan(participation=participation)))
+        rules = known_failures(diagnose(table, plan=Plan(participation=participation)))
         assert ("fedlc" in {rule.method for rule in rules}) == fails

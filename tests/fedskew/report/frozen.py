@@ -13,7 +13,7 @@ from typing import Any
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import Document, document
-from fedskew.report.results import Gathered, gather
+from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.text import csv_text, markdown
 from server_app.record import RoundRecord
 from server_app.round_selection import summarize
@@ -80,16 +80,16 @@ def write(run: RunSettings, kept: Mapping[str, Any], **versions: str) -> None:
     folder.summary_file.write_text(line_of(summary))
 
 
-def gathered(results: Path, **changes: Any) -> Gathered:
+def frozen_results(results: Path, **changes: Any) -> ExperimentResults:
     """Return what the report finds of the frozen runs."""
     return gather(frozen(results, **changes), {"results": str(results)})
 
 
 def golden(results: Path) -> tuple[Document, dict[str, str]]:
     """Return the frozen report, and its texts by the name of their golden files; the folder's name is left out."""
-    report = document(gathered(results))
+    report = document(frozen_results(results))
     texts = {"golden.md": markdown([report]), "golden.csv": csv_text([report])}
-    ids = {run.run_id: f"run-{number}" for number, run in enumerate(runs(report.gathered.cells))}
+    ids = {run.run_id: f"run-{number}" for number, run in enumerate(runs(report.results.cells))}
     for name, text in texts.items():
         for run_id, short in ids.items():  # a run's id changes with every setting that FedSkew gets
             text = text.replace(run_id, short)

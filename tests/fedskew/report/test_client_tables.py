@@ -5,12 +5,12 @@ from math import nan
 from pathlib import Path
 
 import pytest
-from frozen import gathered
+from frozen import frozen_results
 
 from fedskew.report.detail_tables import client_tables
 from fedskew.report.document import document
 from fedskew.report.page import html
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.table import Table, TableCell, fitted
 from server_app.evaluation import spread
 from server_app.round_selection import Point
@@ -20,10 +20,10 @@ AREAS = {0: [0.5, nan, 0.75], 1: [0.7, nan, nan]}
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Gathered:
+def known(tmp_path: Path) -> ExperimentResults:
     """Two seeds of FedAvg at three clients, which measured AUROC."""
     columns = {"": {"alpha": 0.5, "imbalance-factor": 10}}
-    frozen = gathered(
+    frozen = frozen_results(
         tmp_path,
         columns=columns,
         methods=["fedavg"],
@@ -34,7 +34,7 @@ def known(tmp_path: Path) -> Gathered:
         series=[],
     )
     runs = []
-    for run in gathered(tmp_path).of("fedavg", "LDA 0.5")[:2]:
+    for run in frozen_results(tmp_path).of("fedavg", "LDA 0.5")[:2]:
         numbers = replace(
             run.points[-1].numbers, spreads={"client-auroc": spread(AREAS[run.cell.seed])}
         )
@@ -50,7 +50,9 @@ def known(tmp_path: Path) -> Gathered:
     return replace(frozen, measured={("fedavg", ""): runs})
 
 
-def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(known: Gathered) -> None:
+def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(
+    known: ExperimentResults,
+) -> None:
     (table,) = client_tables(known)
     assert table.caption == "AUROC in percent at each client, last round, over seeds."
     assert [cell.text for cell in table.headings] == ["client", "test samples", "fedavg"]
@@ -59,7 +61,7 @@ def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(known: Gathe
     ]  # fmt: skip
 
 
-def test_sites_of_a_federation_are_called_as_they_agreed(known: Gathered) -> None:
+def test_sites_of_a_federation_are_called_as_they_agreed(known: ExperimentResults) -> None:
     """The server knows no sample of theirs."""
     agreed = {"samples": None, "agreement": {"sites": ["a", "b", "c"]}}
     runs = [
@@ -88,7 +90,7 @@ def test_a_table_wider_than_a_page_is_turned() -> None:
     assert fitted(narrow, "class") == narrow
 
 
-def test_a_long_table_is_folded(known: Gathered, no_drawings: None) -> None:
+def test_a_long_table_is_folded(known: ExperimentResults, no_drawings: None) -> None:
     long = Table("a table.", [TableCell("client")], [[TableCell(str(k))] for k in range(26)])
     report = document(known)
     sections = [

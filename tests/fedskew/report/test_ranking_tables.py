@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from frozen import gathered
+from frozen import frozen_results
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from client_app.metrics import Scores
 from client_app.state import State
 from fedskew.report.ranking import delong, drawn_weights, intervals, ranking_tables, resampled
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from server_app.evaluation import metrics_from
 from server_app.predictions import Predictions, write_predictions
 from server_app.run_folder import RunFolder
@@ -107,11 +107,11 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
 
 
 @pytest.fixture
-def with_predictions(tmp_path: Path) -> Gathered:
+def with_predictions(tmp_path: Path) -> ExperimentResults:
     """The frozen experiment, its runs of one column with predictions of two classes."""
     columns = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
     known, kept = (
-        gathered(tmp_path, columns=columns, cells={}, notes={}, claims=[]),
+        frozen_results(tmp_path, columns=columns, cells={}, notes={}, claims=[]),
         dict[Path, dict[str, State]](),
     )
     changed = {}
@@ -129,10 +129,10 @@ def with_predictions(tmp_path: Path) -> Gathered:
             )
     for folder, states in kept.items():
         write_predictions(RunFolder(folder), states)
-    return replace(known, metrics_from=changed)
+    return replace(known, measured=changed)
 
 
-def test_the_report_has_intervals_and_delongs_test(with_predictions: Gathered) -> None:
+def test_the_report_has_intervals_and_delongs_test(with_predictions: ExperimentResults) -> None:
     numbers, tests = ranking_tables(with_predictions)
     assert [heading.text for heading in numbers.headings[1:3]] == ["AUROC", "AUPRC"]
     for row in numbers.rows:
@@ -144,7 +144,9 @@ def test_the_report_has_intervals_and_delongs_test(with_predictions: Gathered) -
     assert "DeLong" in tests.caption and [row[0].text for row in tests.rows].count("creff") >= 2
 
 
-def test_without_predictions_only_auroc_has_an_interval(with_predictions: Gathered) -> None:
+def test_without_predictions_only_auroc_has_an_interval(
+    with_predictions: ExperimentResults,
+) -> None:
     runs = with_predictions.of("creff", "LDA 0.5")
     assert len(intervals(runs, 0)) == 5
     for run in runs:

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frozen import frozen, gathered
+from frozen import frozen, frozen_results
 
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.document import document
 from fedskew.report.page import html
-from fedskew.report.results import Gathered, gather
+from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.text import as_json, markdown
 from server_app.run_folder import line_of
 
 
-def again(experiment: Experiment, results: Path) -> Gathered:
+def again(experiment: Experiment, results: Path) -> ExperimentResults:
     return gather(experiment, {"results": str(results)})
 
 
@@ -40,12 +40,12 @@ def change(file: Path, key: str, **values: Any) -> None:
 
 
 def test_runs_that_belong_together_raise_no_other_warning_than_the_missing(tmp_path: Path) -> None:
-    records = gathered(tmp_path)
+    records = frozen_results(tmp_path)
     assert len(records.finished) == 10 and len(records.runs) == 12
     (warning,) = records.warnings
     assert "2 of 12 runs are missing" in warning and "fedshift-seed2" in warning
     assert records.command == f"fedskew run frozen --results {tmp_path}"
-    assert gathered(tmp_path, seeds=[0, 1]).warnings == ()
+    assert frozen_results(tmp_path, seeds=[0, 1]).warnings == ()
 
 
 def test_an_unfinished_run_is_told_and_left_out(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
     (run / "rounds.jsonl").write_text("".join(map(line_of, records)))
     gathered_again = again(experiment, tmp_path)
     assert any(
-        "has no model creff" in warning for warning in document(gathered_again).gathered.warnings
+        "has no model creff" in warning for warning in document(gathered_again).results.warnings
     )
     assert (
         len(gathered_again.of("creff", "LDA 0.5")) == 2

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from frozen import ENTRY, gathered
+from frozen import ENTRY, frozen_results
 
 from fedskew.report.document import document
 from fedskew.report.page import TEMPLATES, html
@@ -50,15 +50,15 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    return Page(html([document(gathered(tmp_path_factory.mktemp("frozen")))]))
+    return Page(html([document(frozen_results(tmp_path_factory.mktemp("frozen")))]))
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
     folders = (tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second"))
     column = {"columns": {"LDA 0.5": ENTRY["columns"]["LDA 0.5"]}, "cells": {"fedavg": [75.5]}}
-    first, second = (document(gathered(folder, **column)) for folder in folders)
-    object.__setattr__(second.gathered.experiment, "name", "other")
+    first, second = (document(frozen_results(folder, **column)) for folder in folders)
+    object.__setattr__(second.results.experiment, "name", "other")
     return Page(html([first, second]))
 
 
@@ -126,7 +126,7 @@ def test_the_verdict_comes_before_the_first_table(page: Page) -> None:
 def test_several_experiments_begin_with_all_their_claims(
     two: Page, page: Page, tmp_path: Path
 ) -> None:
-    says = [verdict.claim.says for verdict in document(gathered(tmp_path)).verdicts]
+    says = [verdict.claim.says for verdict in document(frozen_results(tmp_path)).verdicts]
     overview = two.text[two.text.index("<nav") : two.text.index("</nav>")]
     assert says and all(overview.count(claim) == 2 for claim in says)
     assert f"Of {2 * len(says)} claims" in two.text[: two.text.index("<nav")]
@@ -135,7 +135,9 @@ def test_several_experiments_begin_with_all_their_claims(
 
 def test_what_people_wrote_is_escaped(tmp_path: Path, no_drawings: None) -> None:
     claims = [{"says": "<b>a & b</b>", "better": "creff", "than": "fedavg"}]
-    text = html([document(gathered(tmp_path, title='<script>alert("x")</script>', claims=claims))])
+    text = html(
+        [document(frozen_results(tmp_path, title='<script>alert("x")</script>', claims=claims))]
+    )
     assert not Page(text).all("script", "b")
 
 
@@ -237,7 +239,7 @@ def test_a_section_s_only_figure_is_drawn_for_the_page_s_width_too(tmp_path: Pat
     """Of one column: drawn wide, not stretched, which would make its text three times as large."""
     column = {"LDA 0.5": ENTRY["columns"]["LDA 0.5"]}
     changes = {"columns": column, "cells": {}, "notes": {}, "series": [], "claims": []}
-    text = html([document(gathered(tmp_path, **changes))])
+    text = html([document(frozen_results(tmp_path, **changes))])
     widths = {
         place: {
             float(width) for width in re.findall(rf'{place}"><svg[^>]*viewBox="0 0 (\S+)', text)
@@ -250,7 +252,7 @@ def test_a_section_s_only_figure_is_drawn_for_the_page_s_width_too(tmp_path: Pat
     assert alone == text.count('<div class="wide">') >= 3  # differences, curves, time
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids))
-    several = html([document(gathered(tmp_path))])
+    several = html([document(frozen_results(tmp_path))])
     assert '<div class="narrow">' in several and 'id="e0-effect-0-wide' not in several
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frozen import ENTRY, gathered
+from frozen import ENTRY, frozen_results
 
 from data import SettingError
 from fedskew.method_selection.conduct import Trained, examples
 from fedskew.report.claims import judge
 from fedskew.report.differences import differences
-from fedskew.report.results import Measured
+from fedskew.report.results import SeedResult
 from fedskew.report.rounds_to_target import reach, reached
 from fedskew.report.statistics import (
     Strata,
@@ -36,7 +36,7 @@ def point(round: int, accuracy: float, validation: ModelNumbers | None = None) -
     return Point(RoundRecord(round, {"average": numbers}, metrics={"matching-loss": 0.5}), numbers)
 
 
-def at(measured: Measured, numbers: ModelNumbers, *sites: str, **metrics: float) -> Measured:
+def at(measured: SeedResult, numbers: ModelNumbers, *sites: str, **metrics: float) -> SeedResult:
     """Return a run with one evaluated round, of clients with these names and test sets of 10, 20, 40 samples."""
     points = (Point(RoundRecord(1, {"average": numbers}, metrics=metrics), numbers),)
     samples = {**measured.run.samples, "clients": sites, "client-test": [10, 20, 40][: len(sites)]}
@@ -48,8 +48,8 @@ def at(measured: Measured, numbers: ModelNumbers, *sites: str, **metrics: float)
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Measured:
-    return gathered(tmp_path).of("creff", "LDA 0.5")[0]
+def measured(tmp_path: Path) -> SeedResult:
+    return frozen_results(tmp_path).of("creff", "LDA 0.5")[0]
 
 
 def test_mean_and_sample_standard_deviation() -> None:
@@ -90,7 +90,7 @@ def test_a_mean_over_more_rounds_than_there_are_is_none() -> None:
     assert len(select([point(1, 0.5)] * 4, "mean-of-last-5")) == 0
 
 
-def test_numbers_of_a_record_by_their_names(measured: Measured) -> None:
+def test_numbers_of_a_record_by_their_names(measured: SeedResult) -> None:
     spreads = {"client-accuracy": Spread(0.4, values=[0.3, math.nan])}
     site = at(
         measured,
@@ -133,7 +133,7 @@ def test_numbers_of_a_record_by_their_names(measured: Measured) -> None:
     ],
 )
 def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
-    metric: str, words: str, shown: float, measured: Measured
+    metric: str, words: str, shown: float, measured: SeedResult
 ) -> None:
     numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
     assert words_and_unit(metric) == words
@@ -144,7 +144,7 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
     "metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
 )
 def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
-    for group in gathered(tmp_path).measured.values():
+    for group in frozen_results(tmp_path).measured.values():
         for run in group:
             made_of = strata(run, "last", metric)
             assert made_of is not None and made_of.weights_G is not None
@@ -155,7 +155,7 @@ def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
             )
 
 
-def test_clients_with_test_sets_of_their_own_are_the_strata(measured: Measured) -> None:
+def test_clients_with_test_sets_of_their_own_are_the_strata(measured: SeedResult) -> None:
     values = [0.9, 0.4, 0.6]
     numbers = replace(
         measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)}
@@ -244,7 +244,7 @@ def test_holm_by_hand() -> None:
 
 
 def test_a_claim_holds_for_a_seed_when_it_does_in_every_column(tmp_path: Path) -> None:
-    above, _, rare, far = judge(gathered(tmp_path))
+    above, _, rare, far = judge(frozen_results(tmp_path))
     assert above.margins == {0: pytest.approx(1.9), 1: pytest.approx(4.2), 2: pytest.approx(-2.8)}
     assert (above.status, above.holds, above.n) == ("unclear", 2, 3)
     assert above.estimate == pytest.approx(((80.0 - 78.1) + (80.6 - 71.7) + (72.2 - 75.0)) / 3)
@@ -262,7 +262,7 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
             for row in ("creff", "fedshift")
         ]
         claims.append({"says": "", "better": "fedavg", "than": "creff", "columns": [column]})
-        known = gathered(tmp_path, claims=claims)
+        known = frozen_results(tmp_path, claims=claims)
         creff, fedshift, mirrored = judge(known)
         for verdict, shown in zip((creff, fedshift), differences(known, column), strict=True):
             assert verdict.claim.better == shown.row and verdict.interval is not None
@@ -287,7 +287,7 @@ def test_a_tick_needs_an_interval_that_leaves_out_the_margin(tmp_path: Path) -> 
             "columns": ["LDA 0.1"],
             "by": by,
         }
-        (verdict,) = judge(gathered(tmp_path, claims=[claim]))
+        (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
         assert verdict.interval is not None
         low, high = verdict.interval.low, verdict.interval.high
         expected = "holds" if low > by else "fails" if high <= by else "unclear"
@@ -295,28 +295,30 @@ def test_a_tick_needs_an_interval_that_leaves_out_the_margin(tmp_path: Path) -> 
         statuses.add((verdict.status, verdict.holds == verdict.n))
     assert statuses == {("holds", True), ("unclear", True), ("unclear", False), ("fails", False)}
     claim = {"says": "", "better": "creff", "than": "fedavg", "columns": ["LDA 0.1"], "by": -60.0}
-    (verdict,) = judge(gathered(tmp_path, claims=[claim], seeds=[0]))
+    (verdict,) = judge(frozen_results(tmp_path, claims=[claim], seeds=[0]))
     assert (verdict.status, verdict.n) == ("unclear", 1), "one seed says nothing of others"
 
 
 def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
     claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
-    (verdict,) = judge(gathered(tmp_path, claims=[claim]))
+    (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
     assert verdict.margins == {0: pytest.approx(3.9), 1: pytest.approx(8.9), 2: pytest.approx(1.9)}
-    of_columns = [differences(gathered(tmp_path), column)[0].ends for column in ENTRY["columns"]]
+    of_columns = [
+        differences(frozen_results(tmp_path), column)[0].ends for column in ENTRY["columns"]
+    ]
     assert verdict.interval is not None
     assert verdict.interval.low == max(low for low, _ in of_columns)
     assert verdict.interval.high == max(high for _, high in of_columns)
 
 
 def test_sooner_counts_rounds_and_never_is_one_more_than_were_run(tmp_path: Path) -> None:
-    sooner = judge(gathered(tmp_path))[1]
+    sooner = judge(frozen_results(tmp_path))[1]
     assert sooner.margins == {0: 0, 1: 0, 2: -1}  # seed 2: creff ends at 72.2 and fedavg at 75.0
     assert (sooner.unit, sooner.status, sooner.holds) == ("rounds", "unclear", 0)
 
 
 def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
-    records = gathered(tmp_path)
+    records = frozen_results(tmp_path)
     run = records.of("creff", "LDA 0.5")[2]
     goal = reach(run, 72.0, "balanced-accuracy")
     assert goal is not None and goal.round == 2
@@ -333,7 +335,7 @@ def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
 
 
 def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path) -> None:
-    known = gathered(tmp_path)
+    known = frozen_results(tmp_path)
     run = known.of("creff", "LDA 0.5")[0]
     value = measure(run, "last", "balanced-accuracy")
     assert value is not None
@@ -343,7 +345,7 @@ def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path
     assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(value, abs=0.1)
 
 
-def test_test_examples_are_drawn_by_subject(measured: Measured) -> None:
+def test_test_examples_are_drawn_by_subject(measured: SeedResult) -> None:
     """What settings.json says of subjects goes before rows; of earlier runs the confusion matrix tells them."""
     rows = strata(measured, "last", "balanced-accuracy")
     samples = measured.run.samples

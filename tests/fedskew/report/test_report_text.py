@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import FedSkew
-from frozen import ENTRY, HERE, frozen, gathered, golden
+from frozen import ENTRY, HERE, frozen, frozen_results, golden
 from rich.console import Console
 
 from fedskew.cli import report as report_cli
@@ -34,7 +34,7 @@ def test_markdown_and_csv_are_the_golden_ones(tmp_path: Path) -> None:
 
 
 def test_every_paper_cell_stands_beside_ours_in_the_csv(tmp_path: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_text([document(gathered(tmp_path))]))))
+    rows = list(csv.DictReader(io.StringIO(csv_text([document(frozen_results(tmp_path))]))))
     compared = {(row["column"], row["row"]): row for row in rows if row["paper"]}
     assert compared.keys() == {("LDA 0.1", "fedavg"), ("LDA 0.5", "fedavg"), ("LDA 0.1", "creff")}
     for row in compared.values():
@@ -47,7 +47,7 @@ def test_every_paper_cell_stands_beside_ours_in_the_csv(tmp_path: Path) -> None:
 
 
 def test_json_has_numbers_claims_and_warnings(tmp_path: Path) -> None:
-    (report,) = json.loads(json.dumps(as_json([document(gathered(tmp_path))])))
+    (report,) = json.loads(json.dumps(as_json([document(frozen_results(tmp_path))])))
     assert [claim["status"] for claim in report["claims"]] == [
         "unclear",
         "unclear",
@@ -59,7 +59,7 @@ def test_json_has_numbers_claims_and_warnings(tmp_path: Path) -> None:
 
 
 def test_only_rows_with_all_seeds_compete_for_the_best(tmp_path: Path) -> None:
-    main_table = document(gathered(tmp_path)).main
+    main_table = document(frozen_results(tmp_path)).main
     strong = {row[0].text.split()[0]: [cell.strong for cell in row[1:]] for row in main_table.rows}
     assert strong == {
         "fedavg": [False, False],
@@ -70,7 +70,9 @@ def test_only_rows_with_all_seeds_compete_for_the_best(tmp_path: Path) -> None:
 
 def test_rounds_until_a_row_is_reached_can_be_the_table(tmp_path: Path) -> None:
     cells = {"creff": [2, 3]}
-    report = document(gathered(tmp_path, reaches="fedavg", cells=cells, notes={}, seeds=[0, 1]))
+    report = document(
+        frozen_results(tmp_path, reaches="fedavg", cells=cells, notes={}, seeds=[0, 1])
+    )
     by_row = {row[0].text: row[1:] for row in report.main.rows}
     assert [cell.text for cell in by_row["creff"]] == ["2", "2"]
     assert [cell.below for cell in by_row["creff"]] == [
@@ -85,7 +87,7 @@ def test_rounds_until_a_row_is_reached_can_be_the_table(tmp_path: Path) -> None:
 
 
 def test_columns_can_show_different_numbers(tmp_path: Path) -> None:
-    report = document(gathered(tmp_path, metrics={"LDA 0.5": "few-recall"}, seeds=[0, 1]))
+    report = document(frozen_results(tmp_path, metrics={"LDA 0.5": "few-recall"}, seeds=[0, 1]))
     first, second = report.main.headings[1:]
     assert "balanced accuracy" in first.below and "few recall" in second.below
     recall = {row[0].text.split()[0]: row[2].text for row in report.main.rows}
@@ -94,8 +96,10 @@ def test_columns_can_show_different_numbers(tmp_path: Path) -> None:
 
 
 def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> None:
-    report = document(gathered(tmp_path, claims=[], seeds=[0, 1], columns={"LDA 0.1": ENTRY["columns"]["LDA 0.1"]},
-                               cells={}, notes={}))  # fmt: skip
+    columns = {"LDA 0.1": ENTRY["columns"]["LDA 0.1"]}
+    report = document(
+        frozen_results(tmp_path, claims=[], seeds=[0, 1], columns=columns, cells={}, notes={})
+    )
     assert report.headline.startswith(
         "In LDA 0.1, creff is above fedavg (58.0 ± 17.3 percent balanced accuracy) by 4.1 points [+1.1, +7.2]"
     )
@@ -103,12 +107,12 @@ def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> No
 
 
 def test_one_seed_tells_nothing_of_others(tmp_path: Path) -> None:
-    headline = document(gathered(tmp_path, claims=[], seeds=[0])).headline
+    headline = document(frozen_results(tmp_path, claims=[], seeds=[0])).headline
     assert "In LDA 0.1, one seed cannot tell any method from fedavg" in headline
 
 
 def test_the_report_says_what_was_run(tmp_path: Path) -> None:
-    report = document(gathered(tmp_path))
+    report = document(frozen_results(tmp_path))
     assert report.setup["partition"] == "lda, alpha 0.1 or 0.5, imbalance-factor 4.0 or 10.0"
     assert report.setup["clients"] == "10, 11 to 117 training samples each"
     assert all(said in markdown([report]) for said in report.setup.values())
@@ -220,7 +224,7 @@ def test_what_no_claim_can_express_is_listed_as_not_judged(
 ) -> None:
     says = "CReFF's curves are smoother"
     for claims in ({}, {"claims": []}):
-        report = document(gathered(tmp_path, **claims))
+        report = document(frozen_results(tmp_path, **claims))
         assert f"- {says}: **not judged**" in markdown([report]) and as_json([report])[0][
             "not-judged"
         ] == [says]
@@ -253,7 +257,7 @@ def test_a_stdout_that_takes_nothing_is_one_sentence(
 
 def test_no_form_of_the_report_has_a_p_value_of_zero(tmp_path: Path) -> None:
     """Three seeds that agree to the last digit: p is far below 0.001 in the claims' and the differences' table."""
-    known = gathered(tmp_path, claims=[ENTRY["claims"][0] | {"columns": ["LDA 0.5"]}])
+    known = frozen_results(tmp_path, claims=[ENTRY["claims"][0] | {"columns": ["LDA 0.5"]}])
     fedavg = known.of("fedavg", "LDA 0.5")
     above = [
         replace(run, points=tuple(raised(point, 0.2 + 1e-9 * k) for point in run.points))

@@ -41,11 +41,11 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path: Pa
         finished(tmp_path, method="fedavg", seed=seed, learning_rate=0.01)
         finished(tmp_path, method="fedprox", seed=seed, alpha=0.5)
     finished(tmp_path, {"average": "fedavg", "creff": "creff"}, method="creff", seed=2)
-    (gathered,), left_out = single_runs(tmp_path, ())
-    rows = [row.label for row in gathered.experiment.rows]
+    (results,), left_out = single_runs(tmp_path, ())
+    rows = [row.label for row in results.experiment.rows]
     assert rows == ["fedavg", "fedavg, learning-rate 0.01", "fedprox", "creff"]
-    assert list(gathered.experiment.columns) == ["alpha 0.1", "alpha 0.5"] and not left_out
-    seeds = {place: [run.cell.seed for run in runs] for place, runs in gathered.measured.items()}
+    assert list(results.experiment.columns) == ["alpha 0.1", "alpha 0.5"] and not left_out
+    seeds = {place: [run.cell.seed for run in runs] for place, runs in results.measured.items()}
     assert seeds == {("fedavg", "alpha 0.1"): [0, 1, 2], ("fedavg, learning-rate 0.01", "alpha 0.1"): [0, 1],
                      ("fedprox", "alpha 0.5"): [0, 1], ("creff", "alpha 0.1"): [2]}  # fmt: skip
 
@@ -64,9 +64,9 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
     stated.pop("checksum")
     stated["settings"]["of-a-later-version"] = 1
     (run.folder / "settings.json").write_text(line_of(stated))
-    gathered, (sentence,) = single_runs(tmp_path, ())
+    results, (sentence,) = single_runs(tmp_path, ())
     assert (
-        not gathered
+        not results
         and sentence.startswith(f"{run.run_id}: left out")
         and "of-a-later-version" in sentence
     )

@@ -28,9 +28,9 @@ def test_of_sites_the_report_says_what_is_known_here(tmp_path: Path) -> None:
         execute(settings, "inprocess", lambda line: None, sites=str(folder))
     sha256 = settings.agreement.sha256 if settings.agreement else ""
     write(folder / "federation.toml", agreed(name="another"))  # of a later time
-    (gathered,), left_out = single_runs(results, ())
-    assert not left_out and [run.finished for run in gathered.runs.values()] == [True, True]
-    report = document(gathered)
+    (found,), left_out = single_runs(results, ())
+    assert not left_out and [run.finished for run in found.runs.values()] == [True, True]
+    report = document(found)
     text = markdown([report])
     assert text.startswith(f"## Runs of no experiment: sites-chest-{sha256[:8]}\n")
     assert report.setup["clients"].startswith("north, east, south; how many samples")
@@ -49,7 +49,6 @@ def test_of_sites_the_report_says_what_is_known_here(tmp_path: Path) -> None:
     }
     assert all(0 <= float(cell) <= 100 for cell in (*rows["north"], *rows["south"]))
     assert any(
-        "times a client failed" in warning and "east (1)" in warning
-        for warning in gathered.warnings
+        "times a client failed" in warning and "east (1)" in warning for warning in found.warnings
     )
     assert "known there alone" in html([report])

@@ -12,7 +12,7 @@ from in_process import jobs_of, small
 
 from data import SettingError
 from fedskew import scheduling as jobs_module
-from fedskew.scheduling import Job, ordered, shares
+from fedskew.scheduling import Job, allocate, ordered
 from fedskew.sweep.queue import room
 
 
@@ -40,13 +40,13 @@ def test_cores_are_shared_without_idle_ones(
     expected: tuple[str, int, int],
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    share = shares(jobs_of(tmp_path, number), **asked)
-    assert (share.engine, share.jobs, share.workers) == expected
+    allocation = allocate(jobs_of(tmp_path, number), **asked)
+    assert (allocation.engine, allocation.jobs, allocation.workers) == expected
 
 
 def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"--jobs = 2.*ray"):
-        shares(jobs_of(tmp_path), "ray", at_once=2)
+        allocate(jobs_of(tmp_path), "ray", at_once=2)
 
 
 def test_gpus_take_as_many_runs_as_their_memory_holds(
@@ -54,12 +54,12 @@ def test_gpus_take_as_many_runs_as_their_memory_holds(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(jobs_module, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
-    share = shares(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
-    assert (share.jobs, share.gpus) == (3 + 1, ("0", "0", "0", "3"))
-    assert (share.engine, share.workers) == ("inprocess", 1), (
+    allocation = allocate(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
+    assert (allocation.jobs, allocation.gpus) == (3 + 1, ("0", "0", "0", "3"))
+    assert (allocation.engine, allocation.workers) == ("inprocess", 1), (
         "more processes a run would need more memory"
     )
-    assert shares(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
+    assert allocate(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
 
 
 def test_gpus_are_dealt_by_what_each_holds() -> None:
@@ -78,7 +78,7 @@ def test_a_gpu_of_unknown_memory_takes_one_run(
     monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
     monkeypatch.setattr("torch.version.cuda", "12.4")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert shares(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
+    assert allocate(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from frozen import gathered
+from frozen import frozen_results
 
 from fedskew.report.claims import SAYS, judge, never_lines
 from fedskew.report.detail_tables import bar_lines
 from fedskew.report.document import counted
 from fedskew.report.main_tables import main_table, reach_table
-from fedskew.report.results import Gathered
+from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import takes_training
 from fedskew.report.text import seeds_words
 from fedskew.report.units import chance_of
@@ -20,7 +20,7 @@ from server_app.round_selection import Point
 COLUMNS = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
 
 
-def at(known: Gathered, levels: dict[str, tuple[float, ...]]) -> Gathered:
+def at(known: ExperimentResults, levels: dict[str, tuple[float, ...]]) -> ExperimentResults:
     """Return the report's contents with these balanced accuracies by round."""
     measured = {}
     for (row, column), runs in known.measured.items():
@@ -34,13 +34,13 @@ def at(known: Gathered, levels: dict[str, tuple[float, ...]]) -> Gathered:
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Gathered:
-    return gathered(
+def known(tmp_path: Path) -> ExperimentResults:
+    return frozen_results(
         tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[]
     )
 
 
-def test_chance_and_the_first_rounds_level_have_no_speed_up(known: Gathered) -> None:
+def test_chance_and_the_first_rounds_level_have_no_speed_up(known: ExperimentResults) -> None:
     assert chance_of("balanced-accuracy", 10) == 10 and chance_of("accuracy", 10) is None
     for fedavg, fair in (((0.1, 0.1), False), ((0.6, 0.5), False), ((0.3, 0.5), True)):
         level = at(known, {"fedavg": fedavg, "creff": (0.6, 0.7)})
@@ -55,13 +55,13 @@ SOONER = {"says": "CReFF is sooner", "better": "creff", "than": "fedavg", "soone
 
 
 @pytest.fixture
-def claimed(tmp_path: Path) -> Gathered:
-    return gathered(
+def claimed(tmp_path: Path) -> ExperimentResults:
+    return frozen_results(
         tmp_path, columns=COLUMNS, methods=["fedavg", "creff"], cells={}, notes={}, claims=[SOONER]
     )
 
 
-def test_a_level_that_was_had_before_is_counted_from_there(claimed: Gathered) -> None:
+def test_a_level_that_was_had_before_is_counted_from_there(claimed: ExperimentResults) -> None:
     """FedAvg ends where it was two rounds ago: who gets there then is no sooner."""
     level = at(claimed, {"fedavg": (0.2, 0.6, 0.7, 0.6), "creff": (0.2, 0.6, 0.7, 0.7)})
     assert list(judge(level)[0].margins.values()) == [0, 0, 0]
@@ -70,7 +70,7 @@ def test_a_level_that_was_had_before_is_counted_from_there(claimed: Gathered) ->
     assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
 
 
-def test_a_row_that_ends_below_the_level_has_no_speed_up(claimed: Gathered) -> None:
+def test_a_row_that_ends_below_the_level_has_no_speed_up(claimed: ExperimentResults) -> None:
     """It had FedAvg's number in its first round and lost it: "1 round, 3.33x" is no gain, and it is not sooner."""
     fedavg = (0.2, 0.3, 0.6)
     for creff, lost in (((0.7, 0.5, 0.4), True), ((0.7, 0.5, 0.6), False)):
@@ -85,13 +85,13 @@ def test_a_row_that_ends_below_the_level_has_no_speed_up(claimed: Gathered) -> N
     ("fedavg", "reason"), [((0.1, 0.1), "above chance"), ((0.6, 0.5), "first evaluated round")]
 )
 def test_nobody_is_sooner_at_a_level_without_training(
-    fedavg: tuple[float, ...], reason: str, claimed: Gathered
+    fedavg: tuple[float, ...], reason: str, claimed: ExperimentResults
 ) -> None:
     (verdict,) = judge(at(claimed, {"fedavg": fedavg, "creff": (0.6, 0.7)}))
     assert verdict.status == "never" and not verdict.margins and reason in verdict.why_not
 
 
-def test_what_can_never_be_measured_is_not_still_to_come(claimed: Gathered) -> None:
+def test_what_can_never_be_measured_is_not_still_to_come(claimed: ExperimentResults) -> None:
     """A model of the last round alone, as CCVR's, has no mean of five rounds and is never sooner."""
     level = at(claimed, {"fedavg": (0.1, 0.2, 0.3, 0.4, 0.5), "creff": (0.6,)})
     (verdict,) = judge(level)
@@ -117,7 +117,7 @@ def test_what_can_never_be_measured_is_not_still_to_come(claimed: Gathered) -> N
     )
 
 
-def test_what_is_below_each_site_alone_is_said(known: Gathered) -> None:
+def test_what_is_below_each_site_alone_is_said(known: ExperimentResults) -> None:
     assert bar_lines(known) == []
     level = at(known, {"fedavg": (0.5,), "creff": (0.65,)})
     runs = level.of("creff", "LDA 0.5")
