@@ -115,7 +115,7 @@ def with_predictions(tmp_path: Path) -> ExperimentResults:
         dict[Path, dict[str, State]](),
     )
     changed = {}
-    for place, runs in known.metrics_from.items():
+    for place, runs in known.measured.items():
         changed[place] = list(runs)
         for number, run in enumerate(runs):
             said = predictions(run.cell.seed, 2, shift=2.0 if run.cell.row == "creff" else 0.8)
