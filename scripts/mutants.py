@@ -50,7 +50,7 @@ MODULES = (
     "site_agent/approval.py",
     "fedskew/method_selection/race.py",
     "fedskew/diagnosis/*.py",
-    "fedskew/report/statistics.py",
+    "fedskew/report/inference.py",
 )
 """What is mutated: what computes a number, and what decides whether a message is accepted."""
 NOT_MEASURED = (

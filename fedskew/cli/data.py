@@ -2,11 +2,13 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +23,6 @@ from data.readers.named import files_of
 from data.readers.user_data import kind_of_path
 from data.site_folders import write_sites
 from fedskew.cli import completion
-from fedskew.cli.class_matrix import draw
 from fedskew.cli.data_check import as_words, look_through
 from fedskew.cli.terminal import (
     TYPER_SUGGESTS,
@@ -32,8 +33,11 @@ from fedskew.cli.terminal import (
 )
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import line_of, whose_partition
-from fedskew.terminal_table import named, numbered, numeric, terminal_table
+from fedskew.formatting import named, numbered, numeric, terminal_table
 from server_app.settings import parse, parse_texts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 application = typer.Typer(
     help="Data sets and partitions.",
@@ -136,7 +140,7 @@ def show(
     counts_KC, classes = federation.counts_KC, federation.dataset.class_names
     if png is not None:
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
-        draw(counts_KC, classes, federation.client_names).savefig(png)
+        draw_class_matrix(counts_KC, classes, federation.client_names).savefig(png)
     print_warnings(chosen.data, federation, console(stderr=as_json))
     if as_json:
         print(
@@ -332,3 +336,44 @@ def counts_table(data: Dataset) -> Table:
     for name, *row in zip(data.class_names, *counts, strict=True):
         table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))
     return table
+
+
+LETTER_INCHES, LINE_INCHES = 0.075, 0.22
+"""A letter's width and a line's height in the picture of the class matrix."""
+
+
+def draw_class_matrix(
+    counts_KC: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str]
+) -> "Figure":
+    """Return a picture with a row a client and a column a class, the darker the more samples (by square root).
+
+    A cell with room for it shows its number; classes beyond 40 and clients beyond 60 go without names.
+    """
+    from matplotlib.figure import Figure
+
+    rows, columns = counts_KC.shape
+    classes, clients = classes if columns <= 40 else [], clients if rows <= 60 else []
+    longest = max(map(len, [*classes, str(counts_KC.max())]))
+    wide, high = (
+        LETTER_INCHES * longest + 0.1 if classes else 0.06,
+        LINE_INCHES if clients else 0.08,
+    )
+    beside, above = (
+        LETTER_INCHES * max(map(len, clients), default=0) + 0.3,
+        LINE_INCHES * bool(classes) + 0.3,
+    )
+    figure = Figure(figsize=(wide * columns + beside, high * rows + above), layout="constrained")
+    axes = figure.subplots()
+    strength_KC = np.sqrt(counts_KC / max(counts_KC.max(), 1))
+    axes.imshow(strength_KC, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.tick_params(
+        length=0, labelsize=8, top=True, labeltop=True, bottom=False, labelbottom=False
+    )
+    axes.set_xticks(range(len(classes)), classes)
+    axes.set_yticks(range(len(clients)), clients)
+    axes.spines[:].set_visible(False)
+    for (row, column), count in np.ndenumerate(counts_KC):
+        if count and classes and clients:
+            ink = "white" if strength_KC[row, column] > 0.5 else "black"
+            axes.text(column, row, str(count), color=ink, fontsize=8, ha="center", va="center")
+    return figure

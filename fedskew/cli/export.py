@@ -20,8 +20,7 @@ from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder, reading
 from fedskew.export.predict import Prediction
 from fedskew.export.predict import predict as predict_inputs
-from fedskew.numbers import percent
-from fedskew.terminal_table import numeric, terminal_table
+from fedskew.formatting import numeric, percent, terminal_table
 from server_app.record import ModelNumbers, to_json
 from server_app.run_folder import RunFolder
 from server_app.settings import parse_texts

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedskew.cli.terminal import ExperimentsFile, console
-from fedskew.terminal_table import named, terminal_table
+from fedskew.formatting import named, terminal_table
 from server_app.methods import GROUP, METHODS, Method
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from fedskew.experiments.plan import Cell
-from fedskew.numbers import percent
-from fedskew.terminal_table import named, numbered, numeric, terminal_table
+from fedskew.formatting import named, numbered, numeric, percent, terminal_table
 from server_app.record import ModelNumbers, unseen_of
 from server_app.round_selection import selected
 from server_app.run_settings import RunSettings

@@ -19,11 +19,11 @@ from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
 from fedskew.diagnosis.rules import line, recommended_order
 from fedskew.diagnosis.table import TableError, read_counts
+from fedskew.formatting import duration
 from fedskew.method_selection.conduct import Runs
 from fedskew.method_selection.counts import deal_like
 from fedskew.method_selection.plan import METHODS, SHARE, Plan, affordable, possible
 from fedskew.method_selection.race import BASELINE, RungResult, conclusion, race, take
-from fedskew.numbers import duration
 from server_app.run_folder import write_text
 from server_app.run_settings import Scalar
 from server_app.settings import parse, parse_texts

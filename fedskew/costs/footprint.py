@@ -14,7 +14,7 @@ from client_app.training import private_names
 from data import SettingError
 from data.readers.catalog import KNOWN
 from fedskew.costs.sizes import Sizes
-from fedskew.numbers import in_bytes
+from fedskew.formatting import in_bytes
 from server_app.predictions import LARGEST
 from server_app.run_settings import RunSettings
 from strategies.core.server import Server, ServerMethod

@@ -15,9 +15,8 @@ from fedskew.costs.estimate import Cost, cost_of, rounds_left
 from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
 from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
-from fedskew.numbers import duration, in_bytes
+from fedskew.formatting import duration, in_bytes, named, numeric, terminal_table
 from fedskew.scheduling import Allocation, Job, allocate
-from fedskew.terminal_table import named, numeric, terminal_table
 from server_app.run_settings import RunSettings
 
 RAY_START = 15.0

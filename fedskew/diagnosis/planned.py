@@ -21,7 +21,7 @@ from fedskew.diagnosis.table import (
 )
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
-from fedskew.sites import site_names
+from fedskew.formatting import site_names
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import defaults, parse, parse_texts

@@ -31,7 +31,7 @@ from fedskew.export.model_folder import (
     site_file,
 )
 from fedskew.export.onnx_file import onnx_files, require_onnx
-from fedskew.sites import site_names
+from fedskew.formatting import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, write_text

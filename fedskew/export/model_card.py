@@ -11,8 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.readers.catalog import is_own, members
 from fedskew.export.model_folder import Description
-from fedskew.markdown import escaped
-from fedskew.numbers import percent
+from fedskew.formatting import escaped, percent
 from server_app.composition import compose, row_name
 from server_app.plugins import find
 from server_app.record import ModelNumbers

@@ -9,8 +9,8 @@ from rich.console import Console
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
 from fedskew.method_selection.race import BASELINE, Candidate, Gain, Rung
+from fedskew.report.inference import Pair, Strata, strata
 from fedskew.report.results import RunRecords, SeedResult
-from fedskew.report.statistics import Pair, Strata, strata
 from fedskew.sweep import run_all
 from server_app.round_selection import points_of, selected
 from server_app.run_settings import Scalar

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedskew.report.statistics import Comparison, Interval, Pair, compare
+from fedskew.report.inference import Comparison, Interval, Pair, compare
 
 BASELINE = "fedavg"
 THIRD = 3

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedskew.experiments.experiments import Claim
-from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import by_seed, ends_below, in_last_alone, no_level, reach
-from fedskew.report.statistics import (
+from fedskew.report.format import SELECTION_WORDS, in_percent, named, words
+from fedskew.report.inference import (
     Comparison,
     Interval,
     Pair,
@@ -20,8 +19,8 @@ from fedskew.report.statistics import (
     strata,
     verdict,
 )
-from fedskew.report.table import SELECTION_WORDS, named, words
-from fedskew.report.units import in_percent
+from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.rounds_to_target import by_seed, ends_below, in_last_alone, no_level, reach
 from server_app.round_selection import select
 
 SAYS = {

@@ -1,28 +1,31 @@
-"""The tables behind the main ones: classes, clients, time, runs."""
+"""The tables behind the main ones: classes, clients, clients that stand out, time, runs."""
 
-from collections.abc import Iterable, Sequence
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
 from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
-from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.statistics import Floats, Summary, summarize_seeds
-from fedskew.report.table import (
+from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
     Table,
     TableCell,
     fitted,
+    in_percent,
     named,
-    per_column,
     plain,
-    spread_words,
 )
-from fedskew.report.units import in_percent
-from server_app.record import Spread
+from fedskew.report.inference import Floats, Summary, summarize_seeds
+from fedskew.report.results import ExperimentResults, RunRecords, SeedResult
+from fedskew.report.tables import per_column, spread_words
+from server_app.record import RoundRecord, Spread
 from server_app.round_selection import select
+from strategies.core.update_statistics import UpdateStatistics, standing_out
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""
@@ -259,3 +262,62 @@ def runs_table(results: ExperimentResults) -> Table:
     )
     caption = "The runs, what made them, and the hashes of their data and models."
     return Table(caption, list(map(TableCell, headings)), rows, wordy=True)
+
+
+class ClientRound(NamedTuple):
+    """What a client did in one round."""
+
+    reason: str
+    """Why it stands out; empty where it does not."""
+    update: UpdateStatistics
+    times: float
+    """Its norm in medians of the round's."""
+
+
+OUTLIER_HEADINGS = ("run", "client", "rounds", "stands out", "norm / median", "cosine", "samples")
+OUTLIER_CAPTION = (
+    "Clients that stand out: far (a norm of more than five times the median) or against the others."
+)
+
+
+def outlier_tables(results: ExperimentResults) -> list[Table]:
+    """Return the clients whose updates stand out in at least half of the rounds that they took client_round in."""
+    rows = []
+    for run in results.finished:
+        taken: dict[int, list[ClientRound]] = {}
+        for client_round in client_rounds(run.records):
+            taken.setdefault(client_round.update.client, []).append(client_round)
+        for client, rounds in sorted(taken.items()):
+            if 2 * sum(bool(client_round.reason) for client_round in rounds) >= len(rounds):
+                rows.append(
+                    [TableCell(run.label), *map(TableCell, outlier_row(run, client, rounds))]
+                )
+    return [Table(OUTLIER_CAPTION, list(map(TableCell, OUTLIER_HEADINGS)), rows)] if rows else []
+
+
+def client_rounds(records: Sequence[RoundRecord]) -> Iterator[ClientRound]:
+    """Yield every update of every round."""
+    for record in records:
+        reasons = standing_out(record.updates, record.median_norm)
+        median = record.median_norm or math.inf
+        for update in record.updates:
+            yield ClientRound(reasons.get(update.client, ""), update, update.norm / median)
+
+
+def outlier_row(run: RunRecords, client: int, rounds: Sequence[ClientRound]) -> tuple[str, ...]:
+    """Return a client's cells, but for the run's name."""
+    names = run.agreement.get("sites") or run.samples.get("clients") or range(client + 1)
+    reasons = [client_round.reason for client_round in rounds if client_round.reason]
+    cosines = [
+        client_round.update.cosine
+        for client_round in rounds
+        if not math.isnan(client_round.update.cosine)
+    ]
+    return (
+        str(names[client]),
+        f"{len(reasons)} of {len(rounds)}",
+        ", ".join(sorted(set(reasons))),
+        plain(statistics.median(client_round.times for client_round in rounds)),
+        plain(statistics.median(cosines), "loss") if cosines else plain(None),
+        str(rounds[-1].update.examples),
+    )

@@ -4,10 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedskew.numbers import p_value
-from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import by_seed, reference
-from fedskew.report.statistics import (
+from fedskew.formatting import p_value
+from fedskew.report.format import (
+    NONE,
+    SELECTION_WORDS,
+    Table,
+    TableCell,
+    ends_words,
+    in_percent,
+    named,
+    plain,
+    signed,
+    words,
+    words_and_unit,
+)
+from fedskew.report.inference import (
     Comparison,
     Pair,
     compare,
@@ -17,20 +28,9 @@ from fedskew.report.statistics import (
     strata,
     summarize_seeds,
 )
-from fedskew.report.table import (
-    NONE,
-    SELECTION_WORDS,
-    Table,
-    TableCell,
-    ends_words,
-    named,
-    plain,
-    signed,
-    spread_words,
-    words,
-    words_and_unit,
-)
-from fedskew.report.units import in_percent
+from fedskew.report.results import ExperimentResults
+from fedskew.report.rounds_to_target import by_seed, reference
+from fedskew.report.tables import spread_words
 
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "

@@ -7,6 +7,7 @@ from fedskew.report.claims import SAYS, Verdict, judge, never_lines
 from fedskew.report.detail_tables import (
     bar_lines,
     client_tables,
+    outlier_tables,
     recall_tables,
     runs_table,
     skew_lines,
@@ -14,14 +15,19 @@ from fedskew.report.detail_tables import (
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
-from fedskew.report.main_tables import claims_table, main_table, reach_table, selection_tables
-from fedskew.report.outliers import outlier_tables
+from fedskew.report.format import Table
+from fedskew.report.inference import RESAMPLES
 from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.run_summary import what_was_run
-from fedskew.report.statistics import RESAMPLES
-from fedskew.report.table import Table, number_tables, seeds_of
+from fedskew.report.tables import (
+    claims_table,
+    main_table,
+    number_tables,
+    reach_table,
+    selection_tables,
+)
 
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
@@ -155,7 +161,7 @@ def document(results: ExperimentResults) -> Document:
 
 def subtitle(results: ExperimentResults) -> str:
     """Return what was run, in a line."""
-    experiment, seeds = results.experiment, seeds_of(results)
+    experiment, seeds = results.experiment, results.seeds
     extent = [
         f"{len(experiment.rows)} methods",
         f"{len(experiment.columns)} columns",

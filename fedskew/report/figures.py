@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedskew.report.format import chance_of, in_percent, plain, words_and_unit
+from fedskew.report.inference import Floats
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.statistics import Floats
 from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
-from fedskew.report.table import plain, words_and_unit
-from fedskew.report.units import chance_of, in_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

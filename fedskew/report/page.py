@@ -21,11 +21,10 @@ from fedskew.report.detail_tables import (
 )
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
+from fedskew.report.format import in_percent, words
 from fedskew.report.results import ExperimentResults
 from fedskew.report.svg import Figure
-from fedskew.report.table import words
 from fedskew.report.text import seeds_words
-from fedskew.report.units import in_percent
 from server_app.record import Spread
 from server_app.round_selection import select
 

@@ -16,22 +16,21 @@ from client_app.ranking import (
     placements,
     ranked,
 )
-from fedskew.numbers import p_value
-from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import by_seed, reference
-from fedskew.report.statistics import Floats, summarize_seeds
-from fedskew.report.table import (
+from fedskew.formatting import p_value
+from fedskew.report.format import (
     NONE,
     Table,
     TableCell,
     ends_words,
     fitted,
     named,
-    per_column,
     plain,
     signed,
-    spread_words,
 )
+from fedskew.report.inference import Floats, summarize_seeds
+from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.rounds_to_target import by_seed, reference
+from fedskew.report.tables import per_column, spread_words
 from server_app.evaluation import MOST_LISTED, OF_POSITIVE, PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
 from server_app.record import BY_CLASS

@@ -14,7 +14,7 @@ from data.readers.catalog import is_own, is_sites, members
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
-from fedskew.sites import site_names
+from fedskew.formatting import site_names
 from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
 from server_app.record import BY_CLASS, RoundRecord
 from server_app.round_selection import Point, points_of
@@ -196,6 +196,10 @@ class ExperimentResults:
     def assumed(self) -> dict[str, str]:
         """What the paper leaves open, as it is in force in these runs; several values are those of columns and rows."""
         return {key: values_of(key, self.cells) for key in self.experiment.assumed}
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({cell.seed for cell in self.cells})
 
     @property
     def finished(self) -> list[RunRecords]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedskew.experiments.experiments import Experiment
+from fedskew.report.format import chance_of, in_percent
+from fedskew.report.inference import measure
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.statistics import measure
-from fedskew.report.units import chance_of, in_percent
 from server_app.record import RoundRecord
 from server_app.round_selection import select
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedskew.report.results import ExperimentResults, RunRecords
-from fedskew.report.table import seeds_of
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults
 
@@ -34,7 +33,7 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
         "partition": "every site's own data" if any(run.agreement for run in runs) else partition,
         "training": listed(values_of(flat, TRAINING)),
         "other settings": listed(values_of(flat, others)),
-        "seeds": ", ".join(map(str, seeds_of(results))),
+        "seeds": ", ".join(map(str, results.seeds)),
         "tested": tested(results.finished),
         "positive class": positive_classes(results),
     }

@@ -10,13 +10,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedskew.markdown import escaped
+from fedskew.formatting import escaped, terminal_table
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
+from fedskew.report.format import Table, TableCell, ends_words, signed
+from fedskew.report.inference import Summary, summarize_seeds
 from fedskew.report.rounds_to_target import reached, takes_training
-from fedskew.report.statistics import Summary, summarize_seeds
-from fedskew.report.table import Table, TableCell, ends_words, signed
-from fedskew.terminal_table import terminal_table
 from server_app.keys import SELECTIONS
 
 SHOWN = ("claims", "differences", "reach")

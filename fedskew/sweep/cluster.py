@@ -22,7 +22,7 @@ from client_app.process import code_version
 from data import SettingError, require
 from data.text import is_whole, printable, sentence
 from fedskew.engines import following
-from fedskew.numbers import in_bytes
+from fedskew.formatting import in_bytes
 from fedskew.scheduling import CUDA_CONTEXT, Job, JobResult, largest
 from fedskew.signals import SIGNALS, one_interrupt
 from fedskew.sweep.cluster_node import Machine, SharedFolders, check_node, run_job

@@ -9,9 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fedskew.numbers import duration, percent
+from fedskew.formatting import duration, percent, terminal_table
 from fedskew.scheduling import Job, JobResult
-from fedskew.terminal_table import terminal_table
 from server_app.composition import row_name
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import selected

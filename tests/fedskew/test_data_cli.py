@@ -13,8 +13,7 @@ from PIL import Image
 
 from data import DataSettings, federate, load, resolve
 from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, OWN_PREFIXES
-from fedskew.cli.class_matrix import draw
-from fedskew.cli.data import matrix_table
+from fedskew.cli.data import draw_class_matrix, matrix_table
 
 
 def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew: FedSkew) -> None:
@@ -131,7 +130,7 @@ def test_a_partition_from_a_table(tmp_path: Path, fedskew: FedSkew) -> None:
 
 
 def test_the_picture_is_darker_where_there_are_more_samples() -> None:
-    axes = draw(np.array([[0, 10], [100, 50]]), ["a", "b"], ["0", "1"]).axes[0]
+    axes = draw_class_matrix(np.array([[0, 10], [100, 50]]), ["a", "b"], ["0", "1"]).axes[0]
     (image,) = axes.images
     brightness = np.asarray(image.to_rgba(image.get_array()))[..., :3].sum(axis=-1)
     assert brightness[1, 0] < brightness[1, 1] < brightness[0, 1] < brightness[0, 0]
@@ -149,7 +148,7 @@ def test_the_picture_is_darker_where_there_are_more_samples() -> None:
 
 
 def test_the_picture_of_many_classes_and_clients_has_neither_names_nor_numbers() -> None:
-    axes = draw(np.ones((100, 1000), np.int64), ["x"] * 1000, ["1"] * 100).axes[0]
+    axes = draw_class_matrix(np.ones((100, 1000), np.int64), ["x"] * 1000, ["1"] * 100).axes[0]
     assert not axes.texts and not axes.get_xticklabels() and not axes.get_yticklabels()
 
 

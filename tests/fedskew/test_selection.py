@@ -26,7 +26,7 @@ from fedskew.method_selection.race import (
     rungs,
     take,
 )
-from fedskew.report.statistics import Strata
+from fedskew.report.inference import Strata
 from server_app.run_settings import Scalar
 from server_app.settings import parse
 

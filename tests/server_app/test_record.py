@@ -14,8 +14,8 @@ from in_process import Outcome, TamperingGrid, drop
 from data import DataError
 from data.readers.catalog import domain_names, members
 from fedskew.experiments.experiments import load_experiments
-from fedskew.report.units import UNITS, unit_of
-from fedskew.sites import site_names
+from fedskew.formatting import site_names
+from fedskew.report.format import UNITS, unit_of
 from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
 from server_app.run_folder import RunFolder, line_of
 from strategies.core.server import Unit

@@ -9,9 +9,9 @@ from frozen import frozen_results
 
 from fedskew.report.detail_tables import client_tables
 from fedskew.report.document import document
+from fedskew.report.format import Table, TableCell, fitted
 from fedskew.report.page import html
 from fedskew.report.results import ExperimentResults
-from fedskew.report.table import Table, TableCell, fitted
 from server_app.evaluation import spread
 from server_app.round_selection import Point
 

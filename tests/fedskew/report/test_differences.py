@@ -11,8 +11,8 @@ from scipy.stats import ttest_1samp
 
 from fedskew.report import statistics
 from fedskew.report.differences import comparison, differences
+from fedskew.report.inference import student
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.statistics import student
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import Point
 

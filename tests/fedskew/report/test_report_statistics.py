@@ -12,9 +12,8 @@ from data import SettingError
 from fedskew.method_selection.conduct import Trained, examples
 from fedskew.report.claims import judge
 from fedskew.report.differences import differences
-from fedskew.report.results import SeedResult
-from fedskew.report.rounds_to_target import reach, reached
-from fedskew.report.statistics import (
+from fedskew.report.format import words_and_unit
+from fedskew.report.inference import (
     Strata,
     Summary,
     among_highest,
@@ -25,7 +24,8 @@ from fedskew.report.statistics import (
     resample,
     strata,
 )
-from fedskew.report.table import words_and_unit
+from fedskew.report.results import SeedResult
+from fedskew.report.rounds_to_target import reach, reached
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point, select, summarize

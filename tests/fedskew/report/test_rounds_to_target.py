@@ -9,11 +9,11 @@ from frozen import frozen_results
 from fedskew.report.claims import SAYS, judge, never_lines
 from fedskew.report.detail_tables import bar_lines
 from fedskew.report.document import counted
-from fedskew.report.main_tables import main_table, reach_table
+from fedskew.report.format import chance_of
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import takes_training
+from fedskew.report.tables import main_table, reach_table
 from fedskew.report.text import seeds_words
-from fedskew.report.units import chance_of
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import Point
 

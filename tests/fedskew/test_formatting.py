@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedskew.numbers import duration, in_bytes, p_value, percent
+from fedskew.formatting import duration, in_bytes, p_value, percent
 
 
 @pytest.mark.parametrize(

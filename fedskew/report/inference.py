@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.report.format import in_percent
 from fedskew.report.results import SPREAD_PARTS, SeedResult
-from fedskew.report.units import in_percent
 from server_app.evaluation import shot_groups
 from server_app.record import Spread
 from server_app.round_selection import select

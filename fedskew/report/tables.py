@@ -1,10 +1,23 @@
 """The tables that an experiment is run for: ours beside the paper's, its claims, every selection, rounds and bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fedskew.numbers import in_bytes, p_value
+from fedskew.formatting import in_bytes, p_value
 from fedskew.report.claims import SAYS, Verdict, why_never
+from fedskew.report.format import (
+    NONE,
+    SELECTION_WORDS,
+    Table,
+    TableCell,
+    in_percent,
+    named,
+    plain,
+    signed,
+    words,
+    words_and_unit,
+)
+from fedskew.report.inference import Summary, summarize_seeds
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import (
     Reached,
@@ -16,27 +29,67 @@ from fedskew.report.rounds_to_target import (
     seeds_below,
     takes_training,
 )
-from fedskew.report.statistics import Summary, summarize_seeds
-from fedskew.report.table import (
-    NONE,
-    SELECTION_WORDS,
-    Table,
-    TableCell,
-    per_column,
-    plain,
-    seeds_of,
-    signed,
-    spread_words,
-    words,
-    words_and_unit,
-)
-from fedskew.report.units import in_percent
 from server_app.keys import SELECTIONS
+
+
+def spread_words(summary: Summary | None, metric: str = "") -> str:
+    """Return mean and standard deviation."""
+    if summary is None:
+        return NONE
+    return plain(summary.mean, metric) + (
+        f" ± {plain(summary.sd, metric)}" if summary.sd is not None else ""
+    )
+
+
+def per_column(
+    results: ExperimentResults,
+    caption: Callable[[str], str],
+    headings: Callable[[str], Sequence[str]],
+    cell: Callable[[str, str, str], TableCell],
+) -> list[Table]:
+    """Return a table a column, for the headings that the column has; `cell` gets row, column and heading."""
+    tables = []
+    for column in results.experiment.columns:
+        if shown := headings(column):
+            rows = [
+                [TableCell(row.label), *(cell(row.label, column, heading) for heading in shown)]
+                for row in results.experiment.rows
+                if results.of(row.label, column)
+            ]
+            tables.append(
+                Table(
+                    named(column) + caption(column),
+                    [TableCell("method"), *map(TableCell, shown)],
+                    rows,
+                )
+            )
+    return tables
+
+
+def number_tables(
+    results: ExperimentResults, caption: str, metrics: Mapping[str, str]
+) -> list[Table]:
+    """Return a table a column with the given metrics, by heading, where they are recorded."""
+    rows, selection = [row.label for row in results.experiment.rows], results.experiment.selection
+
+    def summary(row: str, column: str, heading: str) -> Summary | None:
+        return summarize_seeds(results.of(row, column), selection, metrics[heading])
+
+    return per_column(
+        results,
+        lambda _: caption,
+        lambda column: [
+            heading for heading in metrics if any(summary(row, column, heading) for row in rows)
+        ],
+        lambda row, column, heading: TableCell(
+            spread_words(summary(row, column, heading), metrics[heading])
+        ),
+    )
 
 
 def main_table(results: ExperimentResults) -> Table:
     """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
-    experiment, seeds = results.experiment, seeds_of(results)
+    experiment, seeds = results.experiment, results.seeds
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     columns = list(experiment.columns)
     rows = []
@@ -74,7 +127,7 @@ def number_cell(
 ) -> TableCell:
     """Return mean and standard deviation, below them the paper's number; strong where it is the highest of the
     column's rows that have all seeds."""
-    experiment, seeds = results.experiment, seeds_of(results)
+    experiment, seeds = results.experiment, results.seeds
     metric = experiment.metric_of(column)
     summaries = {
         other.label: summarize_seeds(results.of(other.label, column), experiment.selection, metric)

@@ -1,12 +1,41 @@
-"""A table of the report as text, and how numbers are written; how it looks is for text.py and page.py."""
+"""Units, numbers and words of the report, and what a table holds; text.py and page.py lay it out."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedskew.report.results import ExperimentResults
-from fedskew.report.statistics import Summary, summarize_seeds
-from fedskew.report.units import in_percent, unit_of
+from server_app.record import BY_CLASS
+from strategies.core.server import Unit
+from strategies.registry import SERVER_METHODS
+
+UNITS = {
+    "loss": Unit.NATS,
+    "brier": Unit.NONE,
+    "client-brier": Unit.NONE,
+    "bytes-down": Unit.NONE,
+    "bytes-up": Unit.NONE,
+}
+"""Of the numbers that are no shares; a server method brings those of its own."""
+for method in SERVER_METHODS.values():
+    UNITS |= method.units
+
+
+def unit_of(metric: str) -> Unit:
+    """Return the unit of a number, of a part of one over the clients (`X.worst`), or of a mean over a shot group."""
+    name = metric.partition(".")[0]
+    of_group = UNITS.get(name.rpartition("-")[0] + BY_CLASS, Unit.PERCENT)
+    return UNITS.get(name, of_group)
+
+
+def chance_of(metric: str, classes: int) -> float | None:
+    """Return what a number comes to by chance, in percent; None where that depends on more than the classes."""
+    return {"balanced-accuracy": 100 / classes, "auroc": 50.0}.get(metric)
+
+
+def in_percent(metric: str) -> bool:
+    """Return whether a number is shown in percent."""
+    return unit_of(metric) == Unit.PERCENT
+
 
 SELECTION_WORDS = {
     "last": "last round",
@@ -72,47 +101,9 @@ def ends_words(low: float, high: float, metric: str = "") -> str:
     return "" if math.isnan(low) else f" [{signed(low, metric)}, {signed(high, metric)}]"
 
 
-def spread_words(summary: Summary | None, metric: str = "") -> str:
-    """Return mean and standard deviation."""
-    if summary is None:
-        return NONE
-    return plain(summary.mean, metric) + (
-        f" ± {plain(summary.sd, metric)}" if summary.sd is not None else ""
-    )
-
-
-def seeds_of(results: ExperimentResults) -> list[int]:
-    return sorted({cell.seed for cell in results.cells})
-
-
 def named(column: str) -> str:
     """Return a caption's words for a column; a single column has no name."""
     return f"{column}: " if column else ""
-
-
-def per_column(
-    results: ExperimentResults,
-    caption: Callable[[str], str],
-    headings: Callable[[str], Sequence[str]],
-    cell: Callable[[str, str, str], TableCell],
-) -> list[Table]:
-    """Return a table a column, for the headings that the column has; `cell` gets row, column and heading."""
-    tables = []
-    for column in results.experiment.columns:
-        if shown := headings(column):
-            rows = [
-                [TableCell(row.label), *(cell(row.label, column, heading) for heading in shown)]
-                for row in results.experiment.rows
-                if results.of(row.label, column)
-            ]
-            tables.append(
-                Table(
-                    named(column) + caption(column),
-                    [TableCell("method"), *map(TableCell, shown)],
-                    rows,
-                )
-            )
-    return tables
 
 
 def fitted(table: Table, corner: str) -> Table:
@@ -125,24 +116,3 @@ def fitted(table: Table, corner: str) -> Table:
     rows = [[heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)]
     (_, *methods), rows = rows[0], rows[1:]
     return Table(table.caption, [TableCell(corner), *methods], rows, table.wordy)
-
-
-def number_tables(
-    results: ExperimentResults, caption: str, metrics: Mapping[str, str]
-) -> list[Table]:
-    """Return a table a column with the given metrics, by heading, where they are recorded."""
-    rows, selection = [row.label for row in results.experiment.rows], results.experiment.selection
-
-    def summary(row: str, column: str, heading: str) -> Summary | None:
-        return summarize_seeds(results.of(row, column), selection, metrics[heading])
-
-    return per_column(
-        results,
-        lambda _: caption,
-        lambda column: [
-            heading for heading in metrics if any(summary(row, column, heading) for row in rows)
-        ],
-        lambda row, column, heading: TableCell(
-            spread_words(summary(row, column, heading), metrics[heading])
-        ),
-    )
