@@ -9,7 +9,7 @@ import pytest
 from frozen import frozen_results
 from scipy.stats import ttest_1samp
 
-from fedskew.report import statistics
+from fedskew.report import inference
 from fedskew.report.differences import comparison, differences
 from fedskew.report.inference import student
 from fedskew.report.results import ExperimentResults, SeedResult
@@ -34,7 +34,7 @@ def drawn(measured: SeedResult, accuracy: float, draws: np.random.Generator) -> 
 @pytest.fixture
 def frozen_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentResults:
     """Two rows with three seeds each, in one column and without claims."""
-    monkeypatch.setattr(statistics, "RESAMPLES", 100)
+    monkeypatch.setattr(inference, "RESAMPLES", 100)
     columns = {"": {"alpha": 0.5, "imbalance-factor": 10}}
     rows = ["fedavg", {"the same again": {"method": "creff"}}]
     with_runs = frozen_results(
