@@ -3,6 +3,7 @@
 Neither the equations nor the transport are here. A client that fails gets an error of its own; the others go on.
 """
 
+import itertools
 import logging
 import os
 import time
@@ -11,22 +12,47 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from client_app.client import Client, Report
+from client_app.local_site import (
+    NOT_FINITE,
+    POLICY,
+    QUESTION,
+    DataChanged,
+    NotAgreed,
+    NotAllowed,
+    installed,
+)
+from client_app.memory import MemoryLost
 from client_app.memory import load as load_memory
 from client_app.memory import prune as prune_memory
 from client_app.memory import save as save_memory
 from client_app.metrics import evaluate_models
-from client_app.policy import QUESTION, READY, count_question
 from client_app.process import make_deterministic
 from client_app.runtime import ClientRuntime, runtime_of
-from client_app.site import installed, reason_of
 from client_app.state import State
+from client_app.tensor_files import Damaged
 from client_app.training import train_round
+from data import DataError, SettingError
+from data.text import sentence
 
 Record = TypeVar("Record")
 log = logging.getLogger("fedskew")
+site_log = logging.getLogger("fedskew.site")
+"""The site's own log; nothing in it leaves the site."""
+READY: State = {"ready": torch.ones(())}
+FAILURE_KINDS: Mapping[type[Exception], str] = {
+    MemoryLost: "memory",
+    Damaged: "memory",
+    DataError: "data",
+    SettingError: "setting",
+    FloatingPointError: NOT_FINITE,
+    DataChanged: "data changed",
+}
+"""All that leaves a site about an error of one of these classes, with a number; of any other class: failure."""
+_failure_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -106,9 +132,35 @@ def answers(
             runtime.check_data(expected.data)
             outcome: ClientReply | str = handle(runtime, number, expected)
         except Exception as error:
-            outcome = reason_of(error, number)
+            outcome = failure_reason(error, number)
         yield number, outcome
     make_deterministic()  # in a rehearsal the server computes in this process as well
+
+
+def failure_reason(error: Exception, client: int) -> str:
+    """Return why a client failed, as its reply may say it: for a site only the error's kind and its number in the log.
+
+    The sentence may name a file or a patient, so it is written into the site's log and does not leave the site.
+    """
+    sites = installed()
+    if not sites:
+        return sentence(error)
+    number, kind = next(_failure_numbers), failure_kind(error)
+    name = sites[client].name if client in sites else f"client {client}"
+    site_log.error("%s: %s %d: %s: %s", name, kind, number, type(error).__name__, error)
+    return f"{kind} {number}"
+
+
+def failure_kind(error: Exception) -> str:
+    """Return the kind of a site's error: the nearest of its classes decides."""
+    if isinstance(error, NotAgreed):
+        return "agreement"
+    if isinstance(error, NotAllowed):
+        return f"{POLICY} {error.permission}"
+    for error_class in type(error).__mro__:
+        if error_class in FAILURE_KINDS:
+            return FAILURE_KINDS[error_class]
+    return "failure"
 
 
 def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
@@ -134,7 +186,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         if runtime.policy is not None:
             runtime.policy.check_training()
             sent = [shared, *(broadcast[name] for name in sorted(broadcast))]
-            count_question(runtime.policy.site, runtime.run_folder, round, sent)
+            runtime.policy.count_question(runtime.run_folder, round, sent)
         if number in reports:
             report, seconds = reports.pop(number)
             if isinstance(report, Exception):

@@ -2,35 +2,28 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 
 from client_app.client import Client, Variant
 from client_app.features import with_features
+from client_app.local_site import DataChanged, LocalSite, NotAgreed, SitePolicy, installed
 from client_app.memory import folder_of
 from client_app.models import build
-from client_app.policy import Policy, check_names, check_run
 from client_app.process import choose_device, code_version, tune_allocator
-from client_app.run_approval import check_approved
 from client_app.run_spec import RunSpec
-from client_app.site import DataChanged, NotAgreed, Site, installed
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
 from client_app.vectorized import Together
-from data import DataError, Federation, Samples, federate
+from data import Federation, Samples, federate
 from data.readers.catalog import SITES_PREFIX
 from data.site_view import SiteView
-from data.sites import OF_ALL, in_messages
-
-DATA_HASH = "data.sha256"
-"""In a site's folder of a run, the hash of the data that it has trained on."""
 
 
 class ClientRuntime:
     """Data, model and variants of one run, kept by a process for any client of a simulation, or for its site's."""
 
-    def __init__(self, run_spec: RunSpec, site: Site | None = None) -> None:
+    def __init__(self, run_spec: RunSpec, site: LocalSite | None = None) -> None:
         if run_spec.code != code_version():
             raise RuntimeError(
                 "this client runs other code than the server: another checkout is on its path "
@@ -38,7 +31,8 @@ class ClientRuntime:
             )
         tune_allocator()
         self.run_spec = run_spec
-        self.policy: Policy | None = None
+        self.site = site
+        self.policy: SitePolicy | None = None
         self.digests: dict[str, str] = {}
         """Of a site's own data; in a simulation nobody has any."""
         self.federation: Federation | SiteView
@@ -52,16 +46,11 @@ class ClientRuntime:
                 dealt, run_spec.model, run_spec.model_settings, kept, at
             )
         else:
-            check_names(site)
-            check_run(site, run_spec)
+            site.check_run(run_spec)
             device, self.run_folder = site.device, site.run_folder(str(run_spec.folder))
-            self.federation = seen = view(site, run_spec)
-            check_samples(site, int(seen.counts_C.sum()))
-            check_same(self.run_folder, seen.dataset.content)
-            self.digests["data"] = seen.dataset.content
-            self.policy = Policy(
-                site, run_spec.variants, seen.counts_C, seen.tested, run_spec.training
-            )
+            self.federation = own = site.open_data(run_spec)
+            self.digests["data"] = own.dataset.content
+            self.policy = site.policy(run_spec, own)
         self.device = choose_device(device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
@@ -113,8 +102,8 @@ class ClientRuntime:
         Raises LookupError for one that does not exist.
         """
         self.check_number(client)
-        if content := self.digests.get("data"):
-            keep(self.run_folder, content)
+        if self.site is not None:
+            self.site.keep_data_hash(self.run_folder, self.digests["data"])
         member = Client(
             id=client,
             model=self.model,
@@ -168,53 +157,6 @@ def initial_seed(run_seed: int) -> int:
     return seed_of(run_seed, "model")
 
 
-def view(site: Site, run_spec: RunSpec) -> SiteView:
-    """Return the site's own data. Raises NotAgreed for a spec that is not the agreement's, or names a path."""
-    agreement, data = site.agreement, run_spec.data
-    if data.dataset != in_messages(agreement):
-        raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
-    agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
-    stated = [
-        field.name
-        for field in fields(data)
-        if field.name not in agreed and not data.is_default(field.name)
-    ]
-    file = run_spec.model_settings.weights
-    if (
-        stated or file or ":" in run_spec.model
-    ):  # neither a module nor a file, nor what another package would bring
-        raise NotAgreed(f"{', '.join(stated) or file or run_spec.model} is the site's own affair")
-    site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
-
-
-def check_samples(site: Site, samples: int) -> None:
-    """Raise DataError where a site has more training samples than the agreement lets it state."""
-    agreed = site.agreement.sites[site.number].samples
-    if agreed and samples > agreed:
-        raise DataError(
-            f"{site.data}: has {samples} training samples, and federation.toml agrees on at most {agreed} "
-            f"of site {site.name}"
-        )
-
-
-def check_same(folder: Path, content: str) -> None:
-    """Raise DataError where a run's folder keeps another hash of the data: they have changed since the run began."""
-    file = folder / DATA_HASH
-    if file.exists() and file.read_text() != content:
-        raise DataError(
-            f"the data have changed since the run began: their hash is {content}, not that of {file}"
-        )
-
-
-def keep(folder: Path, content: str) -> None:
-    """Keep the data's hash in the folder of a run that asks for more than whether a site is ready."""
-    file = folder / DATA_HASH
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-
-
 def runtime_of(run_spec: str, client: int) -> ClientRuntime:
     """Return the runtime of a client from a RunSpec's JSON: its site's own where this process serves sites.
 
@@ -225,7 +167,7 @@ def runtime_of(run_spec: str, client: int) -> ClientRuntime:
         raise NotAgreed(f"client {client} is not played here")
     if not sites:
         return simulation_runtime(run_spec)
-    check_approved(sites[client], run_spec)
+    sites[client].check_approved(run_spec)
     return site_runtime(run_spec, sites[client])
 
 
@@ -236,7 +178,7 @@ def simulation_runtime(run_spec: str) -> ClientRuntime:
 
 
 @functools.lru_cache(maxsize=64)
-def site_runtime(run_spec: str, site: Site) -> ClientRuntime:
+def site_runtime(run_spec: str, site: LocalSite) -> ClientRuntime:
     """Return the runtime of one site; a rehearsal has one per site."""
     try:
         return ClientRuntime(RunSpec.from_json(run_spec, own_code=False), site)

@@ -15,11 +15,11 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
+from client_app.local_site import QUESTION
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import to_flower
 from client_app.metrics import Scores, evaluate_models
-from client_app.policy import QUESTION
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State, digest, with_prefix
 from data import Federation

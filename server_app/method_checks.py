@@ -13,10 +13,10 @@ import torch
 
 from client_app.client import Client, Variant
 from client_app.handlers import ClientReply
+from client_app.local_site import QUESTION
 from client_app.messages import size
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.policy import QUESTION
 from client_app.run_spec import RunSpec
 from client_app.state import State, copy, digest, seed_of
 from client_app.training import train_round

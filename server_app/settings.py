@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import tomli_w
 import torch
 
+from client_app.local_site import QUESTION
 from client_app.models import ModelSettings, build, check, has_batch_norm, is_backbone, is_own_model
 from client_app.models.backbone import check_weights, normalization_of
 from client_app.optimizer import TrainingSettings
-from client_app.policy import QUESTION
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, has_domains, is_sites, members

@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from client_app.policy import QUESTION
-from client_app.run_approval import hash_of
-from client_app.site import POLICY, RUN_KEYS
+from client_app.local_site import POLICY, QUESTION, RUN_KEYS, hash_of
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import Federation, SettingError, require
 from data.agreement import Agreement

@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import client_app
-from client_app.app_files import app_hash, build, packed_files
+from client_app.local_site import PERMISSIONS
 from client_app.optimizer import TrainingSettings
-from client_app.policy import check_names
-from client_app.site import PERMISSIONS, Site
 from data import DataError
 from data.agreement import Member
+from site_agent.app_files import app_hash, build, packed_files
 from site_agent.audit import Audit
+from site_agent.config import Site
+from site_agent.policy import check_names
 
 ROOT = Path(client_app.__file__).resolve().parents[1]
 CLASS_COUNTS = "class-counts"

@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from client_app.site import NotAgreed, Site
-from client_app.site_file import path_in, read_link, read_site, table_of
+from client_app.local_site import NotAgreed
 from data import DataError, SettingError
 from site_agent.audit import Audit
+from site_agent.config import Site, path_in, read_link, read_site, table_of
 
 BAD_INPUT = 2
 
@@ -43,7 +43,7 @@ def approve(arguments: argparse.Namespace) -> int:
 
 def runs(arguments: argparse.Namespace) -> int:
     """List the runs that wait for approval, and those that are approved; only with approve-runs are any asked about."""
-    from client_app.run_approval import approved, waiting
+    from site_agent.run_approval import approved, waiting
 
     site = read_site(arguments.site)
     for code in waiting(site):
@@ -55,8 +55,8 @@ def runs(arguments: argparse.Namespace) -> int:
 
 def approve_run(arguments: argparse.Namespace) -> int:
     """Show the settings of a run that waits, ask, and let it take place here."""
-    from client_app.run_approval import approve as let_in
-    from client_app.run_approval import settings_waiting, shown
+    from site_agent.run_approval import approve as let_in
+    from site_agent.run_approval import settings_waiting, shown
 
     site = read_site(arguments.site)
     print(

@@ -30,15 +30,15 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_task_output
 from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 
-from client_app.app_files import app_hash, packed_files
+from client_app.local_site import hash_of
 from client_app.messages import NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
-from client_app.run_approval import LONGEST as LONGEST_SETTINGS
-from client_app.run_approval import hash_of
 from data import DataError
+from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
 from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import Pool, TaskAbandoned
+from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
 
 logger = logging.getLogger("fedskew.site")
 PLAYED = "flwr-clientapp"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from client_app.memory import KEPT, MemoryLost, folder_of
 from client_app.memory import load as load_memory
-from client_app.site import Site
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data import DataError, DataSettings
 from data.settings import OF_OWN
+from site_agent.config import Site
 
 MODEL_FILE = "model.safetensors"
 

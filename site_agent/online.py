@@ -13,10 +13,9 @@ from urllib.request import getproxies, proxy_bypass
 
 from cryptography import x509
 
-from client_app.site import Site
-from client_app.site_file import Link
 from data import DataError
 from data.text import is_whole
+from site_agent.config import Link, Site
 from site_agent.keys import read_key
 from site_agent.preflight import Row
 

@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client_app.policy import check_names
-from client_app.site import Site
-from client_app.site_file import read_link, table_of
 from data import DataError, Dataset, DataSettings, SettingError
 from data.data_warnings import of_samples, refuse_copies
 from data.site_view import SiteView
 from site_agent.approval import approved_app
+from site_agent.config import Site, read_link, table_of
 from site_agent.keys import public_text, read_key
+from site_agent.policy import check_names
 
 FEW = 4
 """Samples of a mini-batch, or of an update, below which `check` warns."""

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
-from client_app.site import Site, install
-from client_app.site_file import Link
 from data import DataError
 from site_agent.approval import approved_app
 from site_agent.audit import Audit
+from site_agent.config import Link, Site
+from site_agent.data_view import install
 from site_agent.metrics import serve
 from site_agent.supernode_watch import SuperNode, command_of, environment
 

@@ -26,8 +26,8 @@ PRIVATE = {
     ],
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
     "flwr.cli.build": [
-        "client_app/app_files.py",
-        "tests/client_app/test_app_files.py",
+        "site_agent/app_files.py",
+        "tests/site_agent/test_app_files.py",
         "tests/test_packaging.py",
     ],
     "flwr.cli.utils": ["tests/test_packaging.py"],

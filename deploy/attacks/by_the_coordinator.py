@@ -21,14 +21,14 @@ from attacks.stage import (
     require,
 )
 from client_app.app import app
-from client_app.app_files import app_files, app_hash
 from client_app.messages import handing_over
 from client_app.models import build
-from client_app.run_approval import approve, waiting
-from client_app.site import Site, install
-from client_app.site_file import read_site
 from fedskew.engines.local import identify
 from server_app.settings import parse
+from site_agent.app_files import app_files, app_hash
+from site_agent.config import Site, read_site
+from site_agent.data_view import install
+from site_agent.run_approval import approve, waiting
 from strategies.core.exchange import QUERY, TRAIN, Request
 
 SITE = 0
@@ -95,7 +95,9 @@ class Words(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        if isinstance(record.args, tuple) and len(record.args) == 5:  # as client_app.site says it
+        if (
+            isinstance(record.args, tuple) and len(record.args) == 5
+        ):  # as client_app.handlers writes it
             self.kinds.append(str(record.args[3]))
 
 

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 
 from attacks.at_the_gate import ROGUE
 from attacks.stage import AT_WORK, Attack, ControlFailed, Refusal, Stage, Succeeded, Untried
-from client_app.site_file import read_link, read_site
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import write_authority, write_server
+from site_agent.config import read_link, read_site
 from site_agent.online import online
 from site_agent.preflight import Row
 from site_agent.supernode_watch import command_of, environment

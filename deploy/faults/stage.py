@@ -20,7 +20,6 @@ import psutil
 from flwr.app import Error, Message
 from local_federation import Job, LocalFederation
 
-from client_app.site_file import read_sites
 from client_app.state import difference, norm
 from fedskew.engines.processes import alive, free_port, marked, running
 from fedskew.engines.rehearsal import RehearsalGrid
@@ -30,6 +29,7 @@ from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint
 from server_app.run_folder import ROUND, verified
 from server_app.settings import parse, parse_text
+from site_agent.config import read_sites
 
 Result = TypeVar("Result")
 VICTIM, NUMBER = "site-1", 1

@@ -72,9 +72,9 @@ def rehearse(
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then played in this process"
     require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
     require(engine == "inprocess", "--engine", engine, "must be inprocess with --sites")
-    from client_app.site_file import read_sites
     from fedskew.engines.rehearsal import RehearsalGrid
     from server_app.app import run
+    from site_agent.config import read_sites
 
     sites, agreement = read_sites(Path(folder)), settings.agreement
     assert agreement is not None

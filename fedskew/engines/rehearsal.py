@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from client_app.site import Site, install
 from data.agreement import Agreement, as_flower_has_it
 from fedskew.engines.local import LocalGrid
+from site_agent.config import Site
+from site_agent.data_view import install
 
 
 @dataclass(frozen=True)

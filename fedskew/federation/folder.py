@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from client_app.app_files import app_files, app_hash
 from data import DataError, SettingError
 from data.agreement import KEYS, Agreement, Member, members_of, read_agreement
 from data.text import is_whole
@@ -21,6 +20,7 @@ from data.toml_file import Table, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
+from site_agent.app_files import app_files, app_hash
 
 COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib", "metrics-port")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client_app.policy import QUESTION
+from client_app.local_site import QUESTION
 from data.agreement import Agreement
 from fedskew.engines import APP
 from fedskew.engines.flower import LaunchFailed

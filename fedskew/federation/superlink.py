@@ -22,8 +22,8 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from client_app.app_files import build
 from data.agreement import Agreement, as_flower_has_it
+from site_agent.app_files import build
 
 
 class Unreachable(ConnectionError):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from client_app.client import Variant
+from client_app.local_site import QUESTION
 from client_app.messages import size
-from client_app.policy import QUESTION
 from client_app.state import State
 from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import QUERY, Exchange, Grid

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
+from client_app.local_site import NOT_FINITE
 from client_app.metrics import Scores
-from client_app.site import NOT_FINITE
 from strategies.core.exchange import EVALUATE, Exchange, Grid
 from strategies.core.round_result import Diverged
 from strategies.core.rounds import Rounds

@@ -14,12 +14,12 @@ from harness import Subject, altered, mutated
 from hypothesis import strategies as st
 from site_files import CLASSES, agreed, site_entries
 
-from client_app.site_file import read_site
 from data import DataError, DataSettings, SettingError
 from data.agreement import read_agreement
 from data.readers.splits import checked
 from data.readers.tables import read_csv
 from site_agent.audit import Audit
+from site_agent.config import read_site
 
 DATA = (DataError, SettingError)
 TABLE = "age,score,label\n" + "".join(f"{k},{k / 7:.3f},{CLASSES[k % 3]}\n" for k in range(30))

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import site_agent
-from client_app.app_files import app_hash, build, packed_files
-from client_app.run_approval import check_approved, hash_of
-from client_app.site import NotAllowed
-from client_app.site_file import read_site
+from client_app.local_site import NotAllowed
 from data import DataError, federate
 from site_agent import approval
+from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve, approved_app, check_installed
 from site_agent.audit import Audit
 from site_agent.cli import main
+from site_agent.config import read_site
 from site_agent.keys import make_key
 from site_agent.preflight import Row, data_of
+from site_agent.run_approval import check_approved, hash_of
 
 CODE = {
     "client_app/app.py": b"app = 1\n",

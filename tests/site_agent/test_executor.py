@@ -22,10 +22,10 @@ from flwr.proto.message_pb2 import Message as MessageOnTheWire
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app_files import app_hash, packed_files
 from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfolded, unpack
 from client_app.polling import PollingClient
 from site_agent import executor as module
+from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
 from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
 from site_agent.pending_task import MessageRecorder, PendingTask

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse
 
-from client_app.site_file import Link
 from fedskew.federation import certificates
 from fedskew.federation.certificates import write_authority, write_server
+from site_agent.config import Link
 from site_agent.keys import make_key
 from site_agent.online import online
 from site_agent.preflight import Row

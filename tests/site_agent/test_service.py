@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_app.site_file import Link
 from data import DataError
 from site_agent import service
+from site_agent.config import Link
 from site_agent.service import link_only, only_one, read_secret
 
 

@@ -13,7 +13,6 @@ from flwr.app import Message, MetricRecord
 
 from client_app.messages import pack, unpack
 from client_app.runtime import site_runtime
-from client_app.site_file import read_site, read_sites
 from client_app.variants.class_prior import UNIT
 from data import DataError
 from data.agreement import MOST_SAMPLES, read_agreement
@@ -23,6 +22,8 @@ from server_app.app import run
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from site_agent.config import read_site, read_sites
+from site_agent.data_view import ConfiguredSite
 from site_agent.preflight import offline
 from tests.site_files import NAMES, agreed, public_key, site_folders, write
 
@@ -168,7 +169,7 @@ def test_a_site_with_more_samples_than_agreed_learns_it_from_its_own_check(
     )
     settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml"})
     with pytest.raises(DataError, match="has 24 training samples, and federation"):
-        site_runtime(settings.run_spec().to_json(), read_sites(folder)[0])
+        site_runtime(settings.run_spec().to_json(), ConfiguredSite(read_sites(folder)[0]))
 
 
 def test_the_coordinator_s_command_writes_samples_and_says_what_lacks_them(

@@ -14,11 +14,11 @@ from client_app.app import app
 from client_app.messages import handing_over
 from client_app.models import build
 from client_app.runtime import site_runtime
-from client_app.site import install
-from client_app.site_file import read_site
 from data import federate
 from fedskew.engines.local import identify
 from server_app.settings import parse
+from site_agent.config import read_site
+from site_agent.data_view import install
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
 from strategies.core.flower_adapter import Strategy
 from strategies.fedavg import FedAvg

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from client_app.local_site import PERMISSIONS, installed
 from client_app.runtime import site_runtime
-from client_app.site import PERMISSIONS, install, installed
-from client_app.site_file import read_sites
 from data import SettingError, federate
 from data.agreement import read_agreement
 from fedskew.engines import execute
@@ -21,6 +20,8 @@ from fedskew.engines.rehearsal import RehearsalGrid
 from server_app.app import main, run
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from site_agent.config import read_sites
+from site_agent.data_view import install
 from strategies.core.exchange import TooFewReplies
 from tests.site_files import CLASSES, NAMES, agreed, data_sets, site_entries, site_folders, write
 

@@ -14,8 +14,19 @@ from client_app.app import app
 from client_app.messages import handing_over, unpack
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.policy import samples_in_update
-from client_app.run_approval import (
+from client_app.runtime import site_runtime
+from client_app.state import State
+from data import DataError, SettingError
+from fedskew.engines import execute
+from fedskew.engines.local import identify
+from server_app.run_folder import RunFolder
+from server_app.run_settings import RunSettings
+from server_app.settings import parse
+from site_agent.config import read_site
+from site_agent.data_view import install
+from site_agent.policy import samples_in_update
+from site_agent.preflight import policy as policy_row
+from site_agent.run_approval import (
     MOST_WAITING,
     approve,
     check_approved,
@@ -25,17 +36,6 @@ from client_app.run_approval import (
     waiting,
     waiting_folder,
 )
-from client_app.runtime import site_runtime
-from client_app.site import install
-from client_app.site_file import read_site
-from client_app.state import State
-from data import DataError, SettingError
-from fedskew.engines import execute
-from fedskew.engines.local import identify
-from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings
-from server_app.settings import parse
-from site_agent.preflight import policy as policy_row
 from strategies.core.exchange import QUERY, TRAIN, Request
 from strategies.core.flower_adapter import Strategy
 from strategies.fedavg import FedAvg

@@ -10,7 +10,6 @@ import pytest
 from safetensors.torch import load_file
 
 from client_app.memory import KEPT, folder_of
-from client_app.site_file import read_site
 from client_app.state import digest
 from client_app.tensor_files import KIND, read, write_atomically
 from data import DataError, DataSettings, SettingError
@@ -23,6 +22,7 @@ from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from site_agent.cli import main
+from site_agent.config import read_site
 from site_agent.export import export as join
 from tests.site_files import site_folders
 

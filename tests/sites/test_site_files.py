@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.site import Site
-from client_app.site_file import read_link, read_site, read_sites
 from data import DataError, DataSettings
 from data.agreement import read_agreement
 from data.site_view import SiteView
+from site_agent.config import Site, read_link, read_site, read_sites
 from tests.site_files import CLASSES, NAMES, agreed, public_key, site_entries, site_folders, write
 
 P256 = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBA=="

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client_app.app_files import app_files
 from fedskew.engines import APP
 from fedskew.engines.stub_app import doorway
+from site_agent.app_files import app_files
 
 PYPROJECT = APP / "pyproject.toml"
 IMPORTING = """

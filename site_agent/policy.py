@@ -4,26 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from client_app.client import Report, Variant
+from client_app.local_site import NotAllowed, RunNotAllowed
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
-from client_app.site import NotAllowed, RunNotAllowed, Site
 from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of
 from client_app.variants import VARIANTS
 from data import DataError
+from site_agent.config import Site
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions for what is told class by class."""
-QUESTION = "readiness"
-"""The question whether a site can do its part of a run, which every site is asked before round 1."""
 QUESTIONS = "questions.sha256"
 """In a site's folder of a run, a line for each different question to train that was answered."""
-READY: State = {"ready": torch.ones(())}
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,10 @@ class Policy:
         """Look for the permission in the site's file."""
         if permission not in self.site.allow:
             raise NotAllowed(permission)
+
+    def count_question(self, folder: Path, round: int, states: Sequence[State]) -> None:
+        """Count a request to train on these states, in the run's folder. Raises RunNotAllowed beyond max-rounds."""
+        count_question(self.site, folder, round, states)
 
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:

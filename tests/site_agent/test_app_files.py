@@ -10,8 +10,8 @@ from flwr.cli.build import build_fab_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_app.app_files import app_files, app_hash, build, packed_files, staged
 from data import DataError
+from site_agent.app_files import app_files, app_hash, build, packed_files, staged
 
 PROJECT = """
 [project]
@@ -158,7 +158,7 @@ def test_a_link_and_a_file_that_is_there_twice_are_refused() -> None:
 
 
 def test_too_large_an_app_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.app_files.LARGEST", 1000)
+    monkeypatch.setattr("site_agent.app_files.LARGEST", 1000)
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it is unpacked"))
     with pytest.raises(DataError, match="at most"):
         packed_files(packed({"a.py": b"0" * 1001}))

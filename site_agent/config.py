@@ -1,12 +1,13 @@
-"""site.toml: the one file of a hospital's that names paths, device, threads and what may leave."""
+"""site.toml: the one file at a hospital that names paths, device, threads and what may leave."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_app.site import DEFAULT_PERMISSIONS, PERMISSIONS, RUN_KEYS, Site
+from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, RUN_KEYS, NotAgreed
 from data import DataError, DataSettings, SettingError
-from data.agreement import read_agreement
+from data.agreement import Agreement, read_agreement
 from data.readers.catalog import KNOWN
 from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
@@ -19,6 +20,60 @@ POLICY_KEYS = (
 LINK_KEYS = ("address", "key", "ca")
 DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
+"""A run's id, which names a folder at a site."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site, as its site.toml says."""
+
+    name: str
+    number: int
+    """Its number in the agreement."""
+    agreement: Agreement
+    """The one that the site has approved."""
+    data: str
+    """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
+    state: Path
+    """Folder of its memory and cache, which belong to nobody else."""
+    device: str = "cpu"
+    threads: int = 1
+    allow: frozenset[str] = frozenset(DEFAULT_PERMISSIONS)
+    """What of PERMISSIONS may leave."""
+    min_class_samples: int = 1
+    """Training samples of a class held, below which nothing about classes leaves."""
+    min_test_samples: int = 1
+    """Test samples below which no scores leave."""
+    max_norm: float = 0.0
+    """Largest norm of an update that leaves; 0 is no limit."""
+    reading: DataSettings = USUAL
+    """How its data are read: of these, the settings of OF_OWN count."""
+    min_batch_size: int = 8
+    """Samples in a mini-batch below which a run is refused: the step of a single image is that image."""
+    min_steps: int = 1
+    """Optimizer steps in a round below which a run is refused."""
+    min_update_samples: int = 8
+    """Different training samples in an update below which a run is refused."""
+    methods: tuple[str, ...] | None = None
+    """The local methods that a run may use, names of client_app.variants; None is all of them."""
+    models: tuple[str, ...] | None = None
+    """The models that a run may train, names of client_app.models; None is all of them."""
+    max_rounds: int = 1000
+    """Rounds that a run may have, and different questions to train that are answered in it."""
+    approve_runs: bool = False
+    """Whether a run takes part only after somebody here has approved its settings."""
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the memory-mapped copy of the data."""
+        return self.state / "cache"
+
+    def run_folder(self, run: str) -> Path:
+        """Return the folder of a run's memory. Raises NotAgreed for what is no run's id."""
+        if not RUN.fullmatch(run):
+            raise NotAgreed(f"folder {run!r} is no run's id")
+        return self.state / "runs" / run
 
 
 @dataclass(frozen=True)

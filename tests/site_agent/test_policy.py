@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from client_app.client import Report, Trained
-from client_app.policy import BY_CLASS, Policy
-from client_app.site import PERMISSIONS, NotAllowed, Site
+from client_app.local_site import PERMISSIONS, NotAllowed
 from client_app.state import State
 from data.agreement import read_agreement
+from site_agent.config import Site
+from site_agent.policy import BY_CLASS, Policy
 from tests.site_files import agreed, write
 
 

@@ -5,23 +5,18 @@ coordinator's run prints, and in the site's state, where STATE/runs-asked/NUMBER
 to look at it, and STATE/approved/runs/SHA256.json is approved.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from client_app.site import RunNotAllowed, Site
+from client_app.local_site import RunNotAllowed, hash_of
 from data import DataError
+from site_agent.config import Site
 
 LONGEST = 2**16
 """Characters of the longest settings that are kept for a person to read."""
 MOST_WAITING = 100
 """Runs that wait for approval at most: a coordinator must not fill a site's disk with them."""
-
-
-def hash_of(settings: str) -> str:
-    """Return the sha256 of a run's settings."""
-    return hashlib.sha256(settings.encode()).hexdigest()
 
 
 def waiting_folder(site: Site) -> Path:

@@ -1,0 +1,140 @@
+"""What a process needs from a hospital's own site: two protocols, and the words that both sides of a message share.
+
+`site_agent` implements the protocols from site.toml. A process at a hospital installs its one site, and a rehearsal
+installs all of them. A simulation installs none, and then no policy applies. This file imports no torch, as
+`fedskew-site` needs it before any training.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from client_app.client import Report
+    from client_app.run_spec import RunSpec
+    from client_app.state import State
+    from data.site_view import SiteView
+
+PERMISSIONS = (
+    "model", "scores", "class-counts", "class-statistics", "head-gradients", "control-variates", "batch-norm",
+)  # fmt: skip
+"""What may leave a site: updates with their number of samples and loss, scores on its test set, and what methods ask
+for beside them."""
+DEFAULT_PERMISSIONS = ("model", "scores", "class-counts")
+RUN_KEYS = (
+    "min-batch-size", "min-steps", "min-update-samples", "methods", "models", "max-rounds", "approve-runs",
+)  # fmt: skip
+"""The keys of a site's policy that are about a run's settings, and not about what leaves."""
+QUESTION = "readiness"
+"""The question whether a site can do its part of a run, which every site is asked before round 1."""
+POLICY, NOT_FINITE = "policy:", "not finite"
+"""How the reason for a failure begins that a policy is the cause of, and the one of values that are not finite."""
+
+
+class DataChanged(RuntimeError):
+    """Data that are not those of the client's first answer in a run."""
+
+
+class NotAgreed(PermissionError):
+    """A message that asks for what the agreement does not hold."""
+
+
+class NotAllowed(PermissionError):
+    """Something that the site's policy keeps; `permission` is the one that it lacks."""
+
+    def __init__(self, permission: str, reason: str = "") -> None:
+        super().__init__(f"policy: {permission} may not leave{f': {reason}' if reason else ''}")
+        self.permission = permission
+
+
+class RunNotAllowed(NotAllowed):
+    """A run whose settings the site's policy does not allow; `permission` is the policy's key."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        PermissionError.__init__(self, f"policy: {key}: {reason}")
+        self.permission = key
+
+
+def hash_of(settings: str) -> str:
+    """Return the sha256 of a run's settings, the JSON text that every message holds."""
+    return hashlib.sha256(settings.encode()).hexdigest()
+
+
+class SitePolicy(Protocol):
+    """A site's rules for one run. Every check raises NotAllowed for what must not leave the site."""
+
+    @property
+    def counts_C(self) -> "Tensor":
+        """(C,): training samples of each class."""
+
+    def check_ready(self) -> None:
+        """Check everything that the run will ask for."""
+
+    def check_training(self) -> None:
+        """Check how many samples and steps make up an update."""
+
+    def check_update(self, start: "State", report: "Report") -> None:
+        """Check an update of the weights `start`, and its uploads."""
+
+    def check_uploads(self, uploads: "Mapping[str, State]") -> None:
+        """Check uploads or answers, by variant."""
+
+    def check_scores(self) -> None:
+        """Check scores on the test set."""
+
+    def count_question(self, folder: Path, round: int, states: "Sequence[State]") -> None:
+        """Count a request to train on these states. `folder` is the run's, where the count is kept."""
+
+
+class LocalSite(Protocol):
+    """A site with its own data: only the site's own files decide about it, and no message does."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the agreement."""
+
+    @property
+    def device(self) -> str:
+        """cpu, cuda or auto."""
+
+    @property
+    def threads(self) -> int:
+        """Threads to train with."""
+
+    def __hash__(self) -> int:
+        """Sites are keys of a cache."""
+
+    def run_folder(self, run: str) -> Path:
+        """Return the folder of a run's memory. Raises NotAgreed for a text that is not a run's id."""
+
+    def check_approved(self, settings: str) -> None:
+        """Raise RunNotAllowed for settings of a run that need an approval and have none."""
+
+    def check_run(self, run_spec: "RunSpec") -> None:
+        """Raise RunNotAllowed for a run that the policy excludes, whatever the data."""
+
+    def open_data(self, run_spec: "RunSpec") -> "SiteView":
+        """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
+
+    def keep_data_hash(self, run: Path, content: str) -> None:
+        """Keep the data's hash in the folder of a run: the data must not change from now on."""
+
+    def policy(self, run_spec: "RunSpec", data: "SiteView") -> SitePolicy:
+        """Return the rules for a run on these data."""
+
+
+_sites: dict[int, LocalSite] = {}
+
+
+def install(sites: Mapping[int, LocalSite]) -> None:
+    """Let this process act for these sites, by number, in place of those before."""
+    _sites.clear()
+    _sites.update(sites)
+
+
+def installed() -> Mapping[int, LocalSite]:
+    """Return the sites that this process acts for, by number; none in a simulation."""
+    return _sites

@@ -1,0 +1,123 @@
+"""A site as `client_app` sees it: its data, checked against the agreement, and its policy for a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from client_app import local_site
+from client_app.local_site import NotAgreed
+from client_app.run_spec import RunSpec
+from data import DataError
+from data.site_view import SiteView
+from data.sites import OF_ALL, in_messages
+from site_agent.config import Site
+from site_agent.policy import Policy, check_names, check_run
+from site_agent.run_approval import check_approved
+
+DATA_HASH = "data.sha256"
+"""In a site's folder of a run, the hash of the data that it has trained on."""
+
+
+@dataclass(frozen=True)
+class ConfiguredSite:
+    """Implements `client_app.local_site.LocalSite` from a site.toml."""
+
+    site: Site
+
+    @property
+    def name(self) -> str:
+        """Its name in the agreement."""
+        return self.site.name
+
+    @property
+    def device(self) -> str:
+        """cpu, cuda or auto."""
+        return self.site.device
+
+    @property
+    def threads(self) -> int:
+        """Threads to train with."""
+        return self.site.threads
+
+    def run_folder(self, run: str) -> Path:
+        """Return the folder of a run's memory. Raises NotAgreed for a text that is not a run's id."""
+        return self.site.run_folder(run)
+
+    def check_approved(self, settings: str) -> None:
+        """Raise RunNotAllowed for settings of a run that need an approval and have none."""
+        check_approved(self.site, settings)
+
+    def check_run(self, run_spec: RunSpec) -> None:
+        """Raise RunNotAllowed for a run that the policy excludes, and DataError for a policy with unknown names."""
+        check_names(self.site)
+        check_run(self.site, run_spec)
+
+    def open_data(self, run_spec: RunSpec) -> SiteView:
+        """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
+        folder = self.run_folder(
+            str(run_spec.folder)
+        )  # first: a text that is not a run's id reads no data
+        data = view(self.site, run_spec)
+        check_samples(self.site, int(data.counts_C.sum()))
+        check_same(folder, data.dataset.content)
+        return data
+
+    def keep_data_hash(self, run: Path, content: str) -> None:
+        """Keep the data's hash in the folder of a run: the data must not change from now on."""
+        keep(run, content)
+
+    def policy(self, run_spec: RunSpec, data: SiteView) -> Policy:
+        """Return the rules for a run on these data."""
+        return Policy(self.site, run_spec.variants, data.counts_C, data.tested, run_spec.training)
+
+
+def install(sites: Mapping[int, Site]) -> None:
+    """Let this process act for these sites, by number, in place of those before."""
+    local_site.install({number: ConfiguredSite(site) for number, site in sites.items()})
+
+
+def view(site: Site, run_spec: RunSpec) -> SiteView:
+    """Return the site's own data. Raises NotAgreed for a spec that is not the agreement's, or names a path."""
+    agreement, data = site.agreement, run_spec.data
+    if data.dataset != in_messages(agreement):
+        raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
+    agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
+    stated = [
+        field.name
+        for field in fields(data)
+        if field.name not in agreed and not data.is_default(field.name)
+    ]
+    file = run_spec.model_settings.weights
+    if (
+        stated or file or ":" in run_spec.model
+    ):  # neither a module nor a file, nor what another package would bring
+        raise NotAgreed(f"{', '.join(stated) or file or run_spec.model} is the site's own affair")
+    site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
+
+
+def check_samples(site: Site, samples: int) -> None:
+    """Raise DataError where a site has more training samples than the agreement lets it state."""
+    agreed = site.agreement.sites[site.number].samples
+    if agreed and samples > agreed:
+        raise DataError(
+            f"{site.data}: has {samples} training samples, and federation.toml agrees on at most {agreed} "
+            f"of site {site.name}"
+        )
+
+
+def check_same(folder: Path, content: str) -> None:
+    """Raise DataError where a run's folder keeps another hash of the data: they have changed since the run began."""
+    file = folder / DATA_HASH
+    if file.exists() and file.read_text() != content:
+        raise DataError(
+            f"the data have changed since the run began: their hash is {content}, not that of {file}"
+        )
+
+
+def keep(folder: Path, content: str) -> None:
+    """Keep the data's hash in the folder of a run that asks for more than whether a site is ready."""
+    file = folder / DATA_HASH
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
