@@ -21,11 +21,19 @@ def crop(images_B: Tensor, draws: Generator) -> Tensor:
     """Padded by four black pixels on each side and cut back to size at a random place; (B, C, H, W) as given."""
     batch, _, height, width = images_B.shape
     padded = F.pad(images_B, (PADDING,) * 4)
-    corner_B2 = torch.randint(0, 2 * PADDING + 1, (batch, 2), generator=draws).to(images_B.device)
-    rows = corner_B2[:, 0, None] + torch.arange(height, device=images_B.device)
-    columns = corner_B2[:, 1, None] + torch.arange(width, device=images_B.device)
-    image = torch.arange(batch, device=images_B.device)[:, None, None]
-    return padded.movedim(1, -1)[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    device = images_B.device
+
+    corner_B2 = torch.randint(0, 2 * PADDING + 1, (batch, 2), generator=draws).to(device)
+    top_B1 = corner_B2[:, 0, None]
+    left_B1 = corner_B2[:, 1, None]
+    rows_BH = top_B1 + torch.arange(height, device=device)
+    columns_BW = left_B1 + torch.arange(width, device=device)
+
+    # One gather for the whole batch: image, row and column broadcast to (B, H, W).
+    image_B = torch.arange(batch, device=device)
+    channels_last = padded.movedim(1, -1)
+    cropped = channels_last[image_B[:, None, None], rows_BH[:, :, None], columns_BW[:, None, :]]
+    return cropped.movedim(-1, 1)
 
 
 def flip(images_B: Tensor, draws: Generator) -> Tensor:
@@ -50,11 +58,17 @@ def cutout(images_B: Tensor, draws: Generator) -> Tensor:
 def rotate(images_B: Tensor, draws: Generator) -> Tensor:
     """Turned by up to 30 degrees about the center, bilinear, black outside."""
     height, width = images_B.shape[2:]
-    angle_B = (torch.rand(len(images_B), generator=draws) * 2 - 1) * math.radians(ANGLE)
-    cosine, sine, zero = angle_B.cos(), angle_B.sin(), torch.zeros_like(angle_B)
-    above = torch.stack([cosine, -sine * height / width, zero], 1)
-    below = torch.stack([sine * width / height, cosine, zero], 1)
-    return sampled(images_B, torch.stack([above, below], 1), "zeros")
+    uniform_B = torch.rand(len(images_B), generator=draws)
+    angle_B = (uniform_B * 2 - 1) * math.radians(ANGLE)
+    cosine = angle_B.cos()
+    sine = angle_B.sin()
+    zero = torch.zeros_like(angle_B)
+
+    # Coordinates run from -1 to 1 on both axes, so the sides' ratio keeps a rotation from shearing.
+    first_row = torch.stack([cosine, -sine * height / width, zero], 1)
+    second_row = torch.stack([sine * width / height, cosine, zero], 1)
+    affine_B23 = torch.stack([first_row, second_row], 1)
+    return sampled(images_B, affine_B23, "zeros")
 
 
 def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
@@ -85,11 +99,16 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
 
 def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:
     """Brightness, contrast and saturation each times .6 to 1.4, in that order; pixels are on the scale 0..1."""
-    factors = (1 + (torch.rand(len(images_B), 3, generator=draws) * 2 - 1) * STRENGTH).to(images_B)
-    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
+    uniform_B3 = torch.rand(len(images_B), 3, generator=draws)
+    factors_B3 = (1 + (uniform_B3 * 2 - 1) * STRENGTH).to(images_B)
+    brightness, contrast, saturation = factors_B3[:, :, None, None, None].unbind(1)
+
     images_B = (images_B * brightness).clamp(0, 1)
-    images_B = _blend(images_B, _grey(images_B).mean((2, 3), keepdim=True), contrast)
-    return _blend(images_B, _grey(images_B), saturation) if images_B.shape[1] == 3 else images_B
+    mean_grey = _grey(images_B).mean((2, 3), keepdim=True)
+    images_B = _blend(images_B, mean_grey, contrast)
+    if images_B.shape[1] != 3:  # a grey image has no saturation
+        return images_B
+    return _blend(images_B, _grey(images_B), saturation)
 
 
 def _grey(images_B: Tensor) -> Tensor:

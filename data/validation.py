@@ -93,10 +93,13 @@ def _kept_subjects(
 
 def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (S,): of each subject 0..S-1 the value that most of its samples have, the smallest of several such."""
-    pairs, counts = np.unique(np.stack([subject_D, values_D]), axis=1, return_counts=True)
-    order = np.lexsort((pairs[1], -counts, pairs[0]))
-    first = np.unique(pairs[0][order], return_index=True)[1]
-    chosen: NDArray[np.int64] = pairs[1][order][first]
+    pairs = np.stack([subject_D, values_D])
+    (subjects, values), counts = np.unique(pairs, axis=1, return_counts=True)
+
+    # By subject, then the most common value first, then the smallest; lexsort takes the last key first.
+    order = np.lexsort((values, -counts, subjects))
+    _, first = np.unique(subjects[order], return_index=True)
+    chosen: NDArray[np.int64] = values[order][first]
     return chosen
 
 

@@ -226,10 +226,14 @@ def _halved(everything: Split) -> Raw:
 
 def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """abide/SITE.npz, or the files that nilearn downloads; a download that was interrupted goes on."""
-    file, folder = root / KNOWN[name].files[0], root / "ABIDE_pcp"
-    if not file.is_file() and settings.download and incomplete(folder, file.stem):
-        fetch_pcp(root, file.stem)
-    site = read_site(file, settings) if file.is_file() else read_pcp(folder, file.stem)
+    file = root / KNOWN[name].files[0]
+    if file.is_file():
+        site = read_site(file, settings)
+    else:
+        folder = root / "ABIDE_pcp"
+        if settings.download and incomplete(folder, file.stem):
+            fetch_pcp(root, file.stem)
+        site = read_pcp(folder, file.stem)
     return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
 
 
