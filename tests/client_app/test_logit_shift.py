@@ -103,7 +103,16 @@ def test_answers_are_integers_in_units() -> None:
     answer = LogitShift(0.5).answer(counting_client((3, 0, 1)), "class-counts")
     assert answer["counts"].dtype == torch.int64
     assert answer["counts"].tolist() == [3 * UNIT + UNIT // 2, UNIT // 2, UNIT + UNIT // 2]
-    assert LogitShift().answer(counting_client((3, 0, 1)), "another question") == {}
+    for other in ("another question", "statistics"):
+        assert LogitShift().answer(counting_client((3, 0, 1)), other) == {}
+
+
+def test_class_counts_beside_something_else_are_refused() -> None:
+    variant = LogitShift()
+    answer = variant.answer(counting_client((3, 0, 1)), "class-counts")
+    assert variant.breach(answer, 3, 4) == ""
+    assert "class counts are not" in variant.breach({**answer, "more": answer["counts"]}, 3, 4)
+    assert "class counts are not" in variant.breach({"more": answer["counts"]}, 3, 4)
 
 
 @pytest.mark.parametrize(

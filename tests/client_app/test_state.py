@@ -12,6 +12,7 @@ from client_app.state import (
     copy,
     difference,
     digest,
+    seed_global,
     seed_of,
     split_prefix,
     weighted_mean,
@@ -207,3 +208,16 @@ def test_seeds_depend_on_every_word() -> None:
     assert len({seed_of(*word) for word in words}) == len(words)
     assert seed_of(1, "model") == seed_of(1, "model")
     assert all(0 <= seed_of(word) < 2**63 for word in range(100))
+
+
+@pytest.mark.parametrize(("kind", "everywhere"), [("cpu", 0), ("cuda", 1), ("meta", 1)])
+def test_on_a_cpu_no_other_devices_generator_is_seeded(
+    monkeypatch: pytest.MonkeyPatch, kind: str, everywhere: int
+) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+    seed_global(5, torch.device(kind))
+    assert len(seeded) == everywhere
+    if not everywhere:
+        drawn = torch.rand(3)
+        assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))

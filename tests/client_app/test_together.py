@@ -24,7 +24,7 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
-from client_app.vectorized import Together, obstacle
+from client_app.vectorized import Together, mixes, obstacle
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -265,3 +265,15 @@ def test_no_step_waits_for_a_number(row: object) -> None:
     )  # two more steps look at the counts that the server sent
     assert single[1] - single[0] <= broadcast and stacked[1] - stacked[0] <= broadcast
     assert single[0] > 0
+
+
+@pytest.mark.parametrize("neighbor", [1, 2])
+def test_samples_mix_where_one_depends_on_any_other_of_its_batch(neighbor: int) -> None:
+    class Mixing(nn.Module):
+        def forward(self, inputs_B: Tensor) -> Tensor:
+            return inputs_B.flatten(1) + inputs_B.flatten(1).roll(neighbor, 0)
+
+    head = nn.Linear(16, CLASSES)
+    assert mixes(Classifier(Mixing(), head), SHAPE)
+    assert not mixes(Classifier(nn.Flatten(), head), SHAPE)
+    assert mixes(build("mlp-bn", SHAPE, CLASSES, 0), SHAPE)

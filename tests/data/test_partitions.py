@@ -216,6 +216,19 @@ def test_feddf_says_what_it_cannot_do(monkeypatch):
         feddf(BALANCED[:500], 10, 0.001, draws())
 
 
+@pytest.mark.parametrize(("fewest", "enough"), [(1, False), (2, True)])
+def test_half_of_feddfs_even_share_is_rounded_down(monkeypatch, fewest, enough):
+    """50 samples for 10 clients are 5 each: half of that is 2.5, and FedDF's code asks for int(2.5)."""
+    held = np.array([fewest, 10 - fewest] + [5] * 8)[:, None]
+    monkeypatch.setattr(partitions, "_lda_counts", lambda *_: held)
+    labels = np.zeros(50, np.int64)
+    if enough:
+        assert len(feddf(labels, 10, 0.5, draws())) == 10
+    else:
+        with pytest.raises(SettingError, match="less than half of its even share"):
+            feddf(labels, 10, 0.5, draws())
+
+
 def test_llt_with_alpha_one_leaves_the_others_nothing():
     assert np.array_equal(
         counts(BALANCED, llt(BALANCED, 10, 10, 1.0, draws())), np.eye(10, dtype=int) * 100

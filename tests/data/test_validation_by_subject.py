@@ -8,6 +8,7 @@ from layouts import write_site
 from test_training_subjects import write_npz
 
 from data import DataSettings, SettingError, federate, load
+from data.validation import most_common
 
 SITES, PATIENTS, ROWS = 5, 30, 8
 
@@ -149,3 +150,9 @@ def test_a_client_of_one_patient_trains_on_it(tmp_path):
     for seed in range(5):
         cut = federate(replace(stated, validation_fraction=0.9), seed)
         assert all(map(len, cut.train_indices)) and shared(cut) == 0
+
+
+def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several() -> None:
+    subject_D = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    values_D = np.array([2, 7, 7, 5, 3, 9, 1, 9])
+    assert most_common(subject_D, values_D).tolist() == [7, 3, 9]

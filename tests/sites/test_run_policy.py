@@ -322,3 +322,16 @@ def test_settings_that_were_changed_while_they_waited_are_not_approved(folder: P
         approve(site, hash_of(text))
     with pytest.raises(DataError, match="no JSON"):
         shown("[1]")
+
+
+@pytest.mark.parametrize(
+    ("methods", "allowed"),
+    [(["logit-shift", "focal"], "logit-shift, focal"), ([], "an empty list")],
+)
+def test_a_refused_method_is_named_with_the_allowed_ones(
+    folder: Path, methods: list[str], allowed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The site's own log says it; the coordinator only reads the rule."""
+    settings = settings_of(folder, **{**HONEST, "method": "fedprox"})
+    assert allowed not in ask(folder, settings, {"methods": methods})[2]
+    assert f"proximal is none of {allowed}" in caplog.text

@@ -3,14 +3,17 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from client_app.messages import FOLDED, folded, pack, unfolded, unpack
-from client_app.serialization import Expected
+from client_app.models import build
+from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import SUPERLINK, Exchange, Folding, Request, replies
 from strategies.core.reading import MOST_RECORDS
+from strategies.core.rounds import largest_record
 
 LONG = "\x1b[2J" * 10**6
 
@@ -182,3 +185,16 @@ def test_between_sites_all_messages_share_the_record_of_their_states() -> None:
     assert sent[0].content[FOLDED] is sent[1].content[FOLDED] and grid.get_node_ids()
     content = unfolded(sent[1].content)
     assert unpack(content["model"])["w"].tolist() == [1, 1] and content["task"]["clients"] == [1]
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_record_may_hold_two_models_and_eight_tensors_for_each_class(classes: int) -> None:
+    """The bound on a reply's work: docs/security.md."""
+    model = build("mlp-bn", (1, 4, 4), classes, 0)
+    expected = largest_record(model)
+    most = 2 * len(model.state_dict()) + 8 * classes + 64
+    empty = {str(number): torch.empty(0) for number in range(most + 1)}
+    fitting = dict(list(empty.items())[:most])
+    assert len(from_bytes(to_bytes(fitting), expected)) == most
+    with pytest.raises(DecodeError):
+        from_bytes(to_bytes(empty), expected)

@@ -28,6 +28,7 @@ from fedskew.diagnosis.table import TableError, read_counts, read_moments, site_
         ("site,a,b\nx,0,0\ny,0,0\n", "no a site with samples alone"),
         ("site,a\nx,1\ny,2\n", r"one a class with samples alone \(a\)"),
         ("berlin,120,30\nparis,10,20\n", "header 'berlin,120,30' looks like data"),
+        ("berlin,0.5,2\nparis,1,2\n", "header 'berlin,0.5,2' looks like data"),
         ("site|a|b\nx|1|2\n", "single column; columns are separated by commas, semicolons or tabs"),
         ("site;a;b\nx;1.234;2\ny;1;1\n", "1.234 is fractional"),
         (

@@ -10,6 +10,7 @@ import pytest
 from command_line import FedSkew
 
 from data import DataSettings, federate
+from fedskew.diagnosis.planned import moments_of, table_of_federation
 
 
 @pytest.fixture
@@ -224,3 +225,24 @@ def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: Fed
     said = "Skew: none that so few samples show; scanners: not looked at."
     assert "of 48 subjects" in output and said in output
     assert said in fedskew("report", "--markdown", "--results", tmp_path / "results")[1]
+
+
+def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    values = {"north": draws.standard_t(3, 90) + 5, "south": draws.standard_t(3, 40)}
+    rows = ["value,label,site"]
+    for site, numbers in values.items():
+        rows += [f"{number:.6f},{'ab'[k % 2]},{site}" for k, number in enumerate(numbers)]
+    file = tmp_path / "own.csv"
+    file.write_text("\n".join(rows) + "\n")
+    federation = federate(DataSettings(f"csv:{file}", classes="a,b", input_shape="1"), 0)
+    moments = moments_of(federation, table_of_federation(federation))
+    assert moments is not None and moments.kurtosis_F is not None
+
+    inputs, labels = federation.dataset.train_inputs, federation.train_indices
+    assert isinstance(inputs, np.ndarray)
+    centered = [inputs[part, 0] - inputs[part, 0].mean(dtype=np.float64) for part in labels]
+    pooled = np.concatenate(centered).astype(np.float64)
+    kurtosis = (pooled**4).mean() / (pooled**2).mean() ** 2
+    assert kurtosis > 4
+    assert moments.kurtosis_F == pytest.approx([kurtosis], rel=1e-5)

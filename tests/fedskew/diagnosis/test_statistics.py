@@ -109,6 +109,12 @@ def test_a_shift_of_moments_by_hand() -> None:
     alike = shift_of(Moments(("",), np.array([[0.0], [0.1]]), np.array([[1.0], [1.05]])), sizes_K)
     assert alike.mean_p > 0.05 and alike.deviation_p > 0.05
 
+    # Two sites of 30 leave one degree of freedom: P(chi^2 > x) = erfc(sqrt(x / 2)), x = 2 * 29 * 2 * (ln 1.3 / 2)^2.
+    wider = shift_of(Moments(("",), np.zeros((2, 1)), np.array([[1.3], [1.0]])), np.array([30, 30]))
+    assert wider.deviation_p == pytest.approx(
+        math.erfc(math.sqrt(29) * math.log(1.3) / math.sqrt(2))
+    )
+
 
 def test_what_so_few_samples_cannot_show_is_said() -> None:
     diagnosis = table_of(np.array([[2, 1, 1], [1, 1, 2], [2, 2, 1]]))
@@ -243,4 +249,17 @@ def test_a_feature_that_chance_explains_hides_no_other() -> None:
         np.array([[0.9, 0.0], [0.0, 0.0], [0.0, 0.8]]),
         np.ones((3, 2)),
     )
+    assert shift_of(moments, sizes_K).feature == "real"
+
+
+def test_deviations_that_chance_explains_hide_no_feature_either() -> None:
+    """With three samples a standard deviation is three times another's by chance."""
+    moments = Moments(
+        ("rare", "real"),
+        np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.8]]),
+        np.array([[3.0, 1.0], [1.0, 1.0], [1.5, 1.0], [1.5, 1.0]]),
+    )
+    sizes_K = np.array([3, 3, 400, 400])
+    rare = Moments(("rare",), moments.means_KF[:, :1], moments.deviations_KF[:, :1])
+    assert shift_of(rare, sizes_K).deviation_p > 0.01
     assert shift_of(moments, sizes_K).feature == "real"
