@@ -18,10 +18,10 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from local_federation import LocalFederation
 
+from data.agreement import as_flower_has_it
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control
 from site_agent.keys import read_key
-from strategies.core.node_assignment import as_flower_has_it
 
 PATIENCE = 60.0
 """Seconds until a line must stand in a log."""
