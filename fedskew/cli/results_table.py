@@ -75,7 +75,9 @@ def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = Tr
     numbers = numeric(*(["seed"] * seeds), *means.values(), *headings)
     title = "Last round (best: the round that was best on the test set). Percent"
     table = terminal_table(
-        *names, *numbers, title=title + "; right: recall by class" * bool(recalls)
+        *names,
+        *numbers,
+        title=f"{title}; right: recall by class" if recalls else title,
     )
     table.caption = f"Classes: {legend}" if legend else None
     for line in shown:

@@ -160,7 +160,9 @@ def as_lines(forecast: Forecast) -> list[str]:
     allocation, costs = forecast.allocation, forecast.costs
     disk, up, down = (sum(getattr(cost, name) for cost in costs) for name in ("disk", "up", "down"))
     recorded = sum(entry.recorded for entry in forecast.entries)
-    by = f"by finished rounds for {runs(recorded)}, else " * bool(recorded) + "by a timed step"
+    by = "by a timed step"
+    if recorded:
+        by = f"by finished rounds for {runs(recorded)}, else {by}"
     lines = [
         f"{runs(len(forecast.entries))}, {sum(cost.left == 0 for cost in costs)} of them finished: about "
         f"{duration(forecast.seconds)} with {allocation.jobs} at a time on engine {allocation.engine}, "

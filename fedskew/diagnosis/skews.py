@@ -107,7 +107,8 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
         feature = f" ({shift.feature})" if shift.feature else ""
         confounded = table.information_p <= LIKELY and table.information_share >= TELLS
         because = " and ".join(words for _, words in seen) + feature
-        because += "; the sites' other classes may be the reason" * confounded
+        if confounded:
+            because += "; the sites' other classes may be the reason"
         yield Skew(
             SCANNER, "perhaps" if confounded else certainty(min(p for p, _ in seen)), because
         )

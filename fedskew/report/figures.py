@@ -388,4 +388,5 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
 def wrapped(name: str, width: int = 26) -> str:
     """Return a label in as many lines as it needs, three at most."""
     lines = textwrap.wrap(name, width)
-    return "\n".join(lines[:3]) + "..." * (len(lines) > 3)
+    shown = "\n".join(lines[:3])
+    return f"{shown}..." if len(lines) > 3 else shown

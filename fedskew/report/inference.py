@@ -313,10 +313,13 @@ def student(differences: Sequence[float]) -> tuple[float, float, float]:
     """Return the ends of Student's 95 % interval of the mean of two or more paired differences, and its p-value."""
     from scipy.stats import t
 
-    n, mean = len(differences), float(np.mean(differences))
+    n = len(differences)
+    mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1)) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
+    if error == 0:  # the same difference in every seed: no t exists
+        return mean - half, mean + half, float(mean == 0)
+    p = 2 * float(t.sf(abs(mean) / error, n - 1))
     return mean - half, mean + half, p
 
 

@@ -147,11 +147,15 @@ def intervals(group: Sequence[SeedResult], seed: int) -> dict[str, tuple[float, 
 
 def by_errors(group: Sequence[SeedResult]) -> dict[str, tuple[float, float]]:
     """Return the interval of the mean AUROC by its recorded standard errors."""
-    area, error = (summarize_seeds(group, "last", key) for key in ("auroc", "auroc-error"))
+    area = summarize_seeds(group, "last", "auroc")
+    error = summarize_seeds(group, "last", "auroc-error")
     if area is None or error is None:
         return {}
-    half = 1.96 * math.sqrt(sum(value**2 for value in error.by_seed.values())) / error.n
-    return {"auroc": (max(0.0, area.mean - half), min(100.0, area.mean + half))}
+    variance = sum(value**2 for value in error.by_seed.values())
+    half = 1.96 * math.sqrt(variance) / error.n
+    low = max(0.0, area.mean - half)
+    high = min(100.0, area.mean + half)
+    return {"auroc": (low, high)}
 
 
 def ranking_tables(results: ExperimentResults) -> list[Table]:

@@ -267,7 +267,9 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
                 f"{run.label}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it."
             )
         elif run.finished and run.lost:
-            rounds = ", ".join(map(str, run.lost[:10])) + ", ..." * (len(run.lost) > 10)
+            rounds = ", ".join(map(str, run.lost[:10]))
+            if len(run.lost) > 10:
+                rounds += ", ..."
             warnings.append(
                 f"{run.label}: the records of rounds {rounds} are lost; curves, bests and means lack them."
             )
@@ -357,7 +359,12 @@ def listed(names: Iterable[str], most: int = 4) -> str:
 
 def command(names: Sequence[str], overrides: Mapping[str, Scalar], file: Path | None = None) -> str:
     """Return the command that makes the runs of experiments, of a file that was stated."""
-    words = ["fedskew", "run", *names, *(["--experiments", str(file)] if file else [])]
+    words = ["fedskew", "run", *names]
+    if file:
+        words += ["--experiments", str(file)]
     for key, value in overrides.items():
-        words += ["--results", str(value)] if key == "results" else ["--set", f"{key}={value}"]
+        if key == "results":
+            words += ["--results", str(value)]
+        else:
+            words += ["--set", f"{key}={value}"]
     return shlex.join(words)

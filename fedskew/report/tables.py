@@ -200,7 +200,7 @@ def claim_row(
 ) -> list[TableCell]:
     """Return one claim of an experiment with these columns and so many claims."""
     claim, metric = verdict.claim, verdict.metric
-    where = ", every column" * (len(columns) > 1)
+    where = ", every column" if len(columns) > 1 else ""
     if claim.in_columns:
         where = f", in {claim.in_columns} of {len(verdict.columns)} columns"
     elif set(verdict.columns) != set(columns):

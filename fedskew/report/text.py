@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -93,11 +93,20 @@ def seeds_words(verdict: Verdict) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return one table with its caption above it."""
-    rows = [[markdown_cell(cell) for cell in row] for row in table.rows]
-    headings = [markdown_cell(cell) for cell in table.headings]
-    rule = [":--", *[":--" if table.wordy else "--:"] * (len(headings) - 1)]
-    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *rows)]
-    return f"{escaped(table.caption[0].upper() + table.caption[1:])}\n\n" + "\n".join(lines)
+    caption = table.caption[0].upper() + table.caption[1:]
+    alignment = ":--" if table.wordy else "--:"  # sentences to the left, numbers to the right
+    rule = [":--"]
+    rule += [alignment for _ in table.headings[1:]]
+
+    lines = [markdown_row(map(markdown_cell, table.headings)), markdown_row(rule)]
+    for row in table.rows:
+        lines.append(markdown_row(map(markdown_cell, row)))
+    return "\n".join([escaped(caption), "", *lines])
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def markdown_cell(cell: TableCell) -> str:

@@ -48,7 +48,7 @@ class Demand:
     memory_bytes: int
 
     def __str__(self) -> str:
-        gpus = f"{self.gpus:.2g} of a GPU, " * bool(self.gpus)
+        gpus = f"{self.gpus:.2g} of a GPU, " if self.gpus else ""
         return f"{self.cpus} CPU, {gpus}{in_bytes(self.memory_bytes)} of memory"
 
     def fits(self, machines: Iterable[Node]) -> int:
