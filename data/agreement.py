@@ -6,6 +6,7 @@ with that of the text it has approved.
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,9 +76,29 @@ class Agreement:
         return self.names.index(name)
 
 
-def read_agreement(path: Path) -> Agreement:
-    """Return what federation.toml says. Raises DataError, one sentence, for one that cannot be agreed to."""
-    content, entries = read_toml(path)
+@dataclass(frozen=True)
+class AgreedInputs:
+    """What a federation's model takes and gives, and the federation's name; read_agreement says what each is."""
+
+    name: str
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
+    """Return the name, classes, shape and scale of federation.toml.
+
+    They can be checked before the first site is known, so that no coordinator writes a file that none can read.
+
+    Args:
+        entries: of the file.
+        path: of the file, which errors name.
+
+    Raises:
+        DataError: one of them is missing, or none that can be agreed to.
+    """
     table = Table(entries, str(path), KEYS)
     name, classes = table.take("name", str), table.texts("classes")
     table.require(
@@ -106,6 +127,14 @@ def read_agreement(path: Path) -> Agreement:
         rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
         table.require(len(values) in (1, shape[0]), key, rule)
     table.require(all(value > 0 for value in std), "std", "must be greater than 0")
+    return AgreedInputs(name, classes, shape, mean, std)
+
+
+def read_agreement(path: Path) -> Agreement:
+    """Return what federation.toml says. Raises DataError, one sentence, for one that cannot be agreed to."""
+    content, entries = read_toml(path)
+    inputs = agreed_inputs(entries, path)
+    table = Table(entries, str(path), KEYS)
     app = table.take("app", str)
     table.require(SHA256.fullmatch(app) is not None, "app", "must be a sha256: 64 of 0-9 and a-f")
     sites = members_of(table, path)
@@ -116,8 +145,17 @@ def read_agreement(path: Path) -> Agreement:
     ):
         if not holds:
             raise table.error("min-sites", least, rule)
+    digest = hashlib.sha256(content).hexdigest()
     return Agreement(
-        name, classes, shape, mean, std, least, app, sites, hashlib.sha256(content).hexdigest()
+        inputs.name,
+        inputs.classes,
+        inputs.shape,
+        inputs.mean,
+        inputs.std,
+        least,
+        app,
+        sites,
+        digest,
     )
 
 

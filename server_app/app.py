@@ -160,7 +160,11 @@ class Run:
             return
         between_sites = self.settings.agreement is not None
         of_what = "test samples of the sites" if between_sites else "samples"
-        why = "" if self.settings.general.positive_class else f" (the rarer one of the {of_what})"
+        why = (
+            ""
+            if self.settings.general.positive_class
+            else f" ({self.positive.why} of the {of_what})"
+        )
         numbers = "AUPRC, sensitivity and specificity are about it"
         self.report_line(f"positive class: {self.positive.name}{why}: {numbers}")
 

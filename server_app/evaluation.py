@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,7 @@ class PositiveClass:
 
     label: int
     name: str
+    why: str = field(default="the rarer one", compare=False)
 
 
 def positive_class(
@@ -148,15 +149,13 @@ def positive_class(
     """
     if len(names) != 2:
         return None
-    label = 1
     if stated:
-        label = list(names).index(stated)
-    else:
-        for counts in (trained_C, tested_C):
-            if len(counts) == 2 and counts[0] != counts[1]:
-                label = 0 if counts[0] < counts[1] else 1
-                break
-    return PositiveClass(label, names[label])
+        return PositiveClass(list(names).index(stated), stated)
+    for counts in (trained_C, tested_C):
+        if len(counts) == 2 and counts[0] != counts[1]:
+            label = 0 if counts[0] < counts[1] else 1
+            return PositiveClass(label, names[label])
+    return PositiveClass(1, names[1], "the second one, as neither is rarer")
 
 
 def metrics_from(

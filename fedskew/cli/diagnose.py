@@ -22,6 +22,7 @@ from fedskew.diagnosis.rules import (
     line,
 )
 from fedskew.diagnosis.skews import counted
+from fedskew.diagnosis.statistics import Statistics
 from fedskew.diagnosis.table import TableError, read_counts, read_moments
 
 
@@ -90,6 +91,16 @@ def sources_of(source: str, overrides: Sequence[str]) -> Sources:
     yield from planned_sources(source, overrides)
 
 
+def subjects_line(numbers: Statistics) -> str:
+    """Return how many subjects there are, and how much their samples say of the classes beside independent ones."""
+    effect = f"{numbers.design_effect:.2g}"
+    if effect == "1":
+        worth = "the classes within one are as mixed as among all, so that each sample counts"
+    else:
+        worth = f"in how the classes are spread, {effect} samples count as one independent sample"
+    return f"of {numbers.subjects} subjects, whom chance is reckoned by: {worth}"
+
+
 def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
     """Print a diagnosis."""
     numbers, small = diagnosis.numbers, diagnosis.small_sites
@@ -99,10 +110,7 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
         f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites, {sizes}"
     )
     if numbers.subjects != numbers.samples:
-        out.print(
-            f"of {numbers.subjects} subjects, whom chance is reckoned by: {numbers.design_effect:.2g} samples "
-            "of one say as much of the classes as one sample of another"
-        )
+        out.print(subjects_line(numbers))
     for skew in diagnosis.skews:
         out.print(f"{skew.name} skew, {skew.confidence}: {skew.because}", style="yellow")
     if not diagnosis.skews:

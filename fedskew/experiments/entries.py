@@ -25,6 +25,11 @@ WORDS = {
     type(None): "nothing",
 }
 """What a value of a type is called."""
+CURES = {
+    "mapping values are not allowed": ': put text that holds a colon in quotes, as title: "A: B"',
+    "cannot start any token": ": indent by spaces, not by tabs, and put text that begins with @, ` or % in quotes",
+}
+"""What probably helps, by what PyYAML says is wrong."""
 MERGE = "tag:yaml.org,2002:merge"
 """The tag of the key `<<`: a mapping may merge several others, and loses none of them."""
 LARGEST_FILE = 2**22
@@ -79,7 +84,9 @@ def reason_of(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return said(error)
-    return printable(f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}")  # type: ignore[attr-defined]
+    problem: str = error.problem  # type: ignore[attr-defined]
+    cure = next((cure for words, cure in CURES.items() if words in problem), "")
+    return printable(f"line {mark.line + 1}, column {mark.column + 1}: {problem}{cure}")
 
 
 def content_of(text: str, file: str) -> Any:
@@ -189,7 +196,7 @@ def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
             return value
         case origin if origin is tuple:
             if not isinstance(value, list | tuple):
-                raise SettingError(f"{where}: {key}", shown(value), "must be a list")
+                raise no_list(f"{where}: {key}", value)
             return tuple(read_as(parts[0], item, where, key) for item in value)
         case origin if origin is Mapping:
             if not isinstance(value, Mapping | None):
@@ -214,6 +221,12 @@ def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
     """Return the error of a value of another type."""
     rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
     return SettingError(f"{where}: {key}", shown(value), rule + remedy(value, kinds[0]))
+
+
+def no_list(where: str, value: Any) -> SettingError:
+    """Return the error of a value where a list has to stand."""
+    cure = f": write [{value}]" if type(value) in (str, int, float) else ""
+    return SettingError(where, shown(value), f"must be a list{cure}")
 
 
 def defaults() -> Mapping[str, Scalar]:

@@ -15,6 +15,7 @@ from fedskew.experiments.entries import (
     entries_of,
     label_of,
     naming,
+    no_list,
     of_kind,
     read_as,
     shown,
@@ -227,10 +228,12 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         entry["claims"] = claims_of(name, entry["claims"])
     if "methods" in entry:
         methods = entry.pop("methods")
-        require(isinstance(methods, list), f"{name}: methods", shown(methods), "must be a list")
+        if not isinstance(methods, list):
+            raise no_list(f"{name}: methods", methods)
         entry["rows"] = tuple(row(name, method) for method in methods)
     entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
     refuse_wrong_settings(entry_as_read)
+    refuse_repeated_methods(entry_as_read)
     return entry_as_read
 
 
@@ -253,10 +256,22 @@ def refuse_wrong_settings(experiment: Experiment) -> None:
                 raise SettingError(f"{where}: {key}", value, error.rule)
 
 
+def refuse_repeated_methods(experiment: Experiment) -> None:
+    """Raise SettingError for a row that names a method twice (`fedavg+fedavg`), with where it stands."""
+    for row in experiment.rows:
+        names = [name.strip() for name in row.method.split("+")]
+        where = f"{experiment.name}: methods: {row.label}: method"
+        once = "+".join(dict.fromkeys(names))
+        require(
+            len(set(names)) == len(names), where, row.method, f"names a method twice: write {once}"
+        )
+
+
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:
     """Return the claims of an entry."""
     where = f"{name}: claims"
-    require(isinstance(claims, list), where, shown(claims), "must be a list")
+    if not isinstance(claims, list):
+        raise no_list(where, claims)
     for claim in claims:
         keys = isinstance(claim, dict) and all(isinstance(key, str) for key in claim)
         require(keys, where, shown(claim), "must be keys with values")

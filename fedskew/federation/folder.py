@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from data import DataError, SettingError
-from data.agreement import KEYS, Agreement, Member, members_of, read_agreement
+from data.agreement import KEYS, Agreement, Member, agreed_inputs, members_of, read_agreement
 from data.text import is_whole
 from data.toml_file import Table, read_toml
 from fedskew.engines import APP
@@ -134,7 +134,8 @@ def begin(
 
     Without `min_sites` that file leaves it out, which means more than half of the sites.
 
-    Raises SettingError where something is in the folder already, and DataError for an address that is none.
+    Raises SettingError where something is in the folder already, and DataError for an address that is none, and for
+    classes, a shape or a scale that no reader of federation.toml takes. Nothing is written then.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SettingError(
@@ -143,9 +144,7 @@ def begin(
             "must be empty: what is in a federation's folder is never written over",
         )
     host, _ = host_and_port(address, "--address")
-    path.mkdir(parents=True, exist_ok=True)
     folder = FederationFolder(path)
-    folder.state.mkdir(mode=0o700)
     agreed: dict[str, object] = {
         "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
         "app": app_hash(app_files(APP)),
@@ -154,6 +153,9 @@ def begin(
         min_sites is not None
     ):  # else `read_agreement` takes more than half of the sites there are by then
         agreed["min-sites"] = min_sites
+    agreed_inputs(agreed, folder.agreement_file)
+    path.mkdir(parents=True, exist_ok=True)
+    folder.state.mkdir(mode=0o700)
     coordinator: dict[str, object] = {
         "address": address,
         "listen": listen,

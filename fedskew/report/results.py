@@ -167,7 +167,10 @@ class SeedResult:
         train_KC = self.run.samples.get("train", ())
         trained_C = [sum(counts) for counts in zip(*train_KC, strict=True)]
         tested_C = [sum(row) for row in numbers.confusion or ()]
-        return positive_class(names, stated if stated in names else "", trained_C, tested_C)
+        by_counts = positive_class(names, "", trained_C, tested_C)
+        if stated not in names or (by_counts is not None and by_counts.name == stated):
+            return by_counts
+        return positive_class(names, stated)
 
     def site(self, metric: str) -> int:
         """Return the client that a number's last part names. Raises SettingError when it names none."""

@@ -115,7 +115,7 @@ def positive_classes(results: ExperimentResults) -> str:
     runs = [run for group in results.measured.values() for run in group]
     known = [(run, run.positive_class(run.points[-1])) for run in runs]
     return distinct(
-        f"{positive.name} ({'stated' if run.run.settings.general.positive_class else 'the rarer one'})"
+        f"{positive.name} ({'stated' if run.run.settings.general.positive_class else positive.why})"
         for run, positive in known
         if positive is not None
     )

@@ -16,6 +16,9 @@ from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import selected
 from server_app.run_folder import RunFolder
 
+ABOUT_DATA = "positive class: "
+"""How a line begins that says the same of every run on the same data: it is printed once."""
+
 
 @dataclass
 class JobProgress:
@@ -60,6 +63,8 @@ class Overview:
     ) -> None:
         self.console, self.at_once, self.finished, self.failed = console, at_once, finished, 0
         self.total = finished + len(jobs)
+        self.said: set[str] = set()
+        """The lines about data that were printed."""
         self.waiting = {job.settings.run_id: job for job in jobs}
         self.running: dict[str, JobProgress] = {}
         self.pace: list[tuple[float, int]] = []
@@ -91,8 +96,13 @@ class Overview:
         """A job says something. What is no round is printed: a terminal's table shows the rounds, and elsewhere a line
         for each would hide the results."""
         finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
-        if not finished and not line.startswith(("run folder", "finished")):
+        if finished or line.startswith(("run folder", "finished")):
+            return
+        if not line.startswith(ABOUT_DATA):
             self.say(job, line)
+        elif line not in self.said:
+            self.said.add(line)
+            self.console.print(line, markup=False)
 
     def ended(self, job: Job, result: JobResult) -> None:
         """A job is over."""

@@ -93,6 +93,22 @@ def test_a_terminal_gets_a_live_table_and_no_line_a_round(tmp_path: Path) -> Non
     )
 
 
+def test_what_is_said_of_the_data_is_said_once_for_all_runs(tmp_path: Path) -> None:
+    """Runs on two classes each say which is positive: 16 such lines would hide the 16 results."""
+    jobs = jobs_of(tmp_path, 2)
+    file = io.StringIO()
+    line = "positive class: ill (the rarer one of the samples): AUPRC, sensitivity and specificity are about it"
+    with Overview(Console(file=file, width=200), jobs, 1) as overview:
+        for job in jobs:
+            overview.started(job)
+            overview.heard(job, line)
+            overview.heard(job, "client 3 left out")
+        overview.heard(jobs[1], line.replace("ill", "well"))
+    said, first, second, other = file.getvalue().splitlines()
+    assert said == line and other == line.replace("ill", "well")
+    assert first.endswith("client 3 left out") and second.endswith("client 3 left out")
+
+
 def test_elsewhere_each_result_is_a_line_and_a_round_is_none(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path, 2)
     file = io.StringIO()

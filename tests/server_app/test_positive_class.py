@@ -78,6 +78,20 @@ def test_the_rarer_class_is_the_positive_one() -> None:
     assert positive_class(("a", "b", "c"), "", (1, 2, 3)) is None
 
 
+def test_neither_of_two_equal_classes_is_called_the_rarer_one() -> None:
+    said_lines: list[str] = []
+    settings = SimpleNamespace(general=SimpleNamespace(positive_class=""), agreement=None)
+    for trained_C, why in (
+        ((90, 10), "the rarer one"),
+        ((7, 7), "the second one, as neither is rarer"),
+    ):
+        positive = positive_class(("well", "ill"), "", trained_C, (9, 9))
+        Run.tell_positive(
+            SimpleNamespace(settings=settings, positive=positive, tell=said_lines.append)
+        )
+        assert said_lines.pop().startswith(f"positive class: ill ({why} of the samples): ")
+
+
 def test_more_classes_keep_their_macro_means() -> None:
     draws = torch.Generator().manual_seed(0)
     log_NC = torch.log_softmax(torch.randn(90, 3, generator=draws).double(), 1)

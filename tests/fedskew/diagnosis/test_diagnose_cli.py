@@ -217,6 +217,7 @@ def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: Fed
     ]
     output = fedskew("diagnose", *words)[1]
     assert "of 48 subjects, whom chance is reckoned by" in output
+    assert "8 samples count as one independent sample" in output
 
     run = [*words, "--set", "model=mlp-bn", "--set", "rounds=1", "--results", tmp_path / "results"]
     assert fedskew("run", *run)[0] == 0

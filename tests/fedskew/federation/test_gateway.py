@@ -558,6 +558,34 @@ def test_a_question_for_messages_is_held_for_a_while_only(
     assert client.post(gateway_module.PULL, headers=header(NORTH)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "no name"}, "name = 'no name': must be 1 to 40 letters"),
+        ({"classes": ["\uff12"]}, "classes = ['\uff12']: must be at least two names"),
+        ({"shape": "1x\uff18x8"}, "input-shape = '1x\uff18x8': must be CHANNELSxHEIGHTxWIDTH"),
+        ({"std": [0.0]}, "std = [0.0]: must be greater than 0"),
+        ({"mean": [0.1, 0.2]}, "mean = [0.1, 0.2]: must be one value, or 1"),
+        ({}, ""),
+    ],
+)
+def test_no_folder_begins_with_a_file_that_nobody_can_read(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    values: dict[str, object] = {
+        "name": "one", "classes": ["a", "b"], "shape": "1x8x8", "mean": [0.5], "std": [0.5], "min_sites": None,
+        "address": "gate.example.org:8443", "listen": "0.0.0.0",
+    }  # fmt: skip
+    path = tmp_path / "new"
+    if not words:
+        assert begin(path, **values).agreement_file.is_file()  # type: ignore[arg-type]
+        return
+    with pytest.raises(DataError) as error:
+        begin(path, **values | change)  # type: ignore[arg-type]
+    assert f"federation.toml: {words}" in str(error.value)
+    assert not path.exists()
+
+
 def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder) -> None:
     with pytest.raises(SettingError, match="must be empty"):
         begin(
