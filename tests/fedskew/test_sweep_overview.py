@@ -101,9 +101,9 @@ def test_what_is_said_of_the_data_is_said_once_for_all_runs(tmp_path: Path) -> N
     with Overview(Console(file=file, width=200), jobs, 1) as overview:
         for job in jobs:
             overview.started(job)
-            overview.heard(job, line)
-            overview.heard(job, "client 3 left out")
-        overview.heard(jobs[1], line.replace("ill", "well"))
+            overview.on_line(job, line)
+            overview.on_line(job, "client 3 left out")
+        overview.on_line(jobs[1], line.replace("ill", "well"))
     said, first, second, other = file.getvalue().splitlines()
     assert said == line and other == line.replace("ill", "well")
     assert first.endswith("client 3 left out") and second.endswith("client 3 left out")

@@ -86,8 +86,8 @@ def test_neither_of_two_equal_classes_is_called_the_rarer_one() -> None:
         ((7, 7), "the second one, as neither is rarer"),
     ):
         positive = positive_class(("well", "ill"), "", trained_C, (9, 9))
-        Run.tell_positive(
-            SimpleNamespace(settings=settings, positive=positive, tell=said_lines.append)
+        Run.report_positive(
+            SimpleNamespace(settings=settings, positive=positive, report_line=said_lines.append)
         )
         assert said_lines.pop().startswith(f"positive class: ill ({why} of the samples): ")
 
