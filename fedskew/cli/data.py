@@ -155,7 +155,7 @@ def show(
         f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}"
     )
     if diagnosis := line_of(federation):
-        out.print(diagnosis)
+        out.print(f"{whose_partition(chosen.data)}: {diagnosis}", markup=False)
 
 
 @application.command(name="save-partition")

@@ -52,6 +52,8 @@ def planned_sources(source: str, texts: Sequence[str]) -> Sources:
         title = (
             f"{run.data.dataset}, partition {run.data.partition_in_force}, seed {run.general.seed}"
         )
+        if is_simulated(run.data):
+            title += " (FedSkew's simulated partition, which says nothing of your own sites)"
         yield planned(title, run)
 
 
@@ -104,14 +106,19 @@ def subjects_of(federation: Federation) -> Subjects | None:
     return Subjects(np.concatenate(site_parts), np.concatenate(count_parts).astype(np.int64))
 
 
+def is_simulated(settings: DataSettings) -> bool:
+    """Return whether FedSkew itself deals out the samples: the data name no sites, and no partition file does."""
+    return resolve(settings).partition not in ("domains", "file")
+
+
 def whose_partition(settings: DataSettings) -> str:
     """Return the words before a diagnosis that say whose partition it judges.
 
     Without sites in the data FedSkew deals the samples out itself, and the skew is then of its own making.
     """
-    resolved = resolve(settings)
-    if resolved.partition in ("domains", "file"):
+    if not is_simulated(settings):
         return "With this partition"
+    resolved = resolve(settings)
     return (
         f"With FedSkew's simulated partition ({resolved.partition}, {resolved.clients} clients), "
         "which says nothing of your own sites"

@@ -100,8 +100,14 @@ def test_a_bad_cell_is_named(counts: Path, fedskew: FedSkew) -> None:
 
 
 def test_data_show_and_check_end_with_the_line(tmp_path: Path, fedskew: FedSkew) -> None:
+    whose = (
+        "With FedSkew's simulated partition (lda, 10 clients), which says nothing of your own sites"
+    )
     output = fedskew("data", "show", "--set", "alpha=0.05")[1]
-    assert output.splitlines()[-1].startswith("Skew: label (certain), quantity (certain). Known ")
+    skew = "Skew: label (certain), quantity (certain). Known "
+    assert output.splitlines()[-1].startswith(f"{whose}: {skew}")
+    output = fedskew("diagnose", "--set", "alpha=0.05")[1]
+    assert "simulated partition, which says nothing of your own sites" in output.splitlines()[0]
     assert (
         fedskew("data", "show", "--set", "partition=pooled")[1]
         .splitlines()[-1]
@@ -113,9 +119,6 @@ def test_data_show_and_check_end_with_the_line(tmp_path: Path, fedskew: FedSkew)
         file, train_images=images, train_labels=labels, test_images=255 - images, test_labels=labels
     )
     output = fedskew("data", "check", file)[1]
-    whose = (
-        "With FedSkew's simulated partition (lda, 10 clients), which says nothing of your own sites"
-    )
     assert f"{whose}: Skew: label (certain), quantity (certain)" in output
 
 
