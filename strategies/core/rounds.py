@@ -49,7 +49,6 @@ HEADS = 2**16
 class Round:
     """What is worth recording about a finished round, beside how good the models are."""
 
-    number: int
     clients: Sequence[int]
     """Clients whose updates were used."""
     failures: Mapping[int, str] = field(default_factory=dict)
@@ -133,7 +132,7 @@ class Rounds:
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
-        self.last = Round(0, ())
+        self.last = Round(())
         self._began = 0.0
 
     @property
@@ -222,7 +221,6 @@ class Rounds:
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         self.last = Round(
-            number=number,
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
             unsolicited=exchange.unsolicited,
