@@ -171,7 +171,7 @@ class Variant(Settings):
 
     @property
     def reveals(self) -> str:
-        """What a client tells with the upload: one of site.py's PERMISSIONS; empty where nothing is uploaded."""
+        """What a client tells with the upload: one of PERMISSIONS in local_site.py; empty where nothing is uploaded."""
         return ""
 
     @property
