@@ -8,7 +8,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +38,8 @@ MOST_TRAINED, MOST_BYTES = 1_000_000, 2**30
 """Training samples, and bytes of them, that are hashed: about two seconds of work."""
 CHUNK = 1024
 """Images looked at together: bounds the memory."""
+MOST_LOOKS = 2
+"""Looks that a process keeps."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Look:
     """By split: images of one value throughout, images looked at, and the place of the first such image."""
     alike: int
     """Training samples, where all of those looked at are the same; else 0."""
+
+
+# Kept by what the samples are and not by the data set, which would stay in memory with it.
+_looks: dict[tuple[str, bool], Look] = {}
 
 
 def warnings_of(settings: DataSettings, federation: Federation) -> list[str]:
@@ -173,25 +178,15 @@ def of_samples(data: Dataset) -> list[str]:
 
 def look_at(data: Dataset) -> Look:
     """Return what a bounded look at the samples of one's own data finds; once a process for the same samples."""
-    return _look_at(_Samples(data))
+    key = data.content, data.val_labels is None
+    if key not in _looks:
+        if len(_looks) == MOST_LOOKS:
+            del _looks[next(iter(_looks))]  # the oldest
+        _looks[key] = _look(data)
+    return _looks[key]
 
 
-class _Samples:
-    """A data set that is equal to one with the same content, as a key of a cache."""
-
-    def __init__(self, data: Dataset) -> None:
-        self.data, self.key = data, (data.content, data.val_labels is None)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Samples) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@lru_cache(maxsize=2)
-def _look_at(samples: _Samples) -> Look:
-    data = samples.data
+def _look(data: Dataset) -> Look:
     trained = data.train_inputs
     assert isinstance(trained, np.ndarray), "one's own data are read into memory"
     size = max(trained[:1].nbytes, 1)
