@@ -1,5 +1,7 @@
 """Own data that would be read wrongly without a word: each command that reads them refuses or warns."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -266,3 +268,14 @@ def test_the_look_is_bounded(tmp_path: Path) -> None:
     repeated = np.broadcast_to(POOL[150], (10**6, 1, 6, 5))
     look = look_at(replace(data, test_inputs=repeated, content="other"))
     assert look.copies["test"][:2] == (0, MOST_TESTS)
+
+
+def test_a_look_keeps_no_data_set_in_memory(tmp_path: Path) -> None:
+    data = federate(write(tmp_path / "own.npz"), 0).dataset
+    copy = replace(data, content="a copy of its own")
+    look = look_at(copy)
+    there = weakref.ref(copy)
+    del copy
+    gc.collect()
+    assert there() is None
+    assert look_at(replace(data, content="a copy of its own")) is look
