@@ -1,5 +1,9 @@
 """What a shell proposes when a word is completed; it imports neither torch nor flwr."""
 
+from typing import Any
+
+import typer
+
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import known_entries
 from server_app.methods import METHODS
@@ -32,3 +36,8 @@ def methods(incomplete: str) -> list[tuple[str, str]]:
         for name, method in METHODS.items()
         if name.startswith(last)
     ]
+
+
+def set_option(help: str) -> Any:
+    """Return the option `--set KEY=VALUE` of a command, whose keys a shell completes. `help` says what it sets."""
+    return typer.Option("--set", metavar="KEY=VALUE", help=help, autocompletion=settings)

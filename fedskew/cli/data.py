@@ -49,12 +49,7 @@ out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A setting, as of run.",
-        autocompletion=completion.settings,
-    ),
+    completion.set_option("A setting, as of run."),
 ]
 SHOWN_CLASSES = 20
 """More classes than these do not fit a terminal: then each client's largest class stands for them."""

@@ -35,12 +35,7 @@ def diagnose_source(
     ] = "",
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting, as of run.",
-            autocompletion=completion.settings,
-        ),
+        completion.set_option("A setting, as of run."),
     ] = None,
     moments: Annotated[
         Path | None,

@@ -71,12 +71,7 @@ def predict(
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="How the inputs are read, as of run.",
-            autocompletion=completion.settings,
-        ),
+        completion.set_option("How the inputs are read, as of run."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:

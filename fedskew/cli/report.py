@@ -37,12 +37,7 @@ def report(
     experiments: ExperimentsFile = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting, as it was stated to run.",
-            autocompletion=completion.settings,
-        ),
+        completion.set_option("A setting, as it was stated to run."),
     ] = None,
 ) -> None:
     """Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took."""

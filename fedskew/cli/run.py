@@ -36,9 +36,7 @@ def run(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting.", autocompletion=completion.settings
-        ),
+        completion.set_option("A setting."),
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="Only that row of the experiments' tables.")

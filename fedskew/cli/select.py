@@ -41,9 +41,7 @@ def select(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting.", autocompletion=completion.settings
-        ),
+        completion.set_option("A setting."),
     ] = None,
     like: Annotated[
         Path | None,
