@@ -18,7 +18,7 @@ $(VENV)/installed: pyproject.toml
 demo: install  ## four kinds of skew and a method against each; one run through Flower's simulation on Ray as well
 	$(BIN)/fedskew run demo
 	@$(MAKE) --no-print-directory -j2 demo-picture demo-on-ray
-	@echo "These are settings where the methods help; docs/results.md has where they do not."
+	@echo "These are settings where the methods help; docs/results/results.md has where they do not."
 	@echo
 	@echo "IWDS, seed 0, in the workbench's own processes and through Flower's simulation on Ray:"
 	@$(BIN)/python scripts/same_hash.py results results/ray
@@ -34,12 +34,12 @@ demo-on-ray:  # beside the picture, as each of them keeps one core busy
 test: install
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
-fuzz: install  ## 100,000 changed replies to all methods, 10,000 changed files: what became of them, in docs/reliability.md
-	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/reliability.md
+fuzz: install  ## 100,000 changed replies to all methods, 10,000 changed files: what became of them, in docs/results/reliability.md
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/results/reliability.md
 
 mutants: install  ## break the code in 300 places, one at a time, and see whether a fast test notices; up to an hour
 	$(BIN)/python -m pip install --quiet -e '.[mutants]'
-	$(BIN)/python scripts/mutants.py --write docs/reliability.md
+	$(BIN)/python scripts/mutants.py --write docs/results/reliability.md
 
 slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
@@ -52,16 +52,16 @@ federation: install  ## four sites with their own data through gate, TLS and key
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
 
 faults: install  ## what goes wrong between hospitals, each three times, as a table; wants root, and a quiet machine
-	$(BIN)/python deploy/try_faults.py --write docs/reliability.md
+	$(BIN)/python deploy/try_faults.py --write docs/results/reliability.md
 
-attacks: install  ## attack such a federation, each attack beside an honest request that passes; wants root; the table goes into docs/security.md
-	$(BIN)/python deploy/try_attacks.py --write docs/security.md
+attacks: install  ## attack such a federation, each attack beside an honest request that passes; wants root; the table goes into docs/explanation/security.md
+	$(BIN)/python deploy/try_attacks.py --write docs/explanation/security.md
 
 edge: install  ## eight sites of one core and 1 GiB that come and go; wants root
-	$(BIN)/python deploy/try_edge.py --write docs/deployment.md
+	$(BIN)/python deploy/try_edge.py --write docs/guides/deployment.md
 
 soak: install  ## 300 rounds of two sites: memory and open files of every process at rounds 50 and 300; about an hour
-	$(BIN)/python deploy/try_soak.py --write docs/reliability.md
+	$(BIN)/python deploy/try_soak.py --write docs/results/reliability.md
 
 units: install  ## look at the systemd units: that they are right, and what they may do
 	deploy/check_units.sh

@@ -1,6 +1,6 @@
 """All speed figures of the project: each a ratio of two things that are measured in turns in one run.
 
-    python -m benchmarks [NAME ...] [--write docs/performance.md]
+    python -m benchmarks [NAME ...] [--write docs/results/performance.md]
 
 A row is JSON: name, ratio (the median), goal (null where there is none), least, most and how many measurements there
 are, five at least; a time in seconds stands beside it as a row of its own. `--write` puts each benchmark's rows into
@@ -8,7 +8,7 @@ the text, between <!-- NAME --> and <!-- end of NAME -->. Wants a quiet machine;
 
 To add one: a module here with `rows() -> Iterator[Row]`, whose docstring says what is measured (benchmarks/figures.py
 has `alternate`, `figure` and `seconds`, benchmarks/turns.py rounds in turns with something else); its name in SUITE; a
-heading and the two marks in docs/performance.md.
+heading and the two marks in docs/results/performance.md.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What an exchange between sites costs where there is nothing to compute: everything on this machine, TLS and gate too.
 
-    python benchmarks/federation.py [--sites 2 4 8] [--rounds 6] [--write docs/deployment.md]
+    python benchmarks/federation.py [--sites 2 4 8] [--rounds 6] [--write docs/guides/deployment.md]
 
 Digits, one step of eight images a site and round. An exchange is a question to every site and its answer; a round has
 two, training and evaluation. The median is over both, without the first round, where sites fetch the app and read

@@ -1,6 +1,6 @@
 """One of ten clients is hostile: what it does to plain mean, trimmed mean and median on scikit-learn's digits.
 
-    python benchmarks/hostile.py [--seeds 0 1 2] [--rounds 6] [--write docs/reliability.md]
+    python benchmarks/hostile.py [--seeds 0 1 2] [--rounds 6] [--write docs/results/reliability.md]
 
 Every run is in this process; a grid changes the replies of one client on their way to the server. A line an attack: the
 accuracy of each way to combine in percent, mean over seeds, with the largest loss of a seed against the run without

@@ -1,4 +1,4 @@
-"""A federation on this machine, founded by the commands of docs/deployment.md: what the scripts beside this work on.
+"""A federation on this machine, made by the commands of docs/guides/deployment.md, for the scripts beside this file.
 
 What founds and looks is called in this process, as each start of the command line takes seconds; what stays, SuperLink,
 gate, and each site's `fedskew-site start`, are processes of their own.

@@ -1,6 +1,6 @@
-"""Attack a federation by every way that docs/security.md names: right if every attack is refused as it has to be.
+"""Run every attack of docs/explanation/security.md on a federation; right if each one is refused as it must be.
 
-    python deploy/try_attacks.py [--write docs/security.md] [--rounds 12] [--keep FOLDER] [--row WORDS...]
+    python deploy/try_attacks.py [--write docs/explanation/security.md] [--rounds 12] [--keep FOLDER] [--row WORDS...]
                                   [--allow-skipped]
 
 Three sites train on digits through gate and TLS. One of them is a rogue: it trains honestly, and answers for another

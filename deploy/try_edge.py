@@ -1,6 +1,6 @@
 """Many small sites that come and go: one core and 1 GiB each, a random part of them away in every round.
 
-    python deploy/try_edge.py [--sites 8] [--rounds 20] [--away 0.3] [--seed 0] [--write docs/deployment.md]
+    python deploy/try_edge.py [--sites 8] [--rounds 20] [--away 0.3] [--seed 0] [--write docs/guides/deployment.md]
 
 Every site is two halves in a control group of its own. After each round sites are drawn; the links of those that are
 drawn end in order, as a device that is switched off does, and start again when they are not drawn any more. Right is a

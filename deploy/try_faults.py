@@ -1,7 +1,7 @@
-"""What goes wrong between hospitals, done on this machine: the table of docs/reliability.md. Wants root and minutes.
+"""Cause each fault of docs/results/reliability.md on this machine and write its table. Needs root and minutes.
 
     python deploy/try_faults.py [--row 1 2 ...] [--only WORDS] [--times 3] [--jobs 2]
-        [--write docs/reliability.md] [--keep FOLDER]
+        [--write docs/results/reliability.md] [--keep FOLDER]
 
 Every row is done to a run of four sites on digits, one of them behind a line of its own (a network namespace). Right is
 what the row says, the hash of everything of the run in one process in which the same sites miss the same rounds, no
@@ -120,7 +120,9 @@ def main() -> int:
         sys.exit("a network namespace, and a disk of a few MB, want root")
     missed, cases = 0, chosen(stated.row, stated.only)
     if not cases:
-        sys.exit(f"--only {stated.only!r}: is in the name of no row; docs/reliability.md has them")
+        sys.exit(
+            f"--only {stated.only!r}: is in the name of no row; docs/results/reliability.md has them"
+        )
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         work = (stated.keep or Path(temporary)).resolve()
         with ProcessPoolExecutor(stated.jobs, get_context("spawn"), begin, (work,)) as pool:

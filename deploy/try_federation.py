@@ -1,4 +1,4 @@
-"""A whole federation on this machine, by the commands of docs/deployment.md: right if its hash is the rehearsal's.
+"""Run the federation of docs/guides/deployment.md on this machine; right if its hash is the rehearsal's.
 
     python deploy/try_federation.py [--dataset digits] [--sites 4] [--rounds 6] [--keep FOLDER]
 

@@ -1,6 +1,6 @@
 """Many rounds between two sites: what every process holds at round 50 and at the end, and how large the state is.
 
-    python deploy/try_soak.py [--rounds 300] [--early 50] [--write docs/reliability.md]
+    python deploy/try_soak.py [--rounds 300] [--early 50] [--write docs/results/reliability.md]
 
 Right is a federation none of whose own processes (gate, the sites' agents) holds more memory or open files at the end
 than at the early round, by more than 5 %; of flwr's processes it is said. The server's process is flwr's, with this app

@@ -1,7 +1,7 @@
 """The workbench around the Flower app: experiments, engines, sweeps, costs, reports, exports, the command line.
 
-From Python: `run(settings)`, `load(folder)`, `methods()` and `check_method(name)`; docs/python.md. The import is cheap:
-what is heavy is imported by what needs it.
+From Python: `run(settings)`, `load(folder)`, `methods()` and `check_method(name)`; see docs/guides/python.md.
+The import is cheap: heavy modules are imported by the functions that need them.
 """
 
 from fedskew.own_packages import find_ours

@@ -41,18 +41,18 @@ def table(*headings: str, rows: list[tuple[str, ...]]) -> str:
 
 
 def method_list() -> str:
-    """Return the table of docs/method_list.md."""
+    """Return the table of docs/reference/method-list.md."""
     rows = []
     for method in METHODS.values():
         links = ", ".join(
-            f"[{Path(file_of(part)).stem}](../{file_of(part)})" for part in parts(method)
+            f"[{Path(file_of(part)).stem}](../../{file_of(part)})" for part in parts(method)
         )
         rows.append((f"`{method.name}`", method.what, method.paper, links))
     return table("`method`", "what it does", "paper", "file", rows=rows)
 
 
 def methods() -> str:
-    """Return docs/methods.md's table."""
+    """Return docs/reference/methods.md's table."""
     rows = []
     for method in METHODS.values():
         places = ", ".join(f"`{file_of(part)}: {part.__name__}`" for part in parts(method))
@@ -67,7 +67,10 @@ def written(file: Path, block: str) -> str:
     return BLOCK.sub(lambda marks: marks[1] + "\n" + block + "\n" + marks[2], file.read_text())
 
 
-TABLES = {ROOT / "docs" / "method_list.md": method_list, ROOT / "docs" / "methods.md": methods}
+TABLES = {
+    ROOT / "docs" / "reference" / "method-list.md": method_list,
+    ROOT / "docs" / "reference" / "methods.md": methods,
+}
 
 
 if __name__ == "__main__":

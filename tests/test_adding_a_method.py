@@ -1,4 +1,4 @@
-"""docs/adding_a_method.md: FedLC's lines are in the sources, and three edits add a method with an upload to a copy."""
+"""docs/guides/add-a-method.md: FedLC's lines are in the sources; three edits add a method with an upload to a copy."""
 
 import importlib
 import shutil
@@ -13,7 +13,7 @@ from client_app.client import Variant
 from client_app.discovery import parts_in
 
 ROOT = Path(__file__).parents[1]
-SHOWN = (ROOT / "docs" / "adding_a_method.md").read_text()
+SHOWN = (ROOT / "docs" / "guides" / "add-a-method.md").read_text()
 FILE, LIST, ROWS = (
     "client_app/variants/logit_calibration.py", "server_app/methods.py", "tests/client_app/test_variant_contract.py",
 )  # fmt: skip
@@ -145,7 +145,7 @@ def test_its_name_works_wherever_a_method_s_does(copy: Path, printed: str) -> No
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
     assert (
         "| `tempered` | weights to a power | made up |"
-        in (copy / "docs" / "method_list.md").read_text()
+        in (copy / "docs" / "reference" / "method-list.md").read_text()
     )
 
 

@@ -1,4 +1,4 @@
-"""docs/invariants.md names tests that exist, and leaves no number out."""
+"""docs/explanation/invariants.md names tests that exist, and leaves no number out."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 ROWS = [
     line.split("|")[1:4]
-    for line in (TESTS.parent / "docs/invariants.md").read_text().splitlines()
+    for line in (TESTS.parent / "docs/explanation/invariants.md").read_text().splitlines()
     if "|" in line
 ]
 

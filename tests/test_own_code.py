@@ -1,4 +1,4 @@
-"""docs/own_method.md: its file, its package and a model of one's own on all engines, outside the project."""
+"""docs/guides/plugin.md: its file, its package and a model of one's own on all engines, outside the project."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "own_method.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "plugin.md").read_text()
 MODEL = """
 from torch import nn
 from client_app.models import Classifier
@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tmp_path_factory.mktemp("source") / "package",
         tmp_path_factory.mktemp("installed"),
     )
-    shutil.copytree(ROOT / "docs" / "own_method", source)
+    shutil.copytree(ROOT / "docs" / "guides" / "plugin-example", source)
     words = [
         "install",
         "--quiet",
@@ -120,13 +120,15 @@ def test_own_methods_and_an_own_model_run_on_all_engines_and_stand_in_a_report(
 def test_the_package_is_listed_and_its_own_tests_pass(folder: Path, installed: Path) -> None:
     rows = json.loads(call(folder, installed, "fedskew", "list", "methods", "--json"))
     assert {"tempered", "even-mean"} <= {row["method"] for row in rows}
-    tests = ROOT / "docs" / "own_method" / "tests"
+    tests = ROOT / "docs" / "guides" / "plugin-example" / "tests"
     assert "3 passed" in call(
         folder, installed, "pytest", "-p", "no:cacheprovider", "-c", os.devnull, tests
     )
 
 
 def test_the_page_s_class_is_the_package_s() -> None:
-    package = (ROOT / "docs" / "own_method" / "my_fedskew_methods" / "__init__.py").read_text()
+    package = (
+        ROOT / "docs" / "guides" / "plugin-example" / "my_fedskew_methods" / "__init__.py"
+    ).read_text()
     (source,) = re.findall(r"```python\n# my_methods.py\n.*?(@dataclass.*?)```", PAGE, re.S)
     assert re.sub(r' *"""Return.*?"""\n', "", package).count(source) == 1

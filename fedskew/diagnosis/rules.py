@@ -1,4 +1,4 @@
-"""What is known to fail where: each rule rests on an experiment of experiments.yaml, measured in docs/diagnose.md."""
+"""Known failures. Each rule rests on an experiment of experiments.yaml, measured in docs/guides/diagnose.md."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,7 +187,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     LOCAL_TAILS: ("iwds",),
     LABEL: ("fedshift", "ccvr"),
 }
-"""The methods that answer a skew, by its paper and docs/choosing.md, the most particular skew first."""
+"""The methods that answer a skew, by its paper and docs/start/choosing-a-method.md, the most particular skew first."""
 
 
 def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:

@@ -142,7 +142,7 @@ def one_rounding_away(seed: int) -> Callable[[Client], State]:
 
 
 def test_together_differs_by_no_more_than_a_change_of_one_rounding_in_the_first_weights() -> None:
-    """IWDS repeats images, so that batch norm's variances are below its eps: docs/methods.md has these figures."""
+    """IWDS repeats images, so batch norm's variances are below its eps; docs/reference/methods.md has these figures."""
     variants: list[Variant] = [LocalBatchNorm(), LogitShift(), Resampling()]
     settings = replace(SETTINGS, momentum=0.0, clip_norm=0.0)
 

@@ -27,7 +27,7 @@ from fedskew.experiments.plan import HARMLESS, Cell, passive, plan, runs, select
 from fedskew.report.results import values_of
 from server_app.methods import METHODS
 
-DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/experiments.md").read_text()
+DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/guides/experiments.md").read_text()
 SHIPPED, SUITES = load_experiments(), load_suites()
 
 

@@ -1,4 +1,4 @@
-"""`import fedskew`: cheap, and what docs/python.md says works as it stands there."""
+"""`import fedskew`: cheap, and what docs/guides/python.md says works as it stands there."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from data import DataError, SettingError
 from server_app.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
-SHOWN = (ROOT / "docs" / "python.md").read_text()
+SHOWN = (ROOT / "docs" / "guides" / "python.md").read_text()
 QUICK = {
     "method": "creff",
     "rounds": 2,
@@ -27,7 +27,7 @@ QUICK = {
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code of docs/python.md in a language."""
+    """Return the code of docs/guides/python.md in a language."""
     return re.findall(rf"```{language}\n(.*?)```", SHOWN, re.DOTALL)
 
 
@@ -125,7 +125,7 @@ def test_methods_are_the_command_line_s() -> None:
 @pytest.mark.slow
 def test_the_notebook_goes_from_arrays_to_a_report(tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="pip install 'fedskew[dev]' brings it")
-    text = (ROOT / "docs" / "own_data.ipynb").read_text()
+    text = (ROOT / "docs" / "start" / "own-data.ipynb").read_text()
     cells = json.loads(text)["cells"]
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), (
         "no outputs are kept"

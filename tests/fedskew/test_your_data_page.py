@@ -1,4 +1,4 @@
-"""docs/your_data.md, word for word: from a folder to a report."""
+"""docs/start/your-data.md, word for word: from a folder to a report."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "your_data.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "your-data.md"
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""`make fuzz`: changed replies to every method, changed files for every reader, and tables for docs/reliability.md.
+"""`make fuzz`: changed replies to every method and changed files for every reader; tables for the reliability page.
 
-    python tests/fuzz/tables.py [--replies 100000] [--files 10000] [--seed 0] [--write docs/reliability.md]
+    python tests/fuzz/tables.py [--replies 100000] [--files 10000] [--seed 0] [--write docs/results/reliability.md]
 
 Two processes; the exit status is 1 where anything was accepted though wrong, crashed, hung or outside its folder.
 """

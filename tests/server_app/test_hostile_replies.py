@@ -262,7 +262,7 @@ def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
 
 
 def test_the_hostile_client_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell of the table in docs/reliability.md: an update a thousand times too large."""
+    """A cell of the table in docs/results/reliability.md: an update a thousand times too large."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     import hostile
 

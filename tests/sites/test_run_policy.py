@@ -109,7 +109,7 @@ def nearest(folder: Path, image_I: torch.Tensor) -> float:
 
 
 def test_a_batch_of_one_gives_the_image_away_where_policy_allows_it(folder: Path) -> None:
-    """The reason for min-batch-size: docs/security.md says that the coordinator reads images here."""
+    """The reason for min-batch-size: docs/explanation/security.md says that the coordinator reads images here."""
     sent, back, error = ask(folder, settings_of(folder, **ATTACK), OPEN)
     assert not error and nearest(folder, image_in(sent, back)) < 1e-6
 

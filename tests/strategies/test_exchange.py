@@ -189,7 +189,7 @@ def test_between_sites_all_messages_share_the_record_of_their_states() -> None:
 
 @pytest.mark.parametrize("classes", [2, 10])
 def test_a_record_may_hold_two_models_and_eight_tensors_for_each_class(classes: int) -> None:
-    """The bound on a reply's work: docs/security.md."""
+    """The bound on a reply's work: docs/explanation/security.md."""
     model = build("mlp-bn", (1, 4, 4), classes, 0)
     expected = largest_record(model)
     most = 2 * len(model.state_dict()) + 8 * classes + 64

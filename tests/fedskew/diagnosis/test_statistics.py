@@ -67,7 +67,7 @@ def test_the_permutations_mean_variance_and_p_are_those_of_drawn_ones() -> None:
 
 
 def test_iid_tables_are_called_skewed_in_at_most_five_percent() -> None:
-    """Of 1,000 in docs/diagnose.md; here 200, of which a test at exactly 5 % would call 20 or more in 1 of 500."""
+    """docs/guides/diagnose.md has 1,000; of the 200 here, a test at exactly 5 % would call 20 or more in 1 of 500."""
     generator = np.random.default_rng(7)
     tables = [
         np.maximum(generator.multinomial(600, np.full(40, 1 / 40)).reshape(8, 5), 0)

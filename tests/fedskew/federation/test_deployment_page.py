@@ -1,4 +1,4 @@
-"""docs/deployment.md, word for word: from an empty folder to an exported model."""
+"""docs/guides/deployment.md, word for word: from an empty folder to an exported model."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "deployment.md"
+PAGE = ROOT / "docs" / "guides" / "deployment.md"
 
 
 def blocks(heading: str) -> list[str]:
