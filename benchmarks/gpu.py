@@ -61,7 +61,7 @@ def rounds_of(name: str, device: str) -> dict[str, Callable[[], None]]:
 
         return play
 
-    settings = TrainingSettings(local_epochs=1, clients_together=len(clients))
+    settings = TrainingSettings(local_epochs=1, clients_per_pass=len(clients))
     together = Together(clients[0].model, shape, [], settings, lambda client: client.start)
 
     def stacked() -> None:

@@ -73,7 +73,7 @@ def settings(
             "evaluate-every": 0,
             "cache": str(folder / "cache"),
             "results": str(folder / "results"),
-            "fresh": True,
+            "overwrite": True,
         }
     )
 

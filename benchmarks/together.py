@@ -26,7 +26,7 @@ def rows() -> Iterator[Row]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         run = run_of(Path(temporary), 1000, 1000, rounds_of(BLOCK))
-        run = replace(run, training=replace(run.training, clients_together=TOGETHER))
+        run = replace(run, training=replace(run.training, clients_per_pass=TOGETHER))
         for engine, goal in GOALS.items():
             measured, bare = beside_bare(run, engine)
             name = {"workers": "two workers", "inprocess": "one process"}[engine]

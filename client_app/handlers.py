@@ -235,7 +235,7 @@ def trained_together(
         if installed() or len(clients) < 2:
             return {}
         runtime = runtime_of(request.run_spec, next(iter(clients)))
-        if runtime.run_spec.training.clients_together == 1 or runtime.together.obstacle:
+        if runtime.run_spec.training.clients_per_pass == 1 or runtime.together.obstacle:
             return {}
         make_deterministic()
         for number, expected in clients.items():

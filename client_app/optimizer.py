@@ -45,7 +45,7 @@ class TrainingSettings(Settings):
     precision: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
     """Of local training's passes through the model: float32, or bfloat16 by autocast; all else remains float32."""
 
-    clients_together: Annotated[int, Ge(1)] = 1
+    clients_per_pass: Annotated[int, Ge(1)] = 1
     """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums
     have another order, so results are not bit-identical to clients one by one; in bfloat16 they differ visibly."""
 

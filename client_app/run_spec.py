@@ -11,6 +11,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.user_code import load, place_of
 from client_app.variants import VARIANTS
 from data import DataSettings
+from data.renamed_settings import fields_from_stored, stored_fields
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class RunSpec:
         """Return the spec as JSON."""
         return json.dumps(
             {
-                "data": asdict(self.data),
-                "training": asdict(self.training),
+                "data": stored_fields(asdict(self.data)),
+                "training": stored_fields(asdict(self.training)),
                 "model": self.model,
                 "model-settings": asdict(self.model_settings),
                 "variants": {
@@ -58,8 +59,8 @@ class RunSpec:
         """Undo `to_json`. Without `own_code` no module that the text names is imported, and KeyError is raised."""
         fields: dict[str, Any] = json.loads(text)
         return RunSpec(
-            data=DataSettings(**fields["data"]),
-            training=TrainingSettings(**fields["training"]),
+            data=DataSettings(**fields_from_stored(fields["data"])),
+            training=TrainingSettings(**fields_from_stored(fields["training"])),
             model=fields["model"],
             model_settings=ModelSettings(**fields["model-settings"]),
             variants=tuple(

@@ -32,7 +32,7 @@ TrainingOutcome = tuple[Client, Report | Exception, float]
 
 
 class Together:
-    """Trains the clients of one process, up to clients-together of them in one pass."""
+    """Trains the clients of one process, up to clients-per-pass of them in one pass."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Together:
             else:
                 groups.setdefault(self.kind(task), []).append(task)
         for tasks in groups.values():
-            for first in range(0, len(tasks), self.settings.clients_together):
-                yield from self.attempt(tasks[first : first + self.settings.clients_together])
+            for first in range(0, len(tasks), self.settings.clients_per_pass):
+                yield from self.attempt(tasks[first : first + self.settings.clients_per_pass])
 
     def kind(self, task: Task) -> object:
         """Return what clients must have in common to be stacked; of one example with batch norm, nothing."""

@@ -108,9 +108,9 @@ def refuse_copies(data: Dataset) -> None:
 def samples_are_compared(settings: DataSettings) -> bool:
     """Return whether some of the data are a user's own, and their test set is tested on.
 
-    With tested-on = validation the samples that are tested on are part of the training set by design.
+    With evaluate-on = validation the samples that are tested on are part of the training set by design.
     """
-    return settings.tested_on == "test" and any(map(is_own, members(settings.dataset)))
+    return settings.evaluate_on == "test" and any(map(is_own, members(settings.dataset)))
 
 
 def _of_classes(federation: Federation) -> Iterator[str]:

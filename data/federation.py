@@ -294,7 +294,7 @@ def _held_out(data: Dataset, per_class: int, seed: int) -> Indices:
 
 def _of_sites(settings: DataSettings) -> Federation:
     """What the server sees of sites: who there is, and no sample."""
-    settings.require(settings.tested_on == "test", "tested_on", "must be test between sites")
+    settings.require(settings.evaluate_on == "test", "evaluate_on", "must be test between sites")
     agreement = agreement_of(settings.dataset)
     data, clients = without_samples(settings, agreement), len(agreement.sites)
     none, counts_KC = data.train_labels, np.zeros((clients, data.num_classes), np.int64)
@@ -353,7 +353,7 @@ def _federation(
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
         require(data.val_labels is None, "validation-fraction", share, rule)
         parts, kept = cut_off(data, parts, share, generator(seed, "validation"))
-    if settings.tested_on == "validation":
+    if settings.evaluate_on == "validation":
         data, global_test = in_place_of_test(data, kept)
         kept = None
     test_parts: tuple[Indices, ...] | None = None

@@ -122,7 +122,7 @@ class DataSettings(Settings):
     """Training images of each class (of each domain, for domains:) kept at the server; no client holds them."""
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of every client's training samples, class by class, that it keeps for validation and does not train on."""
-    tested_on: Annotated[str, OneOf("test", "validation")] = "test"
+    evaluate_on: Annotated[str, OneOf("test", "validation")] = "test"
     """test, or validation: the validation samples take the test set's place, which then nobody looks at."""
     imbalance_factor: Annotated[float, Ge(1)] = 1.0
     """Long tail: size of the largest class over size of the smallest; 1 leaves the classes as they are."""
@@ -163,8 +163,8 @@ class DataSettings(Settings):
         for field in ("largest_class", "train_images", "test_images"):
             rule = "has no effect with partition-file, which says which samples there are"
             self.require(not (self.partition_file and getattr(self, field)), field, rule)
-        rule = "goes with tested-on = test, as the domain that no client holds has no validation samples"
-        self.require(self.tested_on == "test" or not self.unseen_domain, "unseen_domain", rule)
+        rule = "goes with evaluate-on = test, as the domain that no client holds has no validation samples"
+        self.require(self.evaluate_on == "test" or not self.unseen_domain, "unseen_domain", rule)
         if self.pixel_range:
             assert self.pixel_span
         assert self.column_names is not None  # which looks at them

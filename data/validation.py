@@ -1,4 +1,4 @@
-"""What clients keep of their training samples for validation: the settings validation-fraction and tested-on."""
+"""What clients keep of their training samples for validation: the settings validation-fraction and evaluate-on."""
 
 from dataclasses import replace
 
@@ -123,7 +123,7 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
         else (data.train_inputs, data.train_labels)
     )
     rule = f"needs validation-fraction, as {data.name} brings no validation data"
-    require(inputs is not None and labels_N is not None, "tested-on", "validation", rule)
+    require(inputs is not None and labels_N is not None, "evaluate-on", "validation", rule)
     assert inputs is not None and labels_N is not None, "just required"
     chosen = np.arange(len(labels_N)) if kept is None else np.sort(np.concatenate(kept))
     subjects_N = data.val_groups if kept is None else data.train_groups
@@ -132,7 +132,7 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
         f"tests subjects as one, as the test set does, and {data.name} does not say whose its "
         "validation samples are: in an npz file val_subjects (N,) says it"
     )
-    require(not as_one or subjects_N is not None, "tested-on", "validation", rule)
+    require(not as_one or subjects_N is not None, "evaluate-on", "validation", rule)
     tests = replace(
         data,
         test_inputs=inputs,

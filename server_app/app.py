@@ -24,6 +24,7 @@ from client_app.process import choose_device, hidden_gpus, make_deterministic, t
 from client_app.state import State, digest, with_prefix
 from data import Federation
 from data.data_warnings import refuse_untrainable, warnings_of
+from data.renamed_settings import OLD_NAMES, given_to_flower, stored
 from data.text import LineSink
 from server_app.checkpoint import Checkpoint, Writer, latest
 from server_app.composition import row_name
@@ -40,7 +41,7 @@ from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, ar
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
-from server_app.settings import parse
+from server_app.settings import defaults, parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import federation_of, how_together, model_of, strategy_of
 from server_app.trackers import tracker_of
@@ -62,7 +63,9 @@ NAMED = 10
 def main(grid: Grid, context: Context) -> None:
     """Run what flwr's run config states; where that names a file for it, only ask the sites whether they are ready."""
     config = dict(context.run_config)
-    if file := str(config.pop(QUESTION, "")):
+    file = str(config.pop(QUESTION, ""))
+    config = given_to_flower(config, defaults())
+    if file:
         write_readiness(between_sites(grid), parse(config), Path(file))
     else:
         settings = parse(config)
@@ -172,14 +175,14 @@ class Run:
         """Run the rounds that are left and return the summary."""
         began = time.perf_counter()
         self.resume()
-        origin = {"settings": self.settings.flat(), "partition-hash": self.federation.hash}
+        origin = {"settings": stored(self.settings.flat()), "partition-hash": self.federation.hash}
         about = {
             **self.settings.about_files,
             **about_data(self.federation, self.settings.agreement),
         }
         self.folder.write_settings({**origin, **about})
         keep_agreement(self.settings, self.folder)
-        self.tracker.begin(self.settings.flat(), self.folder.rounds())
+        self.tracker.begin(stored(self.settings.flat()), self.folder.rounds())
         if self.settings.agreement is not None:
             ask_sites(
                 self.strategy,
@@ -190,7 +193,7 @@ class Run:
             )
         if together := how_together(self.settings, self.model):
             self.report_line(
-                f"clients-together = {self.settings.training.clients_together}: {together}"
+                f"clients-per-pass = {self.settings.training.clients_per_pass}: {together}"
             )
         self.report_positive()
         rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
@@ -213,7 +216,7 @@ class Run:
             "rounds": rounds,
             "models": summarize(records),
             **({} if unseen is None else {"unseen": to_json(unseen)}),
-            **({"clients-together": together} if together else {}),
+            **({OLD_NAMES["clients-per-pass"]: together} if together else {}),
             "failures": sum(record.failed for record in records),
             "hash": self.hashes(),
             "partition-hash": self.federation.hash,

@@ -81,7 +81,7 @@ class Checkpoint:
             ) from error
         if contents["format"] != FORMAT:
             raise OtherFormat(
-                f"{path} has format {contents['format']}, not {FORMAT}: start with fresh = true"
+                f"{path} has format {contents['format']}, not {FORMAT}: start with overwrite = true"
             )
         kinds = split_prefix(tensors)
         shared = kinds.get("shared", {})

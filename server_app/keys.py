@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from data import SettingError, require
+from data.renamed_settings import NEW_NAMES, given
 from data.text import any_number, whole_number
 from server_app.methods import Setting as Scalar
 
@@ -38,7 +39,7 @@ def written() -> Mapping[str, Scalar]:
             if isinstance(value, dict)
             else {key: value}
         )
-    return flat
+    return {key: value for key, value in flat.items() if key not in NEW_NAMES}
 
 
 def no_such(key: str, value: object, known: Iterable[str]) -> SettingError:
@@ -57,7 +58,8 @@ def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar
     """Return key and value of `key=value` from a command line; the key's own type decides how the value is read."""
     key, equals, text = (part.strip() for part in assignment.partition("="))
     require(equals == "=" and bool(key), "--set", assignment, "must be key=value")
-    kind = type(known[key]) if key in known else None
+    default = known.get(NEW_NAMES.get(key, key))
+    kind = type(default)
     if kind is bool and text.lower() in ("true", "false"):
         return key, text.lower() == "true"
     if kind in (int, float):
@@ -80,4 +82,4 @@ def read_texts(assignments: Iterable[str], known: Mapping[str, Scalar]) -> dict[
         key, value = read_text(assignment, known)
         require(key not in stated, key, value, "is stated twice")
         stated[key] = value
-    return stated
+    return given(stated)

@@ -12,6 +12,7 @@ from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
 from data.private_files import owner_only
+from data.renamed_settings import stored
 from data.text import LineSink
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
@@ -80,13 +81,13 @@ class RunFolder:
             stack.enter_context(self.locked())
             if settings.agreement is not None:
                 self.close_to_others(report_line)
-            if settings.general.fresh:
+            if settings.general.overwrite:
                 self.clear()
             self.refuse_other_data(federation.hash)
             if damage := self.drop_damaged_summary(settings.general.rounds):
                 report_line(damage)
             if (summary := self.summary()) is not None:
-                report_line(f"finished earlier{self.other_code()}; fresh = true repeats it")
+                report_line(f"finished earlier{self.other_code()}; overwrite = true repeats it")
                 self.replay_to_trackers(settings)
                 self.warn_missing_rounds(settings.general.rounds, report_line)
             yield summary
@@ -103,7 +104,7 @@ class RunFolder:
 
     def reset(self, settings: RunSettings) -> RunSettings:
         """Delete what there is of a fresh run, once for all attempts at it; return the settings that continue it."""
-        if not settings.general.fresh:
+        if not settings.general.overwrite:
             return settings
         with self.locked():
             self.clear()
@@ -113,7 +114,7 @@ class RunFolder:
         """Send a finished run's records to the trackers that the settings name."""
         tracker = tracker_of(settings, self.path)
         if tracker.trackers:
-            tracker.begin(settings.flat(), self.rounds())
+            tracker.begin(stored(settings.flat()), self.rounds())
             tracker.end(self.summary())
 
     def clear(self) -> None:
@@ -171,7 +172,7 @@ class RunFolder:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
         origin = self.origin() or self.summary() or {}
         if origin.get("partition-hash", partition_hash) != partition_hash:
-            rule = "was begun on other data or another partition: state fresh = true to start again"
+            rule = "was begun on other data or another partition: state overwrite = true to start again"
             raise SettingError("results", str(self.path), rule)
 
     def other_code(self) -> str:

@@ -21,6 +21,7 @@ from client_app.user_code import file_hash
 from data import DataSettings, OneOf, Rule, Settings
 from data.agreement import Agreement
 from data.readers.catalog import is_own, is_sites, members
+from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
@@ -82,7 +83,7 @@ class GeneralSettings(Settings):
     """auto (a GPU where a client sees one), cpu or cuda."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
     """Folder of the runs' folders."""
-    fresh: bool = False
+    overwrite: bool = False
     """Start again even when the run is finished or can be resumed."""
     tensorboard: Annotated[bool, TENSORBOARD] = False
     """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
@@ -117,7 +118,7 @@ class GeneralSettings(Settings):
 
 
 WITHOUT_EFFECT_ON_NUMBERS = {
-    "device", "results", "fresh", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
+    "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
     "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
 }  # fmt: skip
 
@@ -202,9 +203,9 @@ class RunSettings:
         changed = [(group, field) for group in self.groups() for field in fields(group)]
         changed = [(group, field) for group, field in changed if not group.is_default(field.name)]
         settings = {group.key(field.name): getattr(group, field.name) for group, field in changed}
-        settings = {
-            key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS
-        }
+        settings = stored(
+            {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+        )
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)  # wherever the file lies
         if self.model.weights:
@@ -232,8 +233,8 @@ class RunSettings:
         return Path(self.general.results) / self.run_id
 
     def going_on(self) -> "RunSettings":
-        """Return the settings with fresh = false: the same run, whatever has become of its own model's file."""
-        settings = replace(self, general=replace(self.general, fresh=False))
+        """Return the settings with overwrite = false: the same run, whatever has become of its own model's file."""
+        settings = replace(self, general=replace(self.general, overwrite=False))
         vars(settings)["run_id"] = self.run_id
         return settings
 

@@ -23,6 +23,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, has_domains, is_sites, members
+from data.renamed_settings import OLD_NAMES, renamed
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
 from server_app.plugins import register, sources_of
@@ -59,7 +60,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     Raises SettingError, naming the key, the value and the rule, for an unknown key, a wrong type, a value out of range,
     a contradiction, and a setting that would have no effect.
     """
-    config = with_method_settings(config)
+    config = renamed(with_method_settings(config))
     register(str(config.get("method", "")))
     known, values = defaults(), {}
     for key, value in config.items():
@@ -335,6 +336,10 @@ def as_toml() -> str:
     for key, value in defaults().items():
         section, _, name = key.rpartition(".")
         (config.setdefault(section, {}) if section else config)[name] = value
+        # flwr refuses a key that is not here, so the old name of a renamed setting is here as well.
+        if key in OLD_NAMES:
+            old_name = OLD_NAMES[key].rpartition(".")[2]
+            (config[section] if section else config)[old_name] = value
     return tomli_w.dumps({"tool": {"flwr": {"app": {"config": config}}}})
 
 

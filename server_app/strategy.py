@@ -68,12 +68,12 @@ def strategy_of(
 
 
 COARSE = "; bfloat16 rounds sums of another order: weights differ by 1e-3 to 1e-1 from those of clients one by one"
-"""What the line about clients-together, and the summary, add for bfloat16."""
+"""What the line about clients-per-pass, and the summary, add for bfloat16."""
 
 
 def how_together(settings: RunSettings, model: Classifier) -> str:
-    """Return what becomes of clients-together; an empty sentence where it is not set."""
-    if settings.training.clients_together == 1:
+    """Return what becomes of clients-per-pass; an empty sentence where it is not set."""
+    if settings.training.clients_per_pass == 1:
         return ""
     if settings.agreement is not None:
         return "one by one: a site is one client"

@@ -13,13 +13,13 @@ from strategies.core.server import Server, ServerMethod, Update
 class FedAvg(ServerMethod):
     """w <- sum_i p_i w_i with p_i = |D_i| / sum over the participants.
 
-    With weights-over = all, p_i = |D_i| / |D| as FedShift's Algorithm 1 reads literally: w <- w + sum_i p_i (w_i - w),
+    With weighting = all, p_i = |D_i| / |D| as FedShift's Algorithm 1 reads literally: w <- w + sum_i p_i (w_i - w),
     a damped step when not every client takes part, and the same when all do.
     """
 
     name: ClassVar[str] = "fedavg"
 
-    weights_over: Annotated[str, OneOf("participants", "all")] = "participants"
+    weighting: Annotated[str, OneOf("participants", "all")] = "participants"
     """participants: weights sum to 1. all: weights are shares of all clients' samples."""
 
     def combine(
@@ -29,8 +29,8 @@ class FedAvg(ServerMethod):
             [update.shared for update in updates],
             [update.examples for update in updates],
         )
-        if self.weights_over == "participants" or sum(examples) == server.examples:
+        if self.weighting == "participants" or sum(examples) == server.examples:
             return weighted_mean(shared, examples), state
-        self.require(server.examples > 0, "weights_over", "needs to know all clients' samples")
+        self.require(server.examples > 0, "weighting", "needs to know all clients' samples")
         weights = [count / server.examples for count in examples]
         return weighted_sum([server.start, *shared], [1 - sum(weights), *weights]), state

@@ -1,5 +1,7 @@
 """What a shell proposes when a word is completed; it imports neither torch nor flwr."""
 
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import typer
@@ -12,7 +14,8 @@ from server_app.methods import METHODS
 def experiments(incomplete: str) -> list[tuple[str, str]]:
     """Return the experiments and suites that begin so, each with its title."""
     try:
-        entries = known_entries()
+        with redirect_stderr(StringIO()):  # a shell shows no line about a renamed setting
+            entries = known_entries()
     except (OSError, ValueError):  # the user's file has a mistake, which `run` names
         return []
     return [(name, entry.title) for name, entry in entries.items() if name.startswith(incomplete)]

@@ -1,5 +1,6 @@
 """The command line's `fedskew data`: which data are there, who holds what, and whether one's own will work."""
 
+import functools
 import json
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, do
 from data.readers.layouts import office_class_folders
 from data.readers.named import files_of
 from data.readers.user_data import kind_of_path
+from data.renamed_settings import print_renamed
 from data.site_folders import write_sites
 from fedskew.cli import completion
 from fedskew.cli.data_check import as_words, look_through
@@ -295,7 +297,7 @@ def cache_command(
 
 
 @application.command()
-def split(
+def export_sites(
     dataset: Annotated[
         str, typer.Argument(help="A data set's name, or one's own npz or CSV file, or folder.")
     ],
@@ -318,6 +320,14 @@ def split(
     for folder, row in zip(folders, federation.counts_KC.tolist(), strict=True):
         out.print(f"{folder}: {sum(row)} training samples of {sum(map(bool, row))} classes")
     out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
+
+
+@application.command(name="split", hidden=True)
+@functools.wraps(export_sites)  # typer reads the options off the signature
+def split(*arguments: Any, **options: Any) -> None:
+    """The old name of export-sites."""
+    print_renamed("data split", "data export-sites")
+    export_sites(*arguments, **options)
 
 
 def counts_table(data: Dataset) -> Table:

@@ -111,7 +111,7 @@ def is_finished(settings: RunSettings) -> bool:
         done = RunFolder(settings.folder).finished(settings.general.rounds) is not None
     except OSError:  # the run itself says why
         return True
-    return done and not settings.general.fresh
+    return done and not settings.general.overwrite
 
 
 def run_one(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from data import require
+from data.renamed_settings import print_renamed
 from fedskew.cli import completion
 from fedskew.cli.run_selection import choose
 from fedskew.cli.terminal import ExperimentsFile
@@ -57,7 +58,10 @@ def run(
     results: Annotated[
         str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat what is finished.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Run again what is finished or interrupted.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", hidden=True)] = False,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")
     ] = 0,
@@ -82,7 +86,14 @@ def run(
     ] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
-    options = {"results": results, "fresh": fresh or None, "tensorboard": tensorboard or None}
+    if fresh:
+        require(not overwrite, "--overwrite", True, "its old name --fresh is given as well")
+        print_renamed("--fresh", "--overwrite")
+    options = {
+        "results": results,
+        "overwrite": overwrite or fresh or None,
+        "tensorboard": tensorboard or None,
+    }
     choice = choose(names or [], experiments, settings or [], method or [], seed or [], options)
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")

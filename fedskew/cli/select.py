@@ -11,6 +11,7 @@ from rich.console import Console
 
 from data import DataError, federate, load, require
 from data.data_warnings import refuse_untrainable
+from data.renamed_settings import print_renamed, stored
 from fedskew.cli import completion
 from fedskew.cli.run_selection import words
 from fedskew.cli.terminal import console
@@ -21,7 +22,7 @@ from fedskew.diagnosis.rules import line, recommended_order
 from fedskew.diagnosis.table import TableError, read_counts
 from fedskew.formatting import duration
 from fedskew.method_selection.conduct import Runs
-from fedskew.method_selection.counts import deal_like
+from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.plan import METHODS, SHARE, Plan, affordable, possible
 from fedskew.method_selection.race import BASELINE, RungResult, conclusion, race, take
 from server_app.run_folder import write_text
@@ -43,10 +44,13 @@ def select(
         list[str] | None,
         completion.set_option("A setting."),
     ] = None,
-    like: Annotated[
+    match_counts: Annotated[
         Path | None,
-        typer.Option(metavar="COUNTS.csv", help="Deal the data set by exactly these counts."),
+        typer.Option(
+            metavar="COUNTS.csv", help="Partition the data set by exactly these class counts."
+        ),
     ] = None,
+    like: Annotated[Path | None, typer.Option("--like", hidden=True)] = None,
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
@@ -55,8 +59,13 @@ def select(
     ] = 0,
 ) -> None:
     """Find the method that pays on a federation: a race of methods and learning rates with equal budgets."""
+    if like is not None:
+        rule = f"its old name --like = {str(like)!r} is given as well"
+        require(match_counts is None, "--match-counts", str(match_counts), rule)
+        print_renamed("--like", "--match-counts")
+        match_counts = like
     stated = {**parse_texts(settings or []), "results": results}
-    for key in ("method", "seed", "evaluate-every", "tested-on"):
+    for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         require(
             key not in stated,
             key,
@@ -65,12 +74,14 @@ def select(
         )
     methods = words("method", method or []) or list(METHODS)
     out = console()
-    digest = (
-        "" if like is None or not like.is_file() else hashlib.sha256(like.read_bytes()).hexdigest()
+    digest = ""
+    if match_counts is not None and match_counts.is_file():
+        digest = hashlib.sha256(match_counts.read_bytes()).hexdigest()
+    identity = json.dumps(
+        [stored({**stated, "results": ""}), methods, minutes, digest], sort_keys=True
     )
-    identity = json.dumps([{**stated, "results": ""}, methods, minutes, digest], sort_keys=True)
     folder = Path(results) / f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
-    stated = dealt_like(like, stated, folder)
+    stated = with_matching_partition(match_counts, stated, folder)
     kept = validation(stated)
     warned = set[str]()
     base = parse({**stated, "method": BASELINE}).data
@@ -113,24 +124,27 @@ def select(
     out.print("\n".join(lines))
 
 
-def dealt_like(like: Path | None, stated: Mapping[str, Scalar], folder: Path) -> dict[str, Scalar]:
+def with_matching_partition(
+    match_counts: Path | None, stated: Mapping[str, Scalar], folder: Path
+) -> dict[str, Scalar]:
     """Return the settings with a partition file made of a table of counts, where one is given."""
-    if like is None:
+    if match_counts is None:
         return dict(stated)
     for key in ("partition", "partition-file", "alpha", "clients"):
         require(
             key not in stated,
             key,
             stated.get(key, ""),
-            "does not go with --like, which says who holds what",
+            "does not go with --match-counts, which says who holds what",
         )
     try:
-        table = read_counts(like)
+        table = read_counts(match_counts)
     except TableError as error:
         raise DataError(str(error)) from error
     if not (file := folder / "partition.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        deal_like(table, load(parse({**stated, "method": BASELINE}).data), file, str(like))
+        data = load(parse({**stated, "method": BASELINE}).data)
+        partition_by_counts(table, data, file, str(match_counts))
     return {**stated, "partition-file": str(file.resolve())}
 
 

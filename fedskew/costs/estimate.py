@@ -39,7 +39,7 @@ class Cost:
 
 def rounds_left(settings: RunSettings) -> int:
     """Return the rounds that a run has to go."""
-    done = 0 if settings.general.fresh else len(RunFolder(settings.folder).rounds())
+    done = 0 if settings.general.overwrite else len(RunFolder(settings.folder).rounds())
     return settings.general.rounds - done
 
 

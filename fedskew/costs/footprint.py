@@ -43,7 +43,7 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
         settings.general.model, shape, settings.data.num_classes, settings.model
     )
     evaluated = INFERENCE_BATCH[device_of(settings)]
-    together = min(settings.training.clients_together, participants(settings))
+    together = min(settings.training.clients_per_pass, participants(settings))
     need = PROCESS + (MODELS + STACKED * (together - 1)) * size(model.state_dict())
     need += max(evaluated * ALIVE * largest, together * settings.training.batch_size * every)
     need += sum(part.memory_bytes(model) for part in parts_of(settings))

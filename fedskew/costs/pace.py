@@ -16,6 +16,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.process import make_deterministic, tune_allocator
 from client_app.training import private_names, train_round
 from data import Samples
+from data.renamed_settings import stored
 from fedskew.costs.footprint import device_of, model_of, participants, parts_of
 from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.run_folder import RunFolder
@@ -63,7 +64,7 @@ class Records:
         """Return the mean over all rounds of the same kind; None where there are none."""
         kind = {
             key: value
-            for key, value in settings.flat().items()
+            for key, value in stored(settings.flat()).items()
             if key not in WITHOUT_EFFECT_ON_TIME
         }
         same = (folder for folder, stated in self.runs if kind.items() <= stated.items())

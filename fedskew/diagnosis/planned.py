@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from data import DataError, DataSettings, Federation, federate, resolve
 from data.partitions import Indices
+from data.renamed_settings import renamed
 from fedskew.diagnosis.rules import Diagnosis, Plan, Source, Sources, diagnose, line, plan_of
 from fedskew.diagnosis.table import (
     Floats,
@@ -66,7 +67,7 @@ def of_run(folder: Path) -> Source:
         raise DataError(
             f"{folder}: its settings.json has no counts, as of more than 100 clients or classes"
         )
-    stated = {**defaults(), **origin["settings"]}
+    stated = {**defaults(), **renamed(origin["settings"])}
     training = Plan(stated["batch-size"], stated["participation"])
     return Source(str(folder), table, training, own_names=site_names(table.sites))
 

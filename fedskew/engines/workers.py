@@ -153,7 +153,7 @@ class WorkersGrid(Refusing, Direct):
             Order(self.requests, replace(request.client_request, states={}), region, places)
         )
         regions = {}
-        together = json.loads(request.run_spec)["training"]["clients_together"]
+        together = json.loads(request.run_spec)["training"]["clients_per_pass"]
         for chunk in chunks(list(known), request.examples, self.workers, together):
             taken = memory.take()
             regions[

@@ -194,7 +194,7 @@ class TrainedRun:
                     folder_of(self.folder.path, site.client), site.round, self.folder.run, known
                 )
             except (Damaged, MemoryLost) as error:
-                raise DataError(f"{error}: fresh = true repeats the run") from None
+                raise DataError(f"{error}: overwrite = true repeats the run") from None
             if "private" in memory:
                 yield site, memory["private"]
 

@@ -51,7 +51,7 @@ class Runs:
     ) -> None:
         self.settings, self.console, self.jobs = dict(settings), console, jobs
         self.warned = set() if warned is None else warned
-        self.kept = {**kept, "tested-on": "validation"}
+        self.kept = {**kept, "evaluate-on": "validation"}
 
     def on_validation(self, candidates: Sequence[Candidate], rung: Rung) -> Numbers:
         """Return each candidate's balanced accuracy on the clients' validation data, in percent, by seed."""

@@ -11,7 +11,7 @@ from data.random_draws import generator
 from fedskew.diagnosis.table import SiteTable
 
 
-def deal_like(table: SiteTable, data: Dataset, path: Path, where: str) -> None:
+def partition_by_counts(table: SiteTable, data: Dataset, path: Path, where: str) -> None:
     """Write who holds what: of the data's first classes, in their order, as many samples as the table says.
 
     The test set is the data's own samples of these classes. Raises DataError where there are not so many.

@@ -11,6 +11,7 @@ from typing import Any
 
 from data import DataError, require
 from data.readers.catalog import is_own, is_sites, members
+from data.renamed_settings import renamed
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
@@ -303,7 +304,7 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[st
                 f"{run.label}: settings.json is missing or damaged; its own command writes it anew."
             )
             continue
-        planned, recorded = run.settings.flat(), run.origin["settings"]
+        planned, recorded = run.settings.flat(), renamed(run.origin["settings"])
         different = sorted(
             key for key in planned.keys() | recorded.keys() if planned.get(key) != recorded.get(key)
         )

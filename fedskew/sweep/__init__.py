@@ -119,7 +119,7 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     for settings in planned:
         folder = RunFolder(settings.folder)
         if (
-            not settings.general.fresh
+            not settings.general.overwrite
             and (summary := folder.finished(settings.general.rounds)) is not None
         ):
             with contextlib.suppress(DataError):  # who has the results needs the data no more
@@ -136,9 +136,7 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
         f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)"
         * bool(other)
     )
-    return (
-        f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --fresh repeats them"
-    )
+    return f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --overwrite repeats them"
 
 
 def checked(

@@ -89,7 +89,9 @@ class Overview:
         self.waiting.pop(job.settings.run_id, None)
         job_progress = JobProgress(job)
         records = RunFolder(job.settings.folder).rounds()
-        job_progress.round = records[-1].round if records and not job.settings.general.fresh else 0
+        job_progress.round = (
+            records[-1].round if records and not job.settings.general.overwrite else 0
+        )
         self.running[job.settings.run_id] = job_progress
 
     def on_line(self, job: Job, line: str) -> None:

@@ -32,7 +32,7 @@ SETTINGS = TrainingSettings(
     learning_rate=0.1,
     weight_decay=0.01,
     clip_norm=1.0,
-    clients_together=3,
+    clients_per_pass=3,
 )
 COUNTS = ((5, 3, 2, 1), (1, 2, 4, 0), (0, 0, 5, 0), (2, 1, 1, 0), (0, 1, 0, 0), (2, 2, 2, 1))
 """Batches of 4 4 3, 4 3, 5, 4, 1 and 4 3; one pass holds batches of several sizes."""
@@ -194,7 +194,7 @@ def test_a_pass_that_fails_is_halved_and_only_the_client_that_cannot_is_lost() -
     clients = [
         replace(c, samples=replace(c.samples, augmentation="crop-flip")) for c in clients
     ]  # nothing is joined
-    trainer = Together(clients[0].model, SHAPE, [], replace(SETTINGS, clients_together=6), initial)
+    trainer = Together(clients[0].model, SHAPE, [], replace(SETTINGS, clients_per_pass=6), initial)
     reports = {client.id: report for client, report, _ in trainer.train(clients)}
     assert [number for number in sorted(reports) if isinstance(reports[number], Exception)] == [3]
     good = [client for client in clients if client.id != 3]

@@ -48,7 +48,7 @@ def test_clients_with_too_few_samples_are_named() -> None:
 
 def test_validation_samples_take_the_test_sets_place() -> None:
     stated = DataSettings(clients=5, alpha=0.5, validation_fraction=0.25)
-    cut, raced = federate(stated, 3), federate(replace(stated, tested_on="validation"), 3)
+    cut, raced = federate(stated, 3), federate(replace(stated, evaluate_on="validation"), 3)
     kept = cut.validation()
     assert kept is not None and not raced.validated and raced.validation() is None
     assert torch.equal(raced.test().inputs_N, kept.inputs_N) and torch.equal(
@@ -58,9 +58,11 @@ def test_validation_samples_take_the_test_sets_place() -> None:
         all(map(np.array_equal, raced.train_indices, cut.train_indices)) and raced.hash != cut.hash
     )
     domains = DataSettings(dataset="digits-scanners", validation_fraction=0.25)
-    cut, raced = federate(domains, 0), federate(replace(domains, tested_on="validation"), 0)
+    cut, raced = federate(domains, 0), federate(replace(domains, evaluate_on="validation"), 0)
     for client in range(4):
         kept = cut.validation(client)
         assert kept is not None and torch.equal(raced.test(client).inputs_N, kept.inputs_N)
-    with pytest.raises(SettingError, match=r"^tested-on = 'validation': needs validation-fraction"):
-        federate(DataSettings(tested_on="validation"), 0)
+    with pytest.raises(
+        SettingError, match=r"^evaluate-on = 'validation': needs validation-fraction"
+    ):
+        federate(DataSettings(evaluate_on="validation"), 0)

@@ -75,7 +75,7 @@ def test_abide_s_windows_of_one_subject_stay_together(tmp_path):
 def test_validation_subjects_are_scored_as_one_where_test_subjects_are(tmp_path):
     stated = replace(abide(tmp_path), validation_fraction=0.2)
     cut = federate(stated, 0)
-    raced = federate(replace(stated, tested_on="validation"), 0)
+    raced = federate(replace(stated, evaluate_on="validation"), 0)
     for client in range(4):
         kept = cut.validation_indices[client]
         subjects = np.unique(cut.dataset.train_groups[kept])
@@ -111,9 +111,9 @@ def test_brought_validation_samples_need_their_subjects_to_take_the_test_sets_pl
     }
     settings = replace(write_npz(tmp_path / "x.npz", **stated), partition="pooled")
     with pytest.raises(SettingError, match="does not say whose its validation samples are"):
-        federate(replace(settings, tested_on="validation"), 0)
+        federate(replace(settings, evaluate_on="validation"), 0)
     write_npz(tmp_path / "x.npz", **stated, val_subjects=np.repeat([80, 81], 3))
-    raced = federate(replace(settings, tested_on="validation"), 0)
+    raced = federate(replace(settings, evaluate_on="validation"), 0)
     assert raced.tested_C("test", 0).tolist() == [1, 1]
     assert federate(settings, 0).tested_C("validation", 0).tolist() == [1, 1]
 

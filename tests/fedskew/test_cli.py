@@ -97,7 +97,7 @@ def test_a_command_line_without_words_names_a_first_step(fedskew: FedSkew) -> No
         ("fedskew run demo-m", ["demo-missing"]),
         ("fedskew report demo-m", ["demo-missing"]),
         ("fedskew run --set learning-rate-decay-", ["learning-rate-decay-every="]),
-        ("fedskew select --set fresh=", ["fresh=true", "fresh=false"]),
+        ("fedskew select --set overwrite=", ["overwrite=true", "overwrite=false"]),
         ("fedskew run --method fedavg,creff-", ["fedavg,creff-code"]),
         ("fedskew run no-such-experiment", []),
     ],
@@ -159,7 +159,7 @@ def test_json_is_all_that_stdout_gets(tmp_path: Path, fedskew: FedSkew) -> None:
 
 def test_a_finished_run_is_not_repeated_unless_asked(tmp_path: Path, fedskew: FedSkew) -> None:
     skipped = []
-    for more in ([], [], ["--fresh"]):
+    for more in ([], [], ["--overwrite"]):
         status, words, _ = fedskew("run", *QUICK, "--results", tmp_path, *more)
         assert status == 0
         skipped.append("finished earlier" in words)
@@ -282,7 +282,7 @@ def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
         choose([], None, ["method=iwds"], [], ["0", "1"], {}).experiments[0].rows[0].method
         == "iwds"
     )
-    assert choose([], None, [], ["iwds"], ["1"], {"fresh": None}) == Choice(
+    assert choose([], None, [], ["iwds"], ["1"], {"overwrite": None}) == Choice(
         [], {"method": "iwds", "seed": 1}, ()
     )
 

@@ -79,7 +79,7 @@ def test_show_is_the_matrix_of_the_federation(
 
 @pytest.mark.parametrize(
     "words",
-    [["show"], ["check", __file__], ["split", "digits", "nowhere"], ["save-partition", "x"]],
+    [["show"], ["check", __file__], ["export-sites", "digits", "nowhere"], ["save-partition", "x"]],
 )
 def test_a_key_that_is_set_twice_is_refused_as_by_run(words: list[str], fedskew: FedSkew) -> None:
     status, _, errors = fedskew("data", *words, "--set", "alpha=1", "--set", "alpha=2")
@@ -260,16 +260,20 @@ def test_check_and_split_of_a_table_with_subjects(tmp_path: Path, fedskew: FedSk
         2,
         *(w for key in ("classes=a,b", "input-shape=2", "partition=iid") for w in ("--set", key)),
     )
-    assert fedskew("data", "split", f"csv:{file}", sites, *words)[0] == 0
+    assert fedskew("data", "export-sites", f"csv:{file}", sites, *words)[0] == 0
     settings = DataSettings(
         f"csv:{file}", classes="a,b", input_shape="2", partition="iid", clients=2
     )
     same_samples(settings, sites, ["site-0", "site-1"])
-    assert fedskew("data", "split", f"csv:{file}", sites, *words)[0] == 2, "nothing is written over"
+    assert fedskew("data", "export-sites", f"csv:{file}", sites, *words)[0] == 2, (
+        "nothing is written over"
+    )
 
 
 def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -> None:
-    assert fedskew("data", "split", "digits-scanners", tmp_path / "sites", "--sites", 4)[0] == 0
+    assert (
+        fedskew("data", "export-sites", "digits-scanners", tmp_path / "sites", "--sites", 4)[0] == 0
+    )
     names = ["digits-plain", "digits-faint", "digits-blurred", "digits-noisy"]
     same_samples(DataSettings("digits-scanners"), tmp_path / "sites", names)
     agreed = tomllib.loads((tmp_path / "sites" / "federation.toml").read_text())
@@ -277,7 +281,9 @@ def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -
     assert (
         tomllib.loads((tmp_path / "sites" / names[1] / "site.toml").read_text())["name"] == names[1]
     )
-    assert fedskew("data", "split", "digits-scanners", tmp_path / "three", "--sites", 3)[0] == 2
+    assert (
+        fedskew("data", "export-sites", "digits-scanners", tmp_path / "three", "--sites", 3)[0] == 2
+    )
 
 
 def same_samples(settings: DataSettings, sites: Path, names: list[str]) -> None:

@@ -216,7 +216,7 @@ def test_validation_images_that_are_training_images(tmp_path: Path) -> None:
 
 
 def test_validation_samples_in_the_test_sets_place_are_no_copies(tmp_path: Path) -> None:
-    settings = write(tmp_path / "own.npz", validation_fraction=0.2, tested_on="validation")
+    settings = write(tmp_path / "own.npz", validation_fraction=0.2, evaluate_on="validation")
     assert found(settings) == []
 
 

@@ -181,11 +181,11 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
         ),
         (
             lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))),
-            r"000002.safetensors is damaged: .*: fresh = true",
+            r"000002.safetensors is damaged: .*: overwrite = true",
         ),
         (
             lambda run: shutil.rmtree(run.path / "memory"),
-            r"^the memory of round 2 is not at .*: fresh = true repeats",
+            r"^the memory of round 2 is not at .*: overwrite = true repeats",
         ),
         (
             lambda run: (run.rounds_file.unlink(), run.rounds_file.mkdir()),

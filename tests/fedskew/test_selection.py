@@ -14,7 +14,7 @@ from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.rules import recommended_order
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection import plan as plans
-from fedskew.method_selection.counts import deal_like
+from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.plan import Plan, affordable, possible
 from fedskew.method_selection.race import (
     Candidate,
@@ -180,7 +180,7 @@ def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:
     table = tmp_path / "counts.csv"
     table.write_text("site,a,b,c\nnorth,5,0,2\nsouth,1,7,3\n")
     file = tmp_path / "partition.json"
-    deal_like(read_counts(table), load(DataSettings()), file, str(table))
+    partition_by_counts(read_counts(table), load(DataSettings()), file, str(table))
     federation = federate(DataSettings(partition_file=str(file)), 0)
     assert (
         federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]]
@@ -191,7 +191,7 @@ def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"counts.csv: class b has 70000 samples, and class 1 of digits \d+: divide"
     ):
-        deal_like(read_counts(table), load(DataSettings()), file, str(table))
+        partition_by_counts(read_counts(table), load(DataSettings()), file, str(table))
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_what_a_race_cannot_do_is_one_sentence(fedskew: FedSkew, tmp_path: Path)
         (["--minutes", "0.001"], "--minutes = 0.001: is less than one round of two methods"),
         (["--minutes", "1", "--set", "method=fedavg"], "method = 'fedavg': is the race's own"),
         (["--minutes", "1", "--method", "fedsift"], "did you mean fedshift"),
-        (["--minutes", "1", "--like", str(tmp_path / "no.csv")], "no.csv"),
+        (["--minutes", "1", "--match-counts", str(tmp_path / "no.csv")], "no.csv"),
         (
             ["--minutes", "1", "--set", "train-images=10", "--set", "partition=iid"],
             "client 0 has 1",

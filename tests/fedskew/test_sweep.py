@@ -136,7 +136,7 @@ def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(
 
     monkeypatch.setattr(Worker, "take", kill_first)
     console = Console(file=io.StringIO(), width=200)
-    again = Job(replace(config, general=replace(config.general, fresh=True)), "a run")
+    again = Job(replace(config, general=replace(config.general, overwrite=True)), "a run")
     (result,) = conduct([again], allocation, Hearing(console, [again], 1)).values()
     output = console.file.getvalue()  # type: ignore[attr-defined]
     assert result.summary is not None and killed
@@ -150,7 +150,7 @@ def test_a_fresh_run_whose_first_worker_dies_is_conducted_anew(
 def test_a_fresh_run_starts_at_nought_in_the_overview(tmp_path: Path) -> None:
     config = small(tmp_path)
     jobs = [
-        Job(replace(config, general=replace(config.general, fresh=fresh)), "a run")
+        Job(replace(config, general=replace(config.general, overwrite=fresh)), "a run")
         for fresh in (False, True)
     ]
     rounds = []
@@ -181,7 +181,7 @@ def test_a_fresh_run_keeps_its_name_when_its_model_s_file_is_changed(
             super().started(job)
             file.write_text(file.read_text() + "# another\n")
 
-    config = small(tmp_path / "results", model="sweep_model:net", fresh=True)
+    config = small(tmp_path / "results", model="sweep_model:net", overwrite=True)
     jobs = [Job(config, "a run")]
     outcomes = conduct(
         jobs, replace(INPROCESS, jobs=1), Changing(Console(file=io.StringIO()), jobs, 1)
@@ -196,7 +196,7 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(
 ) -> None:
     monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
     planned = [
-        replace(config, general=replace(config.general, fresh=True))
+        replace(config, general=replace(config.general, overwrite=True))
         for config in (small(tmp_path, seed=s) for s in (0, 1))
     ]
     with RunFolder(planned[0].folder).locked():
@@ -450,7 +450,7 @@ def test_a_sweep_of_finished_runs_needs_no_data(
     monkeypatch.setattr("fedskew.sweep.checked", lambda jobs: pytest.fail("looked at the data"))
     done, failed, _ = conducted(cells)
     assert len(done) == 1 and not failed
-    fresh = [replace(cell.run, general=replace(cell.run.general, fresh=True)) for cell in cells]
+    fresh = [replace(cell.run, general=replace(cell.run.general, overwrite=True)) for cell in cells]
     assert finished(fresh) == {}
 
 

@@ -458,13 +458,12 @@ def test_prior_is_the_sum_of_all_clients_smoothed_counts(
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
-def test_weights_over_all_is_the_same_when_all_take_part(train: Train) -> None:
-    participants = train("participants", fedavg__weights_over="participants", rounds=3)
-    everyone = train("all", fedavg__weights_over="all", rounds=3)
+def test_weighting_over_all_is_the_same_when_all_take_part(train: Train) -> None:
+    participants = train("participants", fedavg__weighting="participants", rounds=3)
+    everyone = train("all", fedavg__weighting="all", rounds=3)
     assert participants.hash == everyone.hash
     half = [
-        train(f"half-{w}", fedavg__weights_over=w, participation=0.5)
-        for w in ("participants", "all")
+        train(f"half-{w}", fedavg__weighting=w, participation=0.5) for w in ("participants", "all")
     ]
     assert half[0].hash != half[1].hash
 

@@ -244,11 +244,11 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
 def test_a_run_of_clients_together_in_bfloat16_says_that_its_numbers_are_others(
     tmp_path: Path,
 ) -> None:
-    coarse = {"rounds": 1, "clients_together": 2, "precision": "bfloat16"}
+    coarse = {"rounds": 1, "clients_per_pass": 2, "precision": "bfloat16"}
     both = experiment(tmp_path, LocalGrid(0), method="fedavg", **coarse)
     said = both.summary["clients-together"]
     assert said.startswith("in one pass; bfloat16") and "differ by 1e-3 to 1e-1" in said
-    assert f"clients-together = 2: {said}" in both.lines
+    assert f"clients-per-pass = 2: {said}" in both.lines
     alone = experiment(tmp_path, method="fedavg", rounds=1, precision="bfloat16")
     assert "clients-together" not in alone.summary
 
@@ -259,7 +259,7 @@ def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(
 ) -> None:
     single = experiment(tmp_path, method=method, rounds=1)
     both = [
-        experiment(tmp_path, LocalGrid(w), method=method, rounds=1, clients_together=2)
+        experiment(tmp_path, LocalGrid(w), method=method, rounds=1, clients_per_pass=2)
         for w in (0,)
     ]
     assert (
@@ -267,7 +267,7 @@ def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(
     )
     assert (
         both[0].summary["clients-together"] == "in one pass"
-        and "clients-together = 2: in one pass" in both[0].lines
+        and "clients-per-pass = 2: in one pass" in both[0].lines
     )
     assert both[0].records[0]["loss"] == pytest.approx(single.records[0]["loss"], rel=1e-5)
     pairs = zip(both[0].records[0]["updates"], single.records[0]["updates"], strict=True)

@@ -110,7 +110,7 @@ def test_mlflow_has_every_round_once_also_after_a_resumed_and_a_repeated_start(
     assert curves == recorded(outcome.folder) and len(curves) > 10
     assert stored.info.status == "FINISHED" and stored.data.params["method"] == "fedavg"
     (outcome.folder.path / "summary.json").unlink()  # goes on after its last checkpoint
-    for changes in ({}, {"fresh": True}):
+    for changes in ({}, {"overwrite": True}):
         outcome = train(**SHORT, mlflow=True, **changes)
         assert of_mlflow(tmp_path / "results", outcome.folder.path.name)[0] == recorded(
             outcome.folder
@@ -136,7 +136,7 @@ def test_weights_and_biases_has_every_round_once_and_writes_nothing_elsewhere(
     run_all([config], [], Console(file=io.StringIO()))  # finished: drawn from its records
     curves, stated = of_wandb(outcome.folder.path)
     assert curves == recorded(outcome.folder) and stated["method"] == "fedavg"
-    outcome = train(**SHORT, wandb=True, fresh=True)
+    outcome = train(**SHORT, wandb=True, overwrite=True)
     curves, stated = of_wandb(outcome.folder.path)
     assert curves == recorded(outcome.folder) and len(curves) > 10
     assert not [file for file in home.rglob("*") if file.is_file()]

@@ -228,13 +228,15 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
     after[:20] = 1 - after[:20]
     first = trained("results", before)
     with pytest.raises(
-        SettingError, match="was begun on other data or another partition: state fresh = true"
+        SettingError, match="was begun on other data or another partition: state overwrite = true"
     ):
         trained("results", after)
     first.folder.summary_file.unlink()
     with pytest.raises(SettingError, match="was begun on other data"):
         trained("results", after)
-    assert trained("results", after, fresh=True).hash == trained("alone", after).hash != first.hash
+    assert (
+        trained("results", after, overwrite=True).hash == trained("alone", after).hash != first.hash
+    )
 
 
 def test_the_previous_memory_is_there_when_the_next_round_had_begun(
@@ -255,7 +257,7 @@ def test_finished_run_is_not_repeated(train: Train, monkeypatch: pytest.MonkeyPa
     again = train(grid=grids[1], method="fedshift")
     assert (again.summary, grids[1].asked) == (first.summary, [])
     assert any("fresh" in line for line in again.lines)
-    fresh = train(grid=grids[2], method="fedshift", fresh=True)
+    fresh = train(grid=grids[2], method="fedshift", overwrite=True)
     assert grids[2].kinds() == grids[0].kinds() == ["query", "train", "train"]
     assert (fresh.hash, fresh.records) == (first.hash, first.records)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client_app.optimizer import TrainingSettings
+from data.renamed_settings import stored
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 from server_app.settings import defaults, parse
 
@@ -58,9 +59,9 @@ def test_what_is_resolved_and_what_a_name_sets_is_the_same_run_spelled_out() -> 
 
 def test_no_default_that_ids_leave_out_is_changed() -> None:
     """A changed one would give runs of other numbers the id of finished ones."""
-    known = {
-        key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT_ON_NUMBERS
-    }
+    known = stored(
+        {key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+    )
     assert {key: known.get(key) for key in DEFAULTS} == DEFAULTS
 
 

@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from client_app.run_spec import RunSpec
 from data import OneOf, SettingError
+from data.renamed_settings import OLD_NAMES
 from server_app.composition import compose, section_types
 from server_app.methods import METHODS
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
@@ -383,8 +384,8 @@ def test_unknown_key(key: str, nearest: str) -> None:
         ),
         ({"method": "singleset", "server-momentum": 0.5}, "server-momentum", ("shares nothing",)),
         (
-            {"method": "singleset", "fedavg.weights-over": "all"},
-            "fedavg.weights-over",
+            {"method": "singleset", "fedavg.weighting": "all"},
+            "fedavg.weighting",
             ("shares nothing",),
         ),
         (
@@ -525,9 +526,9 @@ def test_flat_round_trip(config: Mapping[str, Any]) -> None:
         ("rounds=many", ("rounds", "many")),
         ("alpha=1", ("alpha", 1)),
         ("alpha=1e-3", ("alpha", 0.001)),
-        ("fresh=True", ("fresh", True)),
-        ("fresh=false", ("fresh", False)),
-        ("fresh=1", ("fresh", "1")),
+        ("overwrite=True", ("overwrite", True)),
+        ("overwrite=false", ("overwrite", False)),
+        ("overwrite=1", ("overwrite", "1")),
         ("classes=10", ("classes", "10")),
         ("mean=0.5", ("mean", "0.5")),
         ("method=fedbn+iwds", ("method", "fedbn+iwds")),
@@ -563,6 +564,8 @@ def test_defaults_of_the_flower_app() -> None:
     assert (
         flat.pop("readiness") == ""
     )  # no setting: where it names a file, the sites are asked, and nothing is run
+    for new_name, old_name in OLD_NAMES.items():
+        assert flat.pop(old_name) == flat[new_name]
     assert {key: (type(value), value) for key, value in flat.items()} == {
         key: (type(value), value) for key, value in defaults().items()
     }

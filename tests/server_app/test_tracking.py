@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_with_the_same_curve(train: Train, tmp_path: Path, 
 
 def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train: Train) -> None:
     train()
-    for changes in ({}, {}, {"fresh": True}):
+    for changes in ({}, {}, {"overwrite": True}):
         outcome = train(tensorboard=True, **changes)
         assert_equal(curves(outcome.folder), recorded(outcome.folder))
 

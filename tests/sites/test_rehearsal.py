@@ -140,7 +140,7 @@ def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) ->
             **RUN,
             "dataset": f"sites:{folder}/federation.toml",
             "results": str(tmp_path),
-            "fresh": True,
+            "overwrite": True,
         }
     )
     agreement = settings.agreement

@@ -75,28 +75,27 @@ def test_fedavg_does_not_depend_on_the_weights_scale(server: Server) -> None:
     assert digest(shared[:1]) == digest(shared[1:])
 
 
-def test_weights_over_all_damp_the_step(server: Server) -> None:
+def test_weighting_over_all_damp_the_step(server: Server) -> None:
     """w + sum_i |D_i| / |D| (w_i - w), with 60 of 100 samples taking part."""
     updates = updates_of([10, 30, 20])
-    damped, _ = FedAvg(weights_over="all").combine(server, {}, updates)
+    damped, _ = FedAvg(weighting="all").combine(server, {}, updates)
     mean, _ = FedAvg().combine(server, {}, updates)
     for name in server.parameters:
         expected = server.start[name] + 0.6 * (mean[name] - server.start[name])
         torch.testing.assert_close(damped[name], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_over_all_agree_with_full_participation(server: Server) -> None:
+def test_weighting_over_all_agree_with_full_participation(server: Server) -> None:
     updates = updates_of([10, 30, 20, 25, 15])
     both = [
-        FedAvg(weights_over=rule).combine(server, {}, updates)[0]
-        for rule in ("participants", "all")
+        FedAvg(weighting=rule).combine(server, {}, updates)[0] for rule in ("participants", "all")
     ]
     assert digest(both[:1]) == digest(both[1:])
 
 
-def test_weights_over_all_need_the_number_of_samples(server: Server) -> None:
-    with pytest.raises(SettingError, match=r"fedavg\.weights-over.*needs to know"):
-        FedAvg(weights_over="all").combine(
+def test_weighting_over_all_need_the_number_of_samples(server: Server) -> None:
+    with pytest.raises(SettingError, match=r"fedavg\.weighting.*needs to know"):
+        FedAvg(weighting="all").combine(
             replace(server, examples_by_client={}), {}, updates_of([1, 2])
         )
 
