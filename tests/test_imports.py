@@ -17,7 +17,7 @@ FLOWER = (
     "client_app/app.py", "client_app/messages.py", "strategies/core/flower_adapter.py", "strategies/core/exchange.py",
     "strategies/core/reading.py", "server_app/app.py", "site_agent/executor.py",
     "site_agent/pool.py", "site_agent/online.py", "site_agent/supernode.py",
-    "site_agent/app_files.py", "fedskew/engines/*.py",
+    "site_agent/app_files.py", "fedskew/engines/*.py", "fedskew/flower/*.py",
     "fedskew/federation/*.py",
 )  # fmt: skip
 FILES = sorted(

@@ -1,0 +1,353 @@
+"""What a user's own ClientApp calls: a round of local training, or the pieces of one for its own training loop."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from torch import Tensor, nn
+
+from client_app.client import Client, Report, Variant
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, copy, seed_of
+from client_app.training import private_names, task_of, train_round
+from fedskew.flower.model import as_classifier, outside_names
+from fedskew.flower.records import (
+    BROADCAST,
+    FLAT,
+    MEMORY,
+    METRICS,
+    PRIVATE,
+    QUESTION,
+    REPORT,
+    UPLOAD,
+    UPLOADS,
+    as_dtype_of,
+    config_of,
+    flatten,
+    model_record,
+    renamed,
+    to_record,
+    to_state,
+    unflatten,
+)
+from fedskew.flower.samples import samples_of
+from fedskew.flower.variants import (
+    CLASS_COUNTS,
+    NamedVariant,
+    answers_of,
+    beyond_the_loss,
+    check_model,
+    check_server,
+    sums_class_counts,
+    variants_of,
+)
+
+PROBE = 2
+"""Samples with which the head is checked: enough for a comparison, and few beside a round."""
+LEARNING_RATE = 0.01
+"""The learning rate where neither the call nor the train config states one."""
+
+
+def local_round(
+    message: Message,
+    context: Context,
+    model: nn.Module,
+    data: Any,
+    *,
+    variants: Iterable[NamedVariant] = (),
+    epochs: int = 1,
+    local_steps: int = 0,
+    lr: float | None = None,
+    momentum: float = 0.9,
+    batch_size: int = 32,
+    device: str | torch.device = "cpu",
+    head: str = "",
+    label: str = "",
+    seed: int | None = None,
+    **training: Any,
+) -> Message:
+    """Train one round on a train message, or answer a query for the variants; return the reply.
+
+    Use it under `@app.train()`, and under `@app.query()` as well for methods that ask the clients something
+    (FedShift, reweighting, CCVR). The training loop is FedSkew's: SGD with momentum and seeded batches.
+
+    Args:
+        message: the message of flwr's FedAvg, one of its subclasses, or one of `fedskew.flower`'s strategies.
+        context: the app's context. `partition-id` in its node config, else the node's id, is the client's number.
+        model: any module with a linear head; it holds the trained weights afterwards.
+        data: (inputs, labels), a DataLoader or a Dataset. Inputs are taken as they are.
+        variants: names of methods (`fedshift`) or variants (`logit-shift`), or variants (`LogitShift(scale=0.5)`).
+        epochs: passes over the data.
+        local_steps: optimizer steps, in place of epochs; 0 takes epochs.
+        lr: the learning rate; without it `lr` of the train config, else 0.01.
+        head: the name of the linear head, such as `classifier.3`; the last nn.Linear when empty.
+        label: the name of the labels in batches that are dicts.
+        seed: the run's seed; without it `seed` of the run config, else 0.
+        training: other fields of TrainingSettings: weight_decay, clip_norm, precision, batch_limit, ...
+
+    Returns:
+        A reply that flwr's strategies, mods and wrappers take: one ArrayRecord with the names that came and one
+        MetricRecord with `num-examples` and `train_loss`. A variant's upload is a further ArrayRecord, `upload/NAME`.
+
+    Raises:
+        SettingError: a name is none, or two variants contradict each other.
+        ValueError: the model or the data cannot be used; the message says what to change.
+        LookupError: the server's strategy does not send what a variant needs.
+    """
+    if "clients_together" in training:
+        raise TypeError("clients_together is no setting here: a node of Flower's plays one client")
+    config = config_of(message)
+    chosen = variants_of(variants)
+    settings = TrainingSettings(
+        local_epochs=epochs,
+        local_steps=local_steps,
+        learning_rate=float(config.get("lr", LEARNING_RATE)) if lr is None else lr,
+        momentum=momentum,
+        batch_size=batch_size,
+        **training,
+    )
+    asked = message_kind(message) == MessageType.QUERY
+    if not asked:
+        check_broadcast(message, chosen)
+    samples = samples_of(data, device, label)
+    few = torch.arange(min(PROBE, len(samples)), device=samples.labels_N.device)
+    with as_classifier(model.to(device), head, samples.batch(few)) as classifier:
+        check_model(chosen, classifier, samples.inputs_N)
+        check_labels(samples.labels_N, classifier)
+        outside = outside_names(classifier)
+        start = received(classifier, model_arrays(message, asked), outside)
+        client = client_of(message, context, chosen, classifier, samples, start, outside, seed)
+        classifier.load({**start, **client.memory.get(PRIVATE, {})})
+        if asked:
+            return answer(message, client, chosen)
+        report = train_round(client, chosen, settings)
+    for name, state in report.memory.items():
+        context.state[MEMORY + name] = to_record(renamed(state, outside))
+    return reply(message, client.id, report, start, outside)
+
+
+def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:
+    """Raise LookupError where the server does not send what a variant needs."""
+    config = config_of(message)
+    sent = [
+        name.removeprefix(BROADCAST)
+        for name in message.content.array_records
+        if name.startswith(BROADCAST)
+    ]
+    check_server(variants, sent, config.get(UPLOADS, []))
+    for variant in variants:
+        if sums_class_counts(variant) and CLASS_COUNTS not in config:
+            raise LookupError(
+                f"{variant.name} needs the class counts of all clients: "
+                "pass train_config=ConfigRecord(class_counts(grid)) to strategy.start, and put @app.query() "
+                "above the client's train function"
+            )
+
+
+def check_labels(labels_N: Tensor, model: Classifier) -> None:
+    """Raise ValueError for a label beyond the head's classes."""
+    classes, largest = model.head.out_features, int(labels_N.max())
+    if largest >= classes:
+        raise ValueError(f"a label is {largest}, and the model's head has {classes} classes")
+
+
+def client_of(
+    message: Message,
+    context: Context,
+    variants: Sequence[Variant],
+    model: Classifier,
+    samples: Any,
+    start: State,
+    outside: Mapping[str, str],
+    seed: int | None,
+) -> Client:
+    """Return the client as the training loop and the variants see it."""
+    inside = {name: own for own, name in outside.items()}
+    private = private_names(model, variants)
+    device = samples.labels_N.device
+    number = int(context.node_config.get("partition-id", context.node_id))
+    round_number = int(config_of(message).get("server-round", 0))
+    run_seed = int(context.run_config.get("seed", 0)) if seed is None else seed
+    broadcast = broadcast_of(message, variants, device)
+    return Client(
+        id=number,
+        model=model,
+        samples=samples,
+        num_classes=model.head.out_features,
+        round=round_number,
+        start={name: tensor for name, tensor in start.items() if name not in private},
+        broadcast={name: renamed(state, inside) for name, state in broadcast.items()},
+        memory={name: renamed(state, inside) for name, state in memory_of(context, device).items()},
+        seed=seed_of(run_seed, round_number, number),
+        node_config=context.node_config,
+    )
+
+
+def reply(
+    message: Message, number: int, report: Report, start: State, outside: Mapping[str, str]
+) -> Message:
+    """Return the reply to a train message. What is private goes back as it came."""
+    key, record = model_record(message)
+    own = renamed({**start, **report.shared}, outside)
+    in_order = {name: own[name] for name in outside.values()}
+    sent = flatten(in_order) if FLAT in record else {name: own[name] for name in record}
+    trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
+    content = RecordDict({key: to_record(sent)})
+    content[METRICS] = MetricRecord({"num-examples": report.examples, "train_loss": report.loss})
+    content[REPORT] = ConfigRecord({"client": number, "loss": report.loss, **trained})
+    for name, state in report.uploads.items():
+        content[UPLOAD + name] = to_record(renamed(state, outside))
+    return Message(content, reply_to=message)
+
+
+def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Message:
+    """Return the reply to a query: class counts are numbers, any other answer is an ArrayRecord.
+
+    Raises LookupError where no variant answers.
+    """
+    question = str(config_of(message).get(QUESTION, ""))
+    content = RecordDict({REPORT: ConfigRecord({"client": client.id})})
+    for name, state in answers_of(client, variants, question).items():
+        if question == CLASS_COUNTS:
+            content[METRICS] = MetricRecord({question: state["counts"].tolist()})
+        else:
+            content[UPLOAD + name] = to_record(state)
+    if len(content) == 1:
+        names = ", ".join(variant.name for variant in variants) or "none"
+        raise LookupError(
+            f"the server asks {question!r}, and none of this client's variants ({names}) answers: give the "
+            "query function the same variants= as the train function"
+        )
+    return Message(content, reply_to=message)
+
+
+def load_model(message: Message, context: Context, model: nn.Module) -> nn.Module:
+    """Load the weights of a message into the model, and over them what this client keeps; return the model.
+
+    It is for the app's own evaluate function: with FedBN or SiloBN the client's batch norm is part of its model.
+    Raises ValueError where the names are not the model's.
+    """
+    own = model.state_dict()
+    came = unflatten(to_state(model_record(message)[1]), own)
+    check_names(came, own)
+    model.load_state_dict({**own, **came, **memory_of(context).get(PRIVATE, {})})
+    return model
+
+
+def local_loss(
+    message: Message,
+    context: Context,
+    labels: Tensor,
+    classes: int,
+    *,
+    variants: Iterable[NamedVariant],
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss for a training loop of the app's own, in the place of nn.CrossEntropyLoss.
+
+    For variants that change the loss alone: fedshift, fedlc, reweighting, fed-focal and ratio-loss.
+
+    Args:
+        labels: (N,), the class numbers of all of the client's training samples.
+        classes: the number of classes.
+
+    Returns:
+        A function of logits (B, C) and labels (B,) that returns the mean loss.
+
+    Raises:
+        ValueError: a variant does more than a loss function can.
+        LookupError: the server's strategy does not send what a variant needs.
+    """
+    chosen = variants_of(variants)
+    check_broadcast(message, chosen)
+    stand_in = Classifier(nn.Identity(), nn.Linear(1, classes, device=labels.device))
+    samples = samples_of((labels, labels), labels.device)
+    check_labels(samples.labels_N, stand_in)
+    client = Client(
+        id=context.node_id,
+        model=stand_in,
+        samples=samples,
+        num_classes=classes,
+        round=int(config_of(message).get("server-round", 0)),
+        broadcast=broadcast_of(message, chosen, labels.device),
+    )
+    task = task_of(client, chosen, TrainingSettings())
+    beyond = beyond_the_loss(task)
+    if beyond:
+        raise ValueError(f"{' and '.join(beyond)} cannot be a loss function: use local_round")
+
+    def mean_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        return task.losses(logits_BC, labels_B).mean()
+
+    return mean_loss
+
+
+def message_kind(message: Message) -> str:
+    """Return train, evaluate or query, whatever action of it is asked for (`train.mine`)."""
+    return message.metadata.message_type.partition(".")[0]
+
+
+def model_arrays(message: Message, asked: bool) -> ArrayRecord:
+    """Return the model's arrays; a question about the data alone comes without."""
+    if asked and not message.content.array_records:
+        return ArrayRecord()
+    return model_record(message)[1]
+
+
+def received(
+    model: Classifier, record: ArrayRecord, outside: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Return what came, by the classifier's names and in its dtypes; what did not come is as the model has it.
+
+    Raises ValueError for names or shapes that are not the model's.
+    """
+    own = copy(model.state_dict())
+    like = {name: own[inner] for inner, name in outside.items()}
+    came = unflatten(to_state(record, model.head.weight.device), like)
+    check_names(came, like)
+    inside = {name: inner for inner, name in outside.items()}
+    return {**own, **renamed(as_dtype_of(came, like), inside)}
+
+
+def check_names(came: State, own: State) -> None:
+    """Raise ValueError for a tensor that came and that the model does not have in that shape."""
+    for name, tensor in came.items():
+        if name not in own or tensor.shape != own[name].shape:
+            raise ValueError(
+                f"the server sent {name} of shape {tuple(tensor.shape)}, which this client's model does not "
+                "have: server and clients must build the same model"
+            )
+
+
+def broadcast_of(
+    message: Message, variants: Sequence[Variant], device: str | torch.device
+) -> dict[str, State]:
+    """Return what the server sent beside the model; the class counts go to every variant that needs them."""
+    sent: dict[str, State] = {
+        name.removeprefix(BROADCAST): to_state(record, device)
+        for name, record in message.content.array_records.items()
+        if name.startswith(BROADCAST)
+    }
+    config = config_of(message)
+    for variant in variants:
+        if sums_class_counts(variant) and CLASS_COUNTS in config:
+            sent[variant.name] = {"counts": torch.tensor(config[CLASS_COUNTS], device=device)}
+    return sent
+
+
+def memory_of(context: Context, device: str | torch.device = "cpu") -> dict[str, State]:
+    """Return what this client keeps, by variant."""
+    return {
+        name.removeprefix(MEMORY): to_state(record, device)
+        for name, record in context.state.array_records.items()
+        if name.startswith(MEMORY)
+    }

@@ -1,0 +1,181 @@
+"""Any torch model with a linear head as FedSkew's Classifier, for as long as a method works on it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from client_app.models import Classifier
+
+FEATURES = "features.net."
+"""Begins the classifier's names of what comes before the head."""
+SAME_AS_LOGITS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda logits_BC: logits_BC,
+    lambda logits_BC: F.log_softmax(logits_BC, 1),
+    lambda logits_BC: F.softmax(logits_BC, 1),
+)
+"""What a model may do with its head's logits: training works on the logits themselves."""
+
+
+class HeadReached(Exception):
+    """The forward pass has reached the head; what follows the head is not computed."""
+
+    def __init__(self, features_BD: Tensor) -> None:
+        super().__init__()
+        self.features_BD = features_BD
+
+
+class HeadTap(nn.Module):
+    """Stands in the head's place and takes what the head would get."""
+
+    def forward(self, features_BD: Tensor) -> None:
+        """Raise HeadReached with the features."""
+        raise HeadReached(features_BD)
+
+
+class UpToHead(nn.Module):
+    """A model up to its head."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: Tensor | dict[str, Tensor]) -> Tensor:
+        """Return (B, D), the features that the head gets. Raises ValueError where it gets none."""
+        try:
+            call(self.net, inputs)
+        except HeadReached as reached:
+            features_BD = reached.features_BD
+            if features_BD.dim() != 2:
+                raise ValueError(
+                    f"the head gets {features_BD.dim()} dimensions and must get (batch, features)"
+                ) from None
+            return features_BD
+        raise ValueError("the forward pass does not use the head: name another layer with head=")
+
+
+class WrappedModel(Classifier):
+    """A classifier around a user's model.
+
+    The head is taken out and a tap put in its place. Inside, its tensors are named `head.*` as in every Classifier;
+    `inside` returns their names. The model is as it was after `release`.
+    """
+
+    def __init__(self, net: nn.Module, head: str) -> None:
+        names: list[str] = list(net.state_dict())
+        layer = net.get_submodule(head)
+        if not isinstance(layer, nn.Linear) or layer.bias is None:
+            raise ValueError(
+                f"head = {head!r} is {type(layer).__name__} and must be an nn.Linear with a bias: "
+                "name another layer with head="
+            )
+        net.set_submodule(head, HeadTap())
+        up_to_head = UpToHead(net)
+        super().__init__(up_to_head, layer)
+        self.up_to_head = [up_to_head]  # in a list, so that no tensor has two names
+        self.head_name = head
+        self.outside_names = names
+        self.unused: list[nn.Parameter] = []
+
+    def inside(self, name: str) -> str:
+        """Return the classifier's name of a user's tensor: `head.weight` of `fc3.weight`."""
+        module, _, tensor = name.rpartition(".")
+        return f"head.{tensor}" if module == self.head_name else FEATURES + name
+
+    def check(self, inputs: Tensor | dict[str, Tensor], output: Tensor) -> None:
+        """Raise ValueError unless the head's logits are what the whole model returned for `inputs`.
+
+        Parameters that the logits do not depend on are frozen until `release`: they have no gradient.
+        """
+        logits_BC = self(inputs)
+        same = output.shape == logits_BC.shape and any(
+            torch.allclose(output, function(logits_BC).to(output), rtol=1e-3, atol=1e-5)
+            for function in SAME_AS_LOGITS
+        )
+        if not same:
+            raise ValueError(
+                f"the model does more with the logits of {self.head_name!r} than a softmax: name the "
+                "layer that makes its output with head="
+            )
+        weights = [weight for weight in self.parameters() if weight.requires_grad]
+        gradients = torch.autograd.grad(logits_BC.sum(), weights, allow_unused=True)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if gradient is None:
+                weight.requires_grad_(False)
+                self.unused.append(weight)
+
+    def release(self) -> None:
+        """Give the model its head back."""
+        self.up_to_head[0].net.set_submodule(self.head_name, self.head)
+        for weight in self.unused:
+            weight.requires_grad_(True)
+
+
+def call(net: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
+    """Return what a model makes of a batch; inputs with names are passed by name."""
+    return net(**inputs) if isinstance(inputs, dict) else net(inputs)
+
+
+def last_linear(net: nn.Module) -> str:
+    """Return the name of the nn.Linear that was registered last. Raises ValueError where there is none."""
+    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear) and name]
+    if not names:
+        raise ValueError(
+            "the model has no nn.Linear inside: FedSkew's methods need features and a linear head"
+        )
+    return str(names[-1])
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits in what a model returns: a tensor, Hugging Face's output, or the first of a tuple."""
+    first = output[0] if isinstance(output, tuple) else output
+    logits_BC = getattr(output, "logits", first)
+    if not isinstance(logits_BC, Tensor):
+        raise ValueError(
+            f"the model returns {type(output).__name__} and must return logits, or an output with .logits"
+        )
+    return logits_BC
+
+
+@contextmanager
+def as_classifier(
+    net: nn.Module, head: str = "", probe: Tensor | dict[str, Tensor] | None = None
+) -> Iterator[Classifier]:
+    """Give a model as a Classifier; afterwards it is as it was, with the weights it has been given.
+
+    Args:
+        net: the model; one that is a Classifier is given as it is.
+        head: the name of its linear head; the last nn.Linear when empty.
+        probe: inputs of a few samples, with which the head is checked.
+
+    Raises:
+        ValueError: the model has no linear head with a bias, or does something after it.
+    """
+    if isinstance(net, Classifier):
+        yield net
+        return
+    mode = net.training
+    output = None
+    if probe is not None:
+        net.eval()
+        with torch.no_grad():
+            output = logits_of(call(net, probe))
+    wrapped = WrappedModel(net, head or last_linear(net))
+    try:
+        if probe is not None and output is not None:
+            wrapped.eval()
+            wrapped.check(probe, output)
+        wrapped.train(mode)
+        yield wrapped
+    finally:
+        wrapped.release()
+
+
+def outside_names(model: Classifier) -> dict[str, str]:
+    """Return the user's name of each tensor of the classifier's state, in the order of the user's model."""
+    if not isinstance(model, WrappedModel):
+        return {name: name for name in model.state_dict()}
+    return {model.inside(name): name for name in model.outside_names}

@@ -1,0 +1,87 @@
+"""What a server asks its clients outside training: class counts before the first round, statistics after the last."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from fedskew.flower.records import METRICS, QUESTION
+from fedskew.flower.variants import CLASS_COUNTS, invalid_class_counts
+from strategies.core.questions import integer_sum
+
+log = logging.getLogger("flwr")
+"""flwr's own logger, as its strategies use it: an app's user sees these lines among flwr's."""
+WAIT = 0.5
+"""Seconds between two looks at the connected nodes."""
+
+
+def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> dict[str, list[int]]:
+    """Ask every connected node for its class counts and return their sum, to be put into the train config.
+
+    FedShift and reweighting need it: `train_config=ConfigRecord({"lr": 0.05, **class_counts(grid)})`. The counts are
+    in units of 2^-16, the variants' smoothing included. They leave the clients exactly as they are, outside what a
+    privacy wrapper or mod accounts for.
+
+    Args:
+        min_nodes: nodes to wait for before asking.
+        timeout: seconds to wait for nodes and for answers.
+
+    Raises:
+        RuntimeError: a node does not answer, or with something else than class counts.
+    """
+    answers: dict[int, dict[str, torch.Tensor]] = {}
+    for reply in ask(grid, CLASS_COUNTS, ArrayRecord(), timeout, min_nodes):
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            raise RuntimeError(
+                f"node {node} did not answer with its class counts ({reply.error.reason}): put @app.query() "
+                "above the client's train function and call local_round with variants=[...] in it"
+            )
+        record = reply.content.metric_records.get(METRICS, MetricRecord())
+        counts = torch.tensor(record.get(CLASS_COUNTS, []))
+        if not counts.numel():
+            raise RuntimeError(
+                f"node {node} answered without class counts: its query function must be local_round"
+            )
+        reason = invalid_class_counts(counts)
+        first = next(iter(answers.values()), {"counts": counts})["counts"]
+        if not reason and len(counts) != len(first):
+            reason = f"it has {len(counts)} classes, and another node has {len(first)}"
+        if reason:
+            raise RuntimeError(f"node {node}: {reason}")
+        answers[node] = {"counts": counts}
+    log.info("class counts of %d nodes, exact: no privacy wrapper or mod covers them", len(answers))
+    return {CLASS_COUNTS: integer_sum(answers)["counts"].tolist()}
+
+
+def ask(
+    grid: Grid, question: str, arrays: ArrayRecord, timeout: float, min_nodes: int
+) -> Sequence[Message]:
+    """Ask every connected node a question and return all replies.
+
+    Raises RuntimeError where too few nodes are connected in time, or one sends no reply.
+    """
+    deadline = time.monotonic() + timeout
+    nodes = sorted(grid.get_node_ids())
+    while (
+        len(nodes) < min_nodes
+    ):  # in a simulation nodes are registered after the server has started
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(nodes)} nodes are connected, and {min_nodes} are needed")
+        time.sleep(WAIT)
+        nodes = sorted(grid.get_node_ids())
+    content = RecordDict({"config": ConfigRecord({QUESTION: question})})
+    if arrays:
+        content["arrays"] = arrays
+    messages = [
+        Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes
+    ]
+    replies = list(grid.send_and_receive(messages, timeout=timeout))
+    if len(replies) < len(nodes):
+        raise RuntimeError(
+            f"{len(nodes) - len(replies)} of {len(nodes)} nodes sent no answer to {question!r}"
+        )
+    return replies

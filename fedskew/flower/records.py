@@ -1,0 +1,126 @@
+"""FedSkew's states as flwr's records, and the names of the records in a message.
+
+Down: the model's ArrayRecord and the ConfigRecord `config`, as flwr's FedAvg sends them, and one ArrayRecord
+`broadcast/VARIANT` for everything that a method sends beside the model.
+Up: the model's ArrayRecord with the names that came, a MetricRecord, the ConfigRecord `fedskew`, and one ArrayRecord
+`upload/VARIANT` for everything that a variant sends beside the model. Uploads are ArrayRecords on purpose: flwr's
+privacy mods and wrappers protect ArrayRecords, and refuse a reply with one that they cannot protect. Bytes inside a
+ConfigRecord would pass them unnoticed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from torch import nn
+
+from client_app.state import State
+
+BROADCAST = "broadcast/"
+UPLOAD = "upload/"
+MEMORY = "fedskew/"
+"""Begins the names of the records that a client keeps in `context.state`."""
+REPORT = "fedskew"
+"""The ConfigRecord of a reply with the client's number, its steps and what FedNova needs."""
+METRICS = "metrics"
+PRIVATE = "private"
+"""The memory of the tensors that never leave the client."""
+UPLOADS = "fedskew-uploads"
+"""The entry of the train config that names the uploads which the server's strategy takes."""
+QUESTION = "question"
+"""The entry of a query's config that names the question."""
+FLAT = "flat-float32"
+"""The one array that stands for a whole model: all its floating-point tensors, in the model's own order."""
+
+
+def to_record(state: State) -> ArrayRecord:
+    """Return a state as flwr's strategies expect it, one array per tensor."""
+    return ArrayRecord(
+        {name: Array(t.detach().cpu().contiguous().numpy()) for name, t in state.items()}
+    )
+
+
+def to_state(record: ArrayRecord, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
+    """Return a record as tensors on `device`. They are copies, because flwr's arrays are read-only."""
+    return {name: torch.tensor(array.numpy(), device=device) for name, array in record.items()}
+
+
+def config_of(message: Message) -> Mapping[str, Any]:
+    """Return the entries of all of the message's ConfigRecords."""
+    entries: dict[str, Any] = {}
+    for record in message.content.config_records.values():
+        entries.update(record)
+    return entries
+
+
+def model_record(message: Message) -> tuple[str, ArrayRecord]:
+    """Return the name and the record of the model's arrays. Raises ValueError unless there is exactly one."""
+    records = {
+        name: record
+        for name, record in message.content.array_records.items()
+        if not name.startswith((BROADCAST, UPLOAD))
+    }
+    if len(records) != 1:
+        raise ValueError(
+            f"the message has the ArrayRecords {sorted(records)} and must have one with the model: "
+            "start the strategy with initial_arrays=ArrayRecord(model.state_dict())"
+        )
+    return next(iter(records.items()))
+
+
+def flat_arrays(model: nn.Module) -> ArrayRecord:
+    """Return a model as one float32 array, for `initial_arrays`.
+
+    flwr moves every array as two objects, some 0.1 s each per exchange between sites: 251 objects for ResNet-18, and 6
+    with this. All of flwr's strategies average one array as they average many. Integer buffers, such as batch norm's
+    counter, stay behind. `local_round` and `load_model` take the array apart again.
+    """
+    return to_record(flatten(model.state_dict()))
+
+
+def flatten(state: State) -> dict[str, torch.Tensor]:
+    """Return the floating-point tensors of a state as one float32 vector named FLAT."""
+    vectors = [t.detach().reshape(-1).float() for t in state.values() if t.is_floating_point()]
+    return {FLAT: torch.cat(vectors)}
+
+
+def unflatten(state: State, like: State) -> dict[str, torch.Tensor]:
+    """Undo `flatten` by the names, shapes and order of `like`; a state that is not flat is returned as it is.
+
+    Raises ValueError where the number of values is not the model's.
+    """
+    if state.keys() != {FLAT}:
+        return dict(state)
+    tensors = {name: t for name, t in like.items() if t.is_floating_point()}
+    sizes = [t.numel() for t in tensors.values()]
+    if tuple(state[FLAT].shape) != (sum(sizes),):
+        raise ValueError(
+            f"{FLAT} has the shape {tuple(state[FLAT].shape)}, and the model has {sum(sizes)} values"
+        )
+    parts = torch.split(state[FLAT], sizes)
+    return {
+        name: part.view(t.shape) for (name, t), part in zip(tensors.items(), parts, strict=True)
+    }
+
+
+def as_dtype_of(state: State, like: State) -> dict[str, torch.Tensor]:
+    """Return a state in the dtypes of `like`, by name; names that `like` does not have stay as they are.
+
+    flwr's mean makes float64 of integer buffers, and some wrappers make it of every tensor.
+    """
+    result = {}
+    for name, tensor in state.items():
+        if name not in like:
+            result[name] = tensor
+            continue
+        whole_number = not like[name].is_floating_point() and tensor.is_floating_point()
+        result[name] = (tensor.round() if whole_number else tensor).to(like[name].dtype)
+    return result
+
+
+def renamed(state: State, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Return a state by other names; one that is not of the model's tensors keeps its own."""
+    if not state.keys() <= names.keys():
+        return dict(state)
+    return {names[name]: tensor for name, tensor in state.items()}

@@ -1,0 +1,598 @@
+"""FedSkew's server methods as flwr strategies: FedAvg's arguments and loop, FedSkew's equations.
+
+What clients send beside the model is taken out of their replies and checked as FedSkew's own server checks it. The
+rest goes to flwr's own aggregation. A reply that is refused takes part in neither.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from torch import Tensor, nn
+
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State
+from client_app.training import private_names, total_pull
+from fedskew.flower.model import as_classifier, outside_names
+from fedskew.flower.questions import ask
+from fedskew.flower.records import (
+    BROADCAST,
+    FLAT,
+    REPORT,
+    UPLOAD,
+    UPLOADS,
+    as_dtype_of,
+    flatten,
+    renamed,
+    to_record,
+    to_state,
+    unflatten,
+)
+from fedskew.flower.samples import samples_of
+from fedskew.flower.variants import NamedVariant, composed, largest_upload, variants_of
+from strategies.core.server import Deployment, Server, ServerMethod, Update
+from strategies.core.validation import (
+    METRICS,
+    RejectedUpdate,
+    check_answer,
+    check_samples,
+    check_uploads,
+    check_values,
+    differences,
+    expected_of,
+    not_finite,
+)
+from strategies.fedavg import FedAvg as ExactMean
+from strategies.registry import SERVER_METHODS
+
+log = logging.getLogger("flwr")
+HEADROOM = 2**16
+"""Bytes that a record may have beside its arrays' values: names, shapes and headers."""
+WIDEST = 8
+"""Bytes of a value at most: flwr's wrappers and mods make float64 of a model."""
+
+
+class MethodStrategy(FedAvg):
+    """FedAvg with FedSkew's methods; the base of the strategies below.
+
+    A subclass names its `methods`. Subclasses combine: `class CReFFExact(CReFF, ExactFedAvg)` has the methods of both,
+    and `class CReFFAdam(CReFF, FedAdam)` deploys CReFF's model beside what flwr's FedAdam makes.
+
+    Args:
+        model: the clients' model. It is copied and never changed.
+        variants: what the clients use besides, as in `local_round`. FedNova needs to know of FedProx, and SCAFFOLD of
+            FedBN, whose tensors have no control variates.
+        head: the name of the linear head; the last nn.Linear when empty.
+        seed: the seed of the methods' own draws.
+        device: where the methods' own optimization runs.
+        holdout: the server's own data, as in `local_round`; for RatioLoss, FedDF and FedBE.
+        training: how the server itself trains, for RatioLoss.
+        arguments: the methods' settings, such as head_steps, and the arguments of flwr's strategy.
+
+    Attributes:
+        deployed: the models that the methods make beside the average, by method and by the user's own names.
+        metrics: by round, what the methods record.
+
+    Raises:
+        SettingError: methods or variants contradict each other, or a setting breaks its rule.
+        TypeError: a method that combines the models is mixed with another strategy that does.
+    """
+
+    methods: ClassVar[tuple[str, ...]] = ()
+    """The names of the methods, of this class alone."""
+    exact: ClassVar[bool] = False
+    """Whether FedSkew's mean takes the place of flwr's."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        variants: Iterable[NamedVariant] = (),
+        head: str = "",
+        seed: int = 0,
+        device: str = "cpu",
+        holdout: Any = None,
+        training: TrainingSettings | None = None,
+        **arguments: Any,
+    ) -> None:
+        names = [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
+        chosen = variants_of(variants)
+        parts = composed([*chosen], names)
+        kinds = [SERVER_METHODS[name] for name in (*parts.monitors, *parts.deploys)]
+        combining = SERVER_METHODS[parts.combine] is not ExactMean
+        if combining or self.exact:
+            kinds.insert(0, SERVER_METHODS[parts.combine])
+            self._check_alone(parts.combine)
+        settings = {kind.name: settings_of(kind, kinds, arguments) for kind in kinds}
+        taken = {name for own in settings.values() for name in own}
+        self.parts: list[ServerMethod] = [kind(**settings[kind.name]) for kind in kinds]
+        super().__init__(**{name: v for name, v in arguments.items() if name not in taken})
+
+        self.deployed: dict[str, dict[str, Tensor]] = {}
+        self.metrics: dict[int, Mapping[str, Any]] = {}
+        self._running = False
+        self._states: dict[str, State] = {}
+        # The copy is nobody else's, so it stays a classifier for as long as the strategy lives.
+        self._copy = as_classifier(copy.deepcopy(model), head)
+        self.model: Classifier = self._copy.__enter__()
+        self._outside = outside_names(self.model)
+        self._inside = {name: own for own, name in self._outside.items()}
+        private = private_names(self.model, chosen)
+        samples = None if holdout is None else samples_of(holdout, device)
+        self.server = Server(
+            model=self.model,
+            start={},
+            clients=0,
+            round=0,
+            seed=seed,
+            training=training or TrainingSettings(),
+            device=device,
+            parameters=frozenset(self.model.trained) - private,
+            pull=total_pull(chosen),
+            holdout=samples,
+        )
+        for part in self.parts:
+            if part.needs_holdout:
+                self.server.own_samples(part.name)  # raises now, and not after a round
+
+    def _check_alone(self, method: str) -> None:
+        """Raise TypeError where another of flwr's strategies combines the models as well."""
+        for base in type(self).__mro__:
+            own = issubclass(base, MethodStrategy) or base in (FedAvg, Strategy)
+            if not own and "aggregate_train" in vars(base):
+                raise TypeError(
+                    f"{method} combines the clients' models itself, and so does {base.__name__}: "
+                    "use one of the two"
+                )
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **named: Any) -> Result:
+        """Run the rounds as flwr's strategies do and return the result."""
+        self._running = True
+        try:
+            return super().start(grid, initial_arrays, *args, **named)
+        finally:
+            self._running = False
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask as flwr's strategy does, and send beside the model what the methods tell the clients."""
+        if not self._running and any(not isinstance(part, ExactMean) for part in self.parts):
+            raise RuntimeError(
+                f"{type(self).__name__} is inside another strategy, as flwr's privacy wrappers are, whose "
+                "clipping and noise would not cover what it makes: wrap FedAvg or ExactFedAvg, and deploy from "
+                "the wrapper's result (CCVR(model).calibrate, TauNorm(model).normalize)"
+            )
+        consumed = [part.consumes for part in self.parts if part.consumes]
+        if consumed:
+            config[UPLOADS] = consumed
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self._begin(server_round, arrays, len(list(grid.get_node_ids())))
+        records = {
+            BROADCAST + name: to_record(renamed(state, self._outside))
+            for part in self.parts
+            for name, state in part.broadcast(self.server, self._states[part.name]).items()
+        }
+        contents = {id(message.content): message.content for message in messages}
+        for content in contents.values():  # flwr's messages of a round share one
+            for name, record in records.items():
+                content[name] = record
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Combine the models as flwr's strategy does, without the uploads, and deploy the methods' models.
+
+        Replies are sorted by client, so that a run does not depend on the order of their arrival.
+
+        Raises:
+            RuntimeError: no reply can be used; the message has the first reason.
+            FloatingPointError: what a method makes is not finite.
+        """
+        updates: list[Update] = []
+        kept: list[Message] = []
+        reasons: list[str] = []
+        for reply in sorted(replies, key=client_order):
+            if reply.has_error():
+                kept.append(reply)  # flwr logs it
+                reasons.append(str(reply.error.reason))
+                continue
+            try:
+                updates.append(self._update(reply))
+                kept.append(reply)
+            except RejectedUpdate as reason:
+                reasons.append(str(reason))
+                log.warning("node %d is refused: %s", reply.metadata.src_node_id, reason)
+        if reasons and not updates:
+            raise RuntimeError(self._nobody_left(server_round, reasons))
+        arrays, metrics = super().aggregate_train(server_round, kept)
+        if arrays is None:
+            return arrays, metrics
+        return self._combined(arrays, updates), metrics
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Combine the metrics as flwr's strategy does; log a remedy where every client fails."""
+        replies = list(replies)
+        if replies and all(reply.has_error() for reply in replies):
+            log.error(
+                "all %d clients failed to evaluate in round %d: flwr's privacy mods belong to training alone, "
+                "@app.train(mods=[...]), and not to ClientApp(mods=[...])",
+                len(replies),
+                server_round,
+            )
+        return super().aggregate_evaluate(server_round, replies)
+
+    def _nobody_left(self, server_round: int, reasons: Sequence[str]) -> str:
+        """Return the sentence about a round without any reply that can be used."""
+        consumed = " and ".join(part.consumes for part in self.parts if part.consumes)
+        hint = ""
+        if consumed:
+            hint = (
+                f"; flwr's privacy mods refuse the upload of {consumed}, which they cannot protect: "
+                "leave out the method or the mod"
+            )
+        return (
+            f"round {server_round}: none of {len(reasons)} replies can be used, the first because: "
+            f"{reasons[0]}{hint}"
+        )
+
+    def _begin(self, server_round: int, arrays: ArrayRecord, clients: int) -> None:
+        """Take the round's starting point."""
+        start = self._taken(arrays)
+        parameters = self.server.parameters & start.keys()
+        self.server = replace(
+            self.server, start=start, clients=clients, round=server_round, parameters=parameters
+        )
+        for part in self.parts:
+            if part.name not in self._states:  # drawn for round 0, as in FedSkew's own runs
+                self._states[part.name] = part.initial_state(replace(self.server, round=0))
+
+    def _combined(self, arrays: ArrayRecord, updates: Sequence[Update]) -> ArrayRecord:
+        """Return the round's arrays, and keep what the methods make of them."""
+        numbers: dict[str, Any] = {}
+        for part in self.parts:
+            state = self._states[part.name]
+            if overridden(part, "monitor"):
+                self._states[part.name], recorded = part.monitor(self.server, state, updates)
+                numbers.update(recorded)
+            elif overridden(part, "combine"):
+                combined, self._states[part.name] = part.combine(self.server, state, updates)
+                self._check_finite(part.name, combined)
+                whole = renamed(combined, self._outside)
+                in_order = {name: whole[name] for name in self._inside if name in whole}
+                arrays = to_record(flatten(in_order) if FLAT in arrays else in_order)
+            elif not part.final_question:
+                made = part.deploy(self.server, state, self._taken(arrays), updates)
+                self._states[part.name] = made.state
+                numbers.update(made.metrics)
+                self._keep(made)
+        self.metrics[self.server.round] = numbers
+        return arrays
+
+    def _keep(self, made: Deployment) -> None:
+        """Keep the models that a method deploys, by the user's names."""
+        for name, model in made.models.items():
+            self._check_finite(name, model)
+            by_name = renamed(model, self._outside)
+            self.deployed[name] = {own: by_name[own] for own in self._inside if own in by_name}
+
+    def _check_finite(self, name: str, state: State) -> None:
+        """Raise FloatingPointError for a model that is not finite."""
+        if broken := not_finite(state):
+            raise FloatingPointError(
+                f"{name}: {broken} is not finite in round {self.server.round}: lower the learning rate"
+            )
+
+    def _update(self, reply: Message) -> Update:
+        """Return a reply's update and take its uploads out of the reply. Raises RejectedUpdate."""
+        uploads = self._uploads(reply)
+        check_uploads(uploads, self.server, self.parts)
+        for name, state in uploads.items():
+            check_values(state, f"{name}: ")
+        shared = self._shared(reply)
+        metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+        number = client_number(reply)
+        examples = metrics.get(self.weighted_by_key, 0)
+        if not isinstance(examples, int | float):
+            raise RejectedUpdate(f"metric {self.weighted_by_key} is no number")
+        if reason := METRICS["num-examples"].breach_of(float(examples)):
+            raise RejectedUpdate(f"metric {self.weighted_by_key} {reason}")
+        check_samples(number, int(examples), "num-examples is", self.server)
+        return Update(number, shared, int(examples), uploads, self._numbers(reply))
+
+    def _uploads(self, reply: Message) -> dict[str, State]:
+        """Take the uploads out of a reply and return them. Raises RejectedUpdate for one that is too large."""
+        consumed = {part.consumes for part in self.parts if part.consumes}
+        records = {
+            name.removeprefix(UPLOAD): record
+            for name, record in reply.content.array_records.items()
+            if name.startswith(UPLOAD)
+        }
+        uploads: dict[str, State] = {}
+        for name, record in records.items():
+            del reply.content[UPLOAD + name]
+            if name not in consumed:
+                raise RejectedUpdate(
+                    f"it sends the upload {ascii(name)[:80]}, which {type(self).__name__} does not take: give "
+                    "client and server the same method"
+                )
+            check_size(record, largest_upload(name, self.model), f"upload {name}")
+            uploads[name] = renamed(read(to_state, record), self._inside)
+        for name in consumed - uploads.keys():
+            raise RejectedUpdate(
+                f"upload {name} is missing: use local_round(..., variants=[{name!r}]) on the clients"
+            )
+        return uploads
+
+    def _shared(self, reply: Message) -> dict[str, Tensor]:
+        """Return the model in a reply. Raises RejectedUpdate where it is not the server's in names and shapes."""
+        records = list(reply.content.array_records.values())
+        if len(records) != 1:
+            names = sorted(reply.content.array_records)
+            raise RejectedUpdate(f"it sends the ArrayRecords {names} and must send the model alone")
+        own = self.model.state_dict().values()
+        values = sum(tensor.numel() for tensor in own)
+        check_size(records[0], WIDEST * values, "the model", len(self._outside))
+        shared: dict[str, Tensor] = read(self._taken, records[0])
+        if reason := differences(shared, expected_of(self.server.start)):
+            raise RejectedUpdate(f"model: {reason}")
+        check_values(shared, "model: ")
+        return shared
+
+    def _numbers(self, reply: Message) -> dict[str, float]:
+        """Return the client's steps and coefficient sum, for FedNova. Raises RejectedUpdate for impossible ones."""
+        told = reply.content.config_records.get(REPORT, ConfigRecord())
+        numbers = {
+            name: float(value)
+            for name, value in told.items()
+            if name in METRICS and isinstance(value, int | float)
+        }
+        for name, value in numbers.items():
+            if reason := METRICS[name].breach_of(value):
+                raise RejectedUpdate(f"{name} {reason}")
+        if any(part.name == "fednova" for part in self.parts):
+            check_steps(numbers)
+        return numbers
+
+    def _taken(self, arrays: ArrayRecord) -> dict[str, Tensor]:
+        """Return arrays by the classifier's names and in the model's own dtypes."""
+        own = self.model.state_dict()
+        like = {name: own[inner] for inner, name in self._outside.items()}
+        came = as_dtype_of(unflatten(to_state(arrays), like), like)
+        return {self._inside.get(name, name): tensor for name, tensor in came.items()}
+
+
+class ExactFedAvg(MethodStrategy):
+    """FedAvg in float64 and in the order of the clients, so that a run repeats to the bit. Clients: any.
+
+    flwr's FedAvg sums float32 values in the order in which replies arrive.
+    """
+
+    exact = True
+
+
+class CReFF(MethodStrategy):
+    """FedAvg, and `deployed["creff"]`: the average under a head trained on federated features (Shang et al. 2022).
+
+    Clients: `variants=["creff"]`.
+    """
+
+    methods = ("creff",)
+
+
+class CReFFCode(MethodStrategy):
+    """CReFF with the settings of its authors' code, `deployed["creff-code"]`. Clients: `variants=["creff-code"]`."""
+
+    methods = ("creff-code",)
+
+
+class CCVR(MethodStrategy):
+    """FedAvg, and after the last round `deployed["ccvr"]`: a head trained on virtual features (Luo et al. 2021).
+
+    Clients: `variants=["ccvr"]`, with `@app.query()` above the train function.
+    """
+
+    methods = ("ccvr",)
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **named: Any) -> Result:
+        """Run the rounds, calibrate the head, and return the result."""
+        result = super().start(grid, initial_arrays, *args, **named)
+        self.calibrate(grid, result.arrays)
+        return result
+
+    def calibrate(
+        self, grid: Grid, arrays: ArrayRecord, timeout: float = 3600
+    ) -> dict[str, Tensor]:
+        """Ask the clients for their class statistics and return the calibrated model.
+
+        `arrays` may be what any other strategy has made. The statistics leave the clients without noise, also where a
+        privacy wrapper or mod protected the training.
+
+        Raises RuntimeError where no client's answer can be used.
+        """
+        part = next(part for part in self.parts if part.final_question)
+        self._begin(self.server.round, arrays, len(list(grid.get_node_ids())))
+        limit = largest_upload(part.final_question, self.model)
+        answers: dict[int, State] = {}
+        reasons: list[str] = []
+        replies = ask(grid, part.final_question, arrays, timeout, self.min_available_nodes)
+        for reply in sorted(replies, key=client_order):
+            node = reply.metadata.src_node_id
+            try:
+                record = answer_record(reply, part.final_question)
+                check_size(record, limit, part.final_question)
+                statistics = read(to_state, record)
+                check_answer(statistics, self.server, part)
+                answers[node] = statistics
+            except RejectedUpdate as reason:
+                reasons.append(str(reason))
+                log.warning("node %d is refused: %s", node, reason)
+        if not answers:
+            raise RuntimeError(
+                f"no node's {part.final_question} can be used, the first because: {reasons[0]}; "
+                'use @app.query() and local_round(..., variants=["ccvr"]) on the clients'
+            )
+        state = self._states[part.name]
+        self._keep(part.deploy_finally(self.server, state, self.server.start, answers))
+        return self.deployed[part.name]
+
+
+class TauNorm(MethodStrategy):
+    """FedAvg, and `deployed["tau-norm"]`: the head's rows divided by a power of their norms (Kang et al. 2020).
+
+    Clients: any.
+    """
+
+    methods = ("tau-norm",)
+
+    def normalize(self, arrays: ArrayRecord) -> dict[str, dict[str, Tensor]]:
+        """Return the models made of what any other strategy has made, by name."""
+        self._begin(self.server.round, arrays, 0)
+        for part in self.parts:
+            self._keep(part.deploy(self.server, {}, self.server.start, []))
+        return self.deployed
+
+
+class Scaffold(MethodStrategy):
+    """SCAFFOLD: control variates against the clients' drift (Karimireddy et al. 2020).
+
+    Clients: `variants=["scaffold"]`. A client keeps its control variate in `context.state`; flwr does not take that
+    back when the server refuses or loses the reply.
+    """
+
+    methods = ("scaffold",)
+
+
+class FedNova(MethodStrategy):
+    """FedNova: updates divided by the steps that they took (Wang et al. 2020).
+
+    Clients: `local_round` with any variants; name FedProx in the strategy's `variants` as well.
+    """
+
+    methods = ("fednova",)
+
+
+class RatioLoss(MethodStrategy):
+    """Ratio Loss: class weights that the server measures on its `holdout` (Wang et al. 2021).
+
+    Clients: `variants=["ratio-loss"]`. `training` is how the server trains on the hold-out, as the clients do.
+    """
+
+    methods = ("ratio-loss",)
+
+
+class FedDF(MethodStrategy):
+    """FedDF: the clients' ensemble distilled into the average on the server's `holdout` (Lin et al. 2020).
+
+    Clients: any.
+    """
+
+    methods = ("feddf",)
+
+
+class FedBE(MethodStrategy):
+    """FedBE: an ensemble drawn around the clients' models, distilled on `holdout` (Chen and Chao 2021).
+
+    Clients: any.
+    """
+
+    methods = ("fedbe",)
+
+
+class Median(MethodStrategy):
+    """The median of every coordinate (Yin et al. 2018). Clients: any."""
+
+    methods = ("median",)
+
+
+class TrimmedMean(MethodStrategy):
+    """The mean of every coordinate without the lowest and highest clients (Yin et al. 2018). Clients: any."""
+
+    methods = ("trimmed-mean",)
+
+
+class NormClipping(MethodStrategy):
+    """FedAvg of updates shortened to a bound, or to the median of their norms (Sun et al. 2019). Clients: any."""
+
+    methods = ("norm-clipping",)
+
+
+def settings_of(
+    kind: type[ServerMethod], kinds: Sequence[type[ServerMethod]], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments that are settings of a method. Raises TypeError for one that two methods have."""
+    names = {field.name for field in fields(kind)} & arguments.keys()
+    for other in kinds:
+        for name in sorted(names):
+            if other is not kind and name in {field.name for field in fields(other)}:
+                raise TypeError(
+                    f"{name} is a setting of {kind.name} and of {other.name}: use one of them, and "
+                    "CCVR(model).calibrate or TauNorm(model).normalize on its result"
+                )
+    return {name: arguments[name] for name in names}
+
+
+def overridden(part: ServerMethod, place: str) -> bool:
+    """Return whether a method fills a place: combine, monitor or deploy."""
+    return getattr(type(part), place) is not getattr(ServerMethod, place)
+
+
+def client_number(reply: Message) -> int:
+    """Return the client's number, or its node's where it states none."""
+    stated = reply.content.config_records.get(REPORT, ConfigRecord()).get("client")
+    return stated if isinstance(stated, int) else reply.metadata.src_node_id
+
+
+def client_order(reply: Message) -> tuple[int, int]:
+    """Return what replies are sorted by: the client, and the node where two state one number."""
+    node = reply.metadata.src_node_id
+    return (node if reply.has_error() else client_number(reply), node)
+
+
+def answer_record(reply: Message, question: str) -> ArrayRecord:
+    """Return the answer to a question. Raises RejectedUpdate where there is none."""
+    if reply.has_error():
+        raise RejectedUpdate(reply.error.reason)
+    record = reply.content.array_records.get(UPLOAD + question)
+    if record is None:
+        raise RejectedUpdate(f"it sends no {question}")
+    return record
+
+
+def check_size(record: ArrayRecord, largest: int, what: str, arrays: int = 8) -> None:
+    """Raise RejectedUpdate for a record of more than `largest` bytes and the heads of its `arrays`."""
+    allowed = largest + HEADROOM + 256 * arrays
+    if record.count_bytes() > allowed:
+        raise RejectedUpdate(
+            f"{what} has {record.count_bytes()} bytes, and at most {allowed} are due"
+        )
+
+
+def read(function: Callable[[ArrayRecord], Any], record: ArrayRecord) -> Any:
+    """Return what `function` makes of a record. Raises RejectedUpdate for bytes that are no arrays."""
+    try:
+        return function(record)
+    except Exception as error:  # whatever a client sends must not end the server
+        raise RejectedUpdate(f"its arrays cannot be read: {error}") from error
+
+
+def check_steps(numbers: Mapping[str, float]) -> None:
+    """Raise RejectedUpdate for a coefficient sum that no optimizer makes in so many steps.
+
+    With any momentum and any pull towards the start, K steps make at least 1 and at most 1 + 2 + ... + K. A smaller sum
+    would let one client own FedNova's mean.
+    """
+    if missing := {"steps", "coefficient-sum"} - numbers.keys():
+        raise RejectedUpdate(f"it sends no {min(missing)}: FedNova's clients use local_round")
+    steps, total = numbers["steps"], numbers["coefficient-sum"]
+    if not 1 - 1e-6 <= total <= steps * (steps + 1) / 2 + 1e-6:
+        raise RejectedUpdate(f"coefficient-sum is {total:g}, which {steps:g} steps cannot make")

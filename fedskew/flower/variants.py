@@ -1,0 +1,149 @@
+"""All that `fedskew.flower` reads of a variant: which ones a method has, what they send, and what they need.
+
+The other modules of this package ask here, so that the interface of variants is known in one place.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from client_app.client import Client, Variant, overrides
+from client_app.models import Classifier
+from client_app.models.classifier import has_batch_norm
+from client_app.runtime import sorted_by_name
+from client_app.state import State
+from client_app.training import Task
+from client_app.variants import VARIANTS, class_prior
+from client_app.variants.class_prior import PriorCorrection
+from data import SettingError
+from server_app.composition import ComposedMethod, compose
+from server_app.methods import METHODS
+
+CLASS_COUNTS = class_prior.QUESTION
+"""The question for class counts, and the entry of the train config with their sum."""
+NamedVariant = str | Variant
+"""A method (fedshift), a variant (logit-shift), or a variant with its settings (LogitShift(scale=0.5))."""
+STRATEGIES: Mapping[str, str] = {
+    "feature-gradients": "CReFF",
+    "augmented-gradients": "CReFFCode",
+    "control-variates": "Scaffold",
+    "class-weights": "RatioLoss",
+}
+"""The variants that work with one strategy alone, which sends them something, and that strategy."""
+BEYOND_THE_LOSS = ("sample_weights", "gradient_offset", "before", "after", "private_names")
+"""The hooks of a variant that a loss function cannot carry out."""
+IN_THE_LOSS = ("logit_offset", "loss_weights")
+
+
+def method_of(chosen: NamedVariant) -> str:
+    """Return the name of the method that a variant belongs to. Raises SettingError for a name that is none."""
+    name = chosen if isinstance(chosen, str) else chosen.name
+    if name in METHODS or name not in VARIANTS:
+        return name  # compose() has the error of a name that is none
+    for method in METHODS.values():
+        if method.variants == (name,):
+            return method.name
+    raise SettingError("variants", name, "belongs to no method")
+
+
+def composed(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> ComposedMethod:
+    """Return the parts of all that is chosen, with `methods` of the server's.
+
+    Raises SettingError for a name that is none, and for parts that contradict each other.
+    """
+    names = dict.fromkeys([*map(method_of, chosen), *methods])
+    return compose("+".join(names) or "fedavg")
+
+
+def variants_of(chosen: Iterable[NamedVariant]) -> list[Variant]:
+    """Return the variants, sorted by name, with the settings that a method's name stands for.
+
+    Raises SettingError as `composed` does.
+    """
+    chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
+    parts = composed(chosen)
+    given = {variant.name: variant for variant in chosen if isinstance(variant, Variant)}
+    variants = []
+    for name in parts.variants:
+        variant = given[name] if name in given else VARIANTS[name]()
+        variants.append(replace(variant, **settings_of(variant, parts)))
+    return sorted_by_name(variants)
+
+
+def settings_of(variant: Variant, parts: ComposedMethod) -> dict[str, Any]:
+    """Return the settings that a method fixes, as uniform-sampling fixes resampling.beta-start = 0."""
+    own = {
+        f"{variant.name}.{field.name.replace('_', '-')}": field.name for field in fields(variant)
+    }
+    stated = {**parts.defaults, **parts.fixed}
+    return {own[key]: value for key, value in stated.items() if key in own}
+
+
+def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) -> None:
+    """Raise ValueError where a variant does not go with the model or with its inputs."""
+    for variant in variants:
+        if variant.needs_batch_norm and not has_batch_norm(model):
+            raise ValueError(
+                f"{variant.name} keeps batch norm on the client, and the model has none: leave it out"
+            )
+        is_image = isinstance(inputs, torch.Tensor) and inputs.dim() == 4
+        if variant.needs_images and not is_image:
+            raise ValueError(f"{variant.name} changes images and needs inputs (N, C, H, W)")
+
+
+def check_server(variants: Sequence[Variant], sent: Iterable[str], uploads: Iterable[str]) -> None:
+    """Raise LookupError where a variant needs a strategy that the server does not run.
+
+    Args:
+        variants: the client's variants.
+        sent: the variants that the server sent something to.
+        uploads: the variants whose uploads the server's strategy takes.
+    """
+    for variant in variants:
+        strategy = STRATEGIES.get(variant.name, "")
+        needs_sending = strategy and variant.name not in sent
+        needs_taking = uploads_each_round(variant) and variant.name not in uploads
+        if needs_sending or needs_taking:
+            raise LookupError(
+                f"the variant {variant.name} works with its own strategy alone, and the server runs another: "
+                f"use strategy = fedskew.flower.{strategy or 'MethodStrategy'}(model, ...) there"
+            )
+
+
+def uploads_each_round(variant: Variant) -> bool:
+    """Return whether a variant sends something beside the model with every update."""
+    return bool(variant.reveals) and not variant.asked_once
+
+
+def sums_class_counts(variant: Variant) -> bool:
+    """Return whether a variant needs the sum of all clients' class counts."""
+    return isinstance(variant, PriorCorrection) and variant.question == CLASS_COUNTS
+
+
+def answers_of(client: Client, variants: Sequence[Variant], question: str) -> dict[str, State]:
+    """Return every variant's answer to a question, by variant."""
+    answers = {variant.name: variant.answer(client, question) for variant in variants}
+    return {name: state for name, state in answers.items() if state}
+
+
+def invalid_class_counts(counts_C: torch.Tensor) -> str:
+    """Return what is wrong with a client's class counts, or an empty sentence."""
+    return PriorCorrection().breach({"counts": counts_C}, len(counts_C), None)
+
+
+def largest_upload(name: str, model: Classifier) -> int:
+    """Return the bytes of arrays that a variant's upload may have at most, for this model."""
+    return VARIANTS[name]().upload_bytes(model, model.head.out_features)
+
+
+def beyond_the_loss(task: Task) -> list[str]:
+    """Return the names of the task's variants that do more than a loss function, or nothing in it."""
+    hooks = [variant for hook in BEYOND_THE_LOSS for variant in task.overriding(hook)]
+    idle = [
+        variant
+        for variant in task.variants
+        if not any(overrides(variant, hook) for hook in IN_THE_LOSS)
+    ]
+    return sorted({variant.name for variant in [*hooks, *idle]})
