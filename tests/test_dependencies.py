@@ -21,6 +21,7 @@ PRIVATE = {
         "fedskew/federation/superlink.py",
         "site_agent/executor.py",
         "tests/client_app/test_client_messages.py",
+        "tests/flower_grid.py",
         "tests/fuzz/changes.py",
         "tests/site_agent/test_executor.py",
     ],
@@ -60,6 +61,7 @@ PRIVATE = {
     "flwr.supercore.runtime": ["site_agent/executor.py"],
     "flwr.supercore.task_identity": [
         "fedskew/engines/local.py",
+        "tests/flower_grid.py",
         "tests/site_agent/test_executor.py",
     ],
     "flwr.supernode.cli": ["site_agent/supernode.py"],
