@@ -1,4 +1,5 @@
-"""Whether what a paper says of two rows holds in our runs, and what these can never say of it."""
+"""Verdicts on an experiment's claims: whether what a paper says of two rows holds in these runs, and why some claims
+can never be judged here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedskew.experiments.experiments import Claim
-from fedskew.report.format import SELECTION_WORDS, in_percent, named, words
+from fedskew.formatting import p_value
+from fedskew.report.format import (
+    NONE,
+    SELECTION_WORDS,
+    Table,
+    TableCell,
+    in_percent,
+    named,
+    signed,
+    words,
+)
 from fedskew.report.inference import (
     Comparison,
     Interval,
@@ -19,20 +30,23 @@ from fedskew.report.inference import (
     strata,
     verdict,
 )
-from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import by_seed, ends_below, in_last_alone, no_level, reach
+from fedskew.report.results import ExperimentResults
+from fedskew.report.rounds_to_target import by_seed, in_last_alone, no_level, rounds_sooner
 from server_app.round_selection import select
 
 SAYS = {
-    "holds": "holds", "unclear": "cannot be told", "fails": "does not hold", "open": "not measured yet",
+    "holds": "holds",
+    "unclear": "cannot be told",
+    "fails": "does not hold",
+    "open": "not measured yet",
     "never": "cannot be measured",
-}  # fmt: skip
+}
 """A claim's status in words."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a claim."""
+    """The result for one claim."""
 
     claim: Claim
     metric: str
@@ -46,7 +60,7 @@ class Verdict:
     """Seeds for which a column lacks one of the two runs, or its number."""
     interval: Interval | None
     """Of the columns' intervals the lowest ends that count; its p-value is that of the column whose interval reaches
-    lowest. None without seeds, and for one seed whose test examples are not known."""
+    lowest. None without seeds, and for one seed whose test examples are not recorded."""
     p_holm: float | None = None
     """The interval's p-value, corrected for the experiment's claims; None for one seed."""
     why_not: str = ""
@@ -65,8 +79,8 @@ class Verdict:
     def status(self) -> str:
         """holds, unclear, fails, open or never.
 
-        A claim holds where the whole interval lies above the margin, and fails where no part of it does. One seed is
-        always unclear: its interval says nothing about other seeds.
+        A claim holds where the interval lies above the margin, and fails where no part of it does. One seed is always
+        unclear: its interval says nothing about other seeds.
         """
         if not self.n:
             return "never" if self.why_not else "open"
@@ -77,62 +91,87 @@ class Verdict:
 
     @property
     def unit(self) -> str:
-        return "rounds" if self.claim.sooner else "points" if in_percent(self.metric) else ""
+        if self.claim.sooner:
+            return "rounds"
+        return "points" if in_percent(self.metric) else ""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """One column and seed of a claim, measured."""
+
+    difference: float
+    strata: Pair
+    """Test examples of the two numbers; None where they are rounds."""
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
-    """Return what came of the experiment's claims; p-values are corrected for their number."""
+    """Return the verdicts on the experiment's claims; p-values are corrected for their number."""
     verdicts = [judge_claim(results, claim) for claim in results.experiment.claims]
     corrected = holm([p_of(judged.interval) for judged in verdicts])
     return [replace(judged, p_holm=p) for judged, p in zip(verdicts, corrected, strict=True)]
 
 
 def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
-    """Return what came of one claim."""
+    """Return the verdict on one claim."""
     experiment = results.experiment
     columns = claim.columns or tuple(experiment.columns)
     metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
     selection = claim.selection or experiment.selection
+
     seeds = sorted({cell.seed for cell in results.cells})
-    complete, reasons = dict[int, list[Margin]](), list[str]()
+    complete: dict[int, list[Margin]] = {}
+    reasons = []  # of every other seed why it never can be measured; empty where a run is to come
     for seed in seeds:
-        pairs = [
-            pair(results, claim, column, seed, selection, metrics[column]) for column in columns
-        ]
-        known = [measured for measured in pairs if isinstance(measured, Margin)]
-        if len(known) == len(columns):
-            complete[seed] = known
+        margins, seed_reasons = [], []
+        for column in columns:
+            measured = pair(results, claim, column, seed, selection, metrics[column])
+            if isinstance(measured, Margin):
+                margins.append(measured)
+            elif measured:
+                seed_reasons.append(measured)
+        if len(margins) == len(columns):
+            complete[seed] = margins
         else:
-            reasons.append(
-                next(filter(None, (reason for reason in pairs if isinstance(reason, str))), "")
-            )
-    why_not = "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
-    metric = claim.metric or (
-        experiment.metric if len(set(metrics.values())) > 1 else metrics[columns[0]]
+            reasons.append(seed_reasons[0] if seed_reasons else "")
+
+    one_metric = len(set(metrics.values())) == 1
+    unjudged = Verdict(
+        claim=claim,
+        metric=metrics[columns[0]] if one_metric else experiment.metric,
+        selection=selection,
+        columns=columns,
+        margins={},
+        estimate=float("nan"),
+        unmeasured=len(seeds) - len(complete),
+        interval=None,
+        why_not="; ".join(dict.fromkeys(reasons)) if all(reasons) else "",
     )
     if not complete:
-        return Verdict(
-            claim, metric, selection, columns, {}, float("nan"), len(seeds), None, why_not=why_not
-        )
+        return unjudged
+
     among = claim.in_columns or len(columns)
     by_column = [compare_column(claim, complete, number) for number in range(len(columns))]
     differences_LS = np.array([list(comparison.by_seed.values()) for comparison in by_column])
-    margins = dict(zip(complete, map(float, among_highest(differences_LS, among)), strict=True))
-    estimate = float(among_highest(differences_LS.mean(1), among))
-    missing = len(seeds) - len(margins)
-    interval = interval_of(by_column, among)
-    return Verdict(
-        claim, metric, selection, columns, margins, estimate, missing, interval, why_not=why_not
+    margins_S = among_highest(differences_LS, among)
+    return replace(
+        unjudged,
+        margins=dict(zip(complete, map(float, margins_S), strict=True)),
+        estimate=float(among_highest(differences_LS.mean(1), among)),
+        interval=interval_of(by_column, among),
     )
 
 
 def compare_column(
-    claim: Claim, complete: Mapping[int, Sequence["Margin"]], number: int
+    claim: Claim, complete: Mapping[int, Sequence[Margin]], number: int
 ) -> Comparison:
     """Return the comparison of a claim's two rows in one column, over the seeds that have all columns."""
-    by_seeds = {seed: columns[number].difference for seed, columns in complete.items()}
-    pairs = [columns[number].strata for columns in complete.values()]
-    return compare(by_seeds, pairs, (claim.better, claim.than), claim.by)
+    differences: dict[int, float] = {}
+    pairs = []
+    for seed, margins in complete.items():
+        differences[seed] = margins[number].difference
+        pairs.append(margins[number].strata)
+    return compare(differences, pairs, (claim.better, claim.than), claim.by)
 
 
 def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
@@ -141,101 +180,159 @@ def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
     A claim about every column holds where every column's interval lies above the margin, which needs no correction for
     their number (an intersection-union test). Of a claim about `among` of them the highest ends count.
     """
-    intervals = [comparison.interval for comparison in by_column]
-    known = [interval for interval in intervals if interval is not None]
-    if len(known) < len(by_column):
-        return None
-    lows = np.array([interval.low for interval in known])
-    highs = np.array([interval.high for interval in known])
-    deciding = known[int(np.argsort(-lows, kind="stable")[among - 1])]
+    intervals = []
+    for comparison in by_column:
+        if comparison.interval is None:
+            return None
+        intervals.append(comparison.interval)
+
+    lows = np.array([interval.low for interval in intervals])
+    highs = np.array([interval.high for interval in intervals])
+    from_highest = np.argsort(-lows, kind="stable")
+    deciding = intervals[int(from_highest[among - 1])]
     return replace(deciding, high=float(among_highest(highs, among)))
-
-
-@dataclass(frozen=True)
-class Margin:
-    """What a claim says of one column and seed, measured."""
-
-    difference: float
-    strata: Pair
-    """What the two numbers are made of; None where they are rounds."""
 
 
 def pair(
     results: ExperimentResults, claim: Claim, column: str, seed: int, selection: str, metric: str
 ) -> Margin | str:
     """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
-    rows = (claim.better, claim.than)
-    reasons = [
-        why_never(results, row, column, seed, selection, metric) for row in rows[claim.sooner :]
-    ]
-    better, than = (by_seed(results, row, column, seed) for row in rows)
-    if any(reasons) or better is None or than is None:
-        return next(filter(None, reasons), "")
-    if not claim.sooner:
-        values = [measure(measured, selection, metric) for measured in (better, than)]
-        assert values[0] is not None and values[1] is not None  # as nothing stands against them
-        return Margin(
-            values[0] - values[1],
-            (strata(better, selection, metric), strata(than, selection, metric)),
-        )
-    if reason := no_level(than, selection, metric):
-        return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
-    if in_last_alone(better, than):
-        return f"{claim.better} has a model in the last round alone"
-    return Margin(rounds_sooner(better, than, selection, metric), (None, None))
+    # A row that never has the number is no obstacle to `sooner`: it counts as later than every round.
+    needed = (claim.than,) if claim.sooner else (claim.better, claim.than)
+    for row in needed:
+        if reason := why_never(results, row, column, seed, selection, metric):
+            return reason
+    better = by_seed(results, claim.better, column, seed)
+    than = by_seed(results, claim.than, column, seed)
+    if better is None or than is None:
+        return ""
+
+    if claim.sooner:
+        if reason := no_level(than, selection, metric):
+            return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
+        if in_last_alone(better, than):
+            return f"{claim.better} has a model in the last round alone"
+        return Margin(rounds_sooner(better, than, selection, metric), (None, None))
+
+    ours, theirs = measure(better, selection, metric), measure(than, selection, metric)
+    assert ours is not None and theirs is not None  # why_never has found both
+    examples = (strata(better, selection, metric), strata(than, selection, metric))
+    return Margin(ours - theirs, examples)
 
 
 def why_never(
     results: ExperimentResults, row: str, column: str, seed: int, selection: str, metric: str
 ) -> str:
     """Return why a row will never have a number; empty where it has it, or its run is still to come."""
-    cell = next(
-        (c for c in results.cells if (c.row, c.column, c.seed) == (row, column, seed)), None
-    )
-    if cell is None:
+    cells = [
+        cell for cell in results.cells if (cell.row, cell.column, cell.seed) == (row, column, seed)
+    ]
+    if not cells:
         return f"{row} is not run there"
-    measured = by_seed(results, row, column, seed)
-    if not results.runs[cell.run.run_id].finished or (
-        measured and measure(measured, selection, metric) is not None
-    ):
+    cell = cells[0]
+    if not results.runs[cell.run.run_id].finished:
         return ""
+    measured = by_seed(results, row, column, seed)
     if measured is None:
         return f"{row}'s finished run has no model {cell.deployed}"
+    if measure(measured, selection, metric) is not None:
+        return ""
     if not select(measured.points, selection):
-        rounds = f"{len(measured.points)} evaluated round{'s' * (len(measured.points) != 1)}"
+        evaluated = len(measured.points)
+        rounds = "1 evaluated round" if evaluated == 1 else f"{evaluated} evaluated rounds"
         return f"{row} has {rounds}: no {SELECTION_WORDS[selection]}"
     return f"{row}'s finished run has no {words(metric)}"
 
 
 def never_lines(results: ExperimentResults) -> list[str]:
     """Return a sentence for every number of the main table that finished runs do not have and never will."""
-    experiment, lines = results.experiment, list[str]()
+    experiment = results.experiment
+    lines = []
     for column in experiment.columns:
-        for cell in (cell for cell in results.cells if cell.column == column):
-            place = (
-                cell.row,
-                column,
-                cell.seed,
-                experiment.selection,
-                experiment.metric_of(column),
-            )
-            if reason := why_never(results, *place):
+        metric = experiment.metric_of(column)
+        for cell in results.cells:
+            if cell.column != column:
+                continue
+            reason = why_never(results, cell.row, column, cell.seed, experiment.selection, metric)
+            if reason:
                 lines.append(f"{named(column)}cannot be measured: {reason}.")
     return list(dict.fromkeys(lines))
 
 
-def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: str) -> int:
-    """Return how many rounds earlier one run first has the other's number than that one itself.
+def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Table:
+    """Return the claims and their verdicts."""
+    test = "paired t-test"
+    if len(verdicts) > 1:
+        test += " [Holm]"
+    headings = [
+        TableCell("claim"),
+        TableCell("verdict"),
+        TableCell("difference", "95 % interval"),
+        TableCell("p", test),
+    ]
+    columns = list(results.experiment.columns)
+    rows = []
+    for number, judged in enumerate(verdicts, 1):
+        rows.append(claim_row(f"{number}. ", judged, columns, len(verdicts)))
+    caption = "Each claim, its verdict, and the difference that it is about."
+    return Table(caption, headings, rows, wordy=True)
 
-    A run that never has it, or that ends below it, counts as one more round than were run: a number that is lost again
-    is no gain.
-    """
-    target = measure(than, selection, metric)
-    assert target is not None  # as it is a level
-    ours, theirs = reach(better, target, metric), reach(than, target, metric)
-    if ends_below(better, target, selection, metric):
-        ours = None
-    last = better.points[-1].round
-    return (theirs.round if theirs else select(than.points, selection)[-1].round) - (
-        ours.round if ours else last + 1
+
+def claim_row(
+    number: str, verdict: Verdict, columns: Sequence[str], claims: int
+) -> list[TableCell]:
+    """Return the row of one claim; the experiment has `columns`, and `claims` claims in all."""
+    metric = verdict.metric
+    claim_cell = TableCell(f"{number}{verdict.claim.says}", claim_in_words(verdict, columns))
+    missing = unmeasured_words(verdict)
+    if not verdict.n:
+        return [
+            claim_cell,
+            TableCell(SAYS[verdict.status], missing),
+            TableCell(NONE),
+            TableCell(NONE),
+        ]
+
+    difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
+    seeds = f"in {verdict.holds} of {verdict.n} seed"
+    by_seeds, p = "", TableCell(NONE, "one seed")
+    if verdict.n > 1:
+        seeds += "s"
+        margins = [signed(margin, metric) for margin in verdict.margins.values()]
+        by_seeds, p = "seeds: " + ", ".join(margins), TableCell(NONE)
+    if interval := verdict.interval:
+        difference += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
+        if interval.p is not None and verdict.p_holm is not None:
+            corrected = f" [{p_value(verdict.p_holm)}]" if claims > 1 else ""
+            p = TableCell(p_value(interval.p) + corrected, f"over {interval.resampled}")
+    status = TableCell(
+        SAYS[verdict.status],
+        f"{seeds}, {missing}" if missing else seeds,
+        strong=verdict.status == "holds",
     )
+    return [claim_cell, status, TableCell(difference, by_seeds), p]
+
+
+def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:
+    """Return what is compared, by which number, and in which of the experiment's columns."""
+    claim = verdict.claim
+    compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}"
+    if claim.by:
+        compared += f" by more than {claim.by:g} {verdict.unit}".rstrip()
+    where = ""
+    if claim.in_columns:
+        where = f", in {claim.in_columns} of {len(verdict.columns)} columns"
+    elif set(verdict.columns) != set(columns):
+        where = f", in {', '.join(verdict.columns)}"
+    elif len(columns) > 1:
+        where = ", every column"
+    return f"{compared}; {words(verdict.metric)}, {SELECTION_WORDS[verdict.selection]}{where}"
+
+
+def unmeasured_words(verdict: Verdict) -> str:
+    """Return how many seeds a claim is not measured in, and that they never can be where that is so."""
+    if not verdict.unmeasured:
+        return ""
+    if verdict.why_not:
+        return f"{verdict.unmeasured} cannot be"
+    return f"{verdict.unmeasured} not measured yet"

@@ -1,4 +1,5 @@
-"""By how much each row differs from the row it is compared with, paired by seed, and whether that can be told."""
+"""By how much each row differs from the row it is compared with, paired by seed, and whether that is distinguishable
+from no difference."""
 
 import math
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class Difference:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the difference can be told from none, which takes two seeds."""
+        """Whether the interval leaves out 0, which takes two seeds."""
         return self.comparison.verdict() != "unclear"
 
 
@@ -100,15 +101,17 @@ def compare_rows(
     results: ExperimentResults, row: str, than: str, column: str, selection: str, metric: str
 ) -> Comparison | None:
     """Return a row's number minus another row's, over the seeds that both have; None where there is no such seed."""
-    by_seeds, pairs = dict[int, float](), list[Pair]()
+    by_seeds: dict[int, float] = {}
+    pairs: list[Pair] = []
     for ours in results.of(row, column):
         theirs = by_seed(results, than, column, ours.cell.seed)
         if theirs is None:
             continue
-        values = [measure(run, selection, metric) for run in (ours, theirs)]
-        if values[0] is None or values[1] is None:
+        our_number = measure(ours, selection, metric)
+        their_number = measure(theirs, selection, metric)
+        if our_number is None or their_number is None:
             continue
-        by_seeds[ours.cell.seed] = values[0] - values[1]
+        by_seeds[ours.cell.seed] = our_number - their_number
         pairs.append((strata(ours, selection, metric), strata(theirs, selection, metric)))
     return compare(by_seeds, pairs, (row, than)) if by_seeds else None
 
@@ -120,68 +123,105 @@ def interval_words(difference: Difference, metric: str) -> str:
 
 
 def difference_tables(results: ExperimentResults) -> list[Table]:
-    """Return the differences, a table a column."""
+    """Return the differences, one table per column."""
+    selected = SELECTION_WORDS[results.experiment.selection]
+    headings = ("method", "difference", "by seed", "can be told")
     tables = []
     for column in results.experiment.columns:
-        metric, rows = results.experiment.metric_of(column), []
-        all_shown = differences(results, column)
-        for shown in all_shown:
-            by_seeds = shown.comparison.by_seed
-            seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
-            said = "yes" if shown.distinguishable else "no" if shown.n > 1 else NONE
-            below = "one seed" if shown.p is None else f"p {p_value(shown.p)}"
-            if shown.p is not None and shown.p_holm is not None and len(all_shown) > 1:
-                below += f" [{p_value(shown.p_holm)}]"
-            rows.append([TableCell(shown.row), TableCell(interval_words(shown, metric)), TableCell(seeds),
-                         TableCell(said, below, strong=shown.distinguishable)])  # fmt: skip
+        metric = results.experiment.metric_of(column)
+        shown = differences(results, column)
+        rows = [difference_row(difference, metric, len(shown)) for difference in shown]
         if rows:
-            selected = SELECTION_WORDS[results.experiment.selection]
-            caption = f"{named(column)}{words_and_unit(metric)}, {selected}: difference from {shown.than}."
-            headings = ("method", "difference", "by seed", "can be told")
+            measured = f"{named(column)}{words_and_unit(metric)}, {selected}"
+            caption = f"{measured}: difference from {shown[0].than}."
             tables.append(Table(caption, list(map(TableCell, headings)), rows))
     return tables
 
 
+def difference_row(difference: Difference, metric: str, rows: int) -> list[TableCell]:
+    """Return the row of one difference in a table of `rows` rows."""
+    by_seeds = difference.comparison.by_seed
+    seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
+    if difference.n == 1:
+        distinguishable = NONE
+    else:
+        distinguishable = "yes" if difference.distinguishable else "no"
+    below = "one seed"
+    if difference.p is not None:
+        below = f"p {p_value(difference.p)}"
+        if difference.p_holm is not None and rows > 1:
+            below += f" [{p_value(difference.p_holm)}]"
+    return [
+        TableCell(difference.row),
+        TableCell(interval_words(difference, metric)),
+        TableCell(seeds),
+        TableCell(distinguishable, below, strong=difference.distinguishable),
+    ]
+
+
 def comparison(results: ExperimentResults, column: str) -> str:
-    """Return in a sentence whether the rows of a column can be told from the one that they are compared with."""
+    """Return in a sentence which rows of a column are distinguishable from the one they are compared with."""
     experiment = results.experiment
-    metric, where = experiment.metric_of(column), f"In {column}, " if column else ""
+    metric = experiment.metric_of(column)
     shown = differences(results, column)
+    # A row with a single seed would make the sentence about all rows weaker than it is.
     shown = [difference for difference in shown if difference.n > 1] or shown
     if not shown:
         return ""
-    standard, seeds = shown[0].than, max(difference.n for difference in shown)
+    standard = shown[0].than
     summary = summarize_seeds(results.of(standard, column), experiment.selection, metric)
-    base = f"{standard} ({spread_words(summary, metric)}{' percent' * in_percent(metric)} {words(metric)})"
-    if not any(difference.distinguishable for difference in shown):
-        largest = max(shown, key=lambda difference: abs(difference.estimate))
-        several = len(shown) > 1
+    percent = " percent" if in_percent(metric) else ""
+    base = f"{standard} ({spread_words(summary, metric)}{percent} {words(metric)})"
+    if any(difference.distinguishable for difference in shown):
+        text = distinguished(shown, base, metric)
+    else:
+        text = not_distinguished(shown, base, metric)
+    return f"In {column}, {text}" if column else capitalized(text)
+
+
+def not_distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:
+    """Return the sentence about rows that are all not distinguishable from `base`."""
+    seeds = max(difference.n for difference in shown)
+    largest = max(shown, key=lambda difference: abs(difference.estimate))
+    several = len(shown) > 1
+    if seeds == 1:
+        which = "any method" if several else largest.row
+        verdict = f"one seed cannot tell {which} from {base}"
+    else:
         subject = "no method is" if several else f"{largest.row} is not"
         verdict = f"{subject} distinguishable from {base} in {seeds} seeds"
-        if seeds == 1:
-            verdict = f"one seed cannot tell {'any method' if several else largest.row} from {base}"
-        whose = f"the largest difference is {largest.row}'s," if several else "the difference is"
-        return sentence(f"{where}{verdict}; {whose} {interval_words(largest, metric)}.")
+    whose = f"the largest difference is {largest.row}'s," if several else "the difference is"
+    return f"{verdict}; {whose} {interval_words(largest, metric)}."
+
+
+def distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:
+    """Return the sentence about rows of which some are distinguishable from `base`, the highest first."""
     certain = [difference for difference in shown if difference.distinguishable]
-    parts = [
-        f"{difference.row} is {'above' if difference.estimate > 0 else 'below'} {base if not number else standard}"
-        f" by {plain(abs(difference.estimate), metric)}{' points' * in_percent(metric)}"
-        f"{ends_words(*difference.ends, metric)}"
-        for number, difference in enumerate(
-            sorted(certain, key=lambda difference: -difference.estimate)
-        )
-    ]
+    certain.sort(key=lambda difference: difference.estimate, reverse=True)
+    unit = " points" if in_percent(metric) else ""
+    parts: list[str] = []
+    for difference in certain:
+        side = "above" if difference.estimate > 0 else "below"
+        than = difference.than if parts else base
+        by = plain(abs(difference.estimate), metric) + unit
+        ends = ends_words(*difference.ends, metric)
+        parts.append(f"{difference.row} is {side} {than} by {by}{ends}")
+
+    text = ", ".join(parts)
     rest = [difference.row for difference in shown if not difference.distinguishable]
-    verb = "is" if len(rest) == 1 else "are"
-    after = f"; {listed(rest)} {verb} not distinguishable from it" if rest else ""
-    return sentence(f"{where}{', '.join(parts)}{after}.")
+    if rest:
+        verb = "is" if len(rest) == 1 else "are"
+        text += f"; {listed(rest)} {verb} not distinguishable from it"
+    return f"{text}."
 
 
 def listed(names: Sequence[str]) -> str:
     """Return names as a sentence lists them."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def sentence(text: str) -> str:
-    """Return the text with a capital where it begins with a word of its own."""
+def capitalized(text: str) -> str:
+    """Return the text with a capital, except where it begins with a method's name."""
     return text[0].upper() + text[1:] if text.startswith(("no ", "one ")) else text

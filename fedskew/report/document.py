@@ -1,18 +1,9 @@
-"""What a report says of one experiment, in order and without any looks."""
+"""The contents of one experiment's report, in order and without layout."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedskew.report.claims import SAYS, Verdict, judge, never_lines
-from fedskew.report.detail_tables import (
-    bar_lines,
-    client_tables,
-    outlier_tables,
-    recall_tables,
-    runs_table,
-    skew_lines,
-    time_tables,
-)
+from fedskew.report.claims import SAYS, Verdict, claims_table, judge, never_lines
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.format import Table
@@ -20,13 +11,16 @@ from fedskew.report.inference import RESAMPLES
 from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
-from fedskew.report.run_summary import what_was_run
+from fedskew.report.rounds_to_target import reach_table
+from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
-    claims_table,
+    bar_lines,
+    client_tables,
     main_table,
     number_tables,
-    reach_table,
+    recall_tables,
     selection_tables,
+    skew_lines,
 )
 
 CLAIMS = (
@@ -73,6 +67,9 @@ CALIBRATION = {
     "test loss": "loss",
     "Brier score": "brier",
 }
+ABOUT_CALIBRATION = (
+    "Expected calibration error in percent (15 bins); loss in nats; Brier score as it is."
+)
 
 
 @dataclass(frozen=True)
@@ -105,89 +102,76 @@ class Document:
 def document(results: ExperimentResults) -> Document:
     """Return the report on an experiment, of which at least one run is finished."""
     results = replace(results, warnings=(*results.warnings, *never_lines(results)))
-    experiment, verdicts = results.experiment, judge(results)
-    sections = [
-        Section("claims", "Claims", CLAIMS, [claims_table(results, verdicts)] if verdicts else []),
+    verdicts = judge(results)
+    experiment = results.experiment
+    return Document(
+        results=results,
+        verdicts=verdicts,
+        subtitle=subtitle(results),
+        headline=headline(results, verdicts),
+        setup=what_was_run(results),
+        main=main_table(results),
+        notes=[f"{about}: {note}" for about, note in experiment.notes.items()],
+        sections=sections(results, verdicts),
+    )
+
+
+def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Section]:
+    """Return the parts of the details."""
+    claims = [claims_table(results, verdicts)] if verdicts else []
+    reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
+    groups = number_tables(results, "recall by shot group in percent.", GROUPS)
+    over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
+    calibration = number_tables(results, "calibration.", CALIBRATION)
+
+    about_clients = " ".join([CLIENTS, *skew_lines(results), *bar_lines(results)])
+    of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
+    return [
+        Section("claims", "Claims", CLAIMS, claims),
         Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
         Section("curves", "Round by round", "", []),
-        Section(
-            "reach",
-            "Rounds and bytes",
-            REACH,
-            [reach_table(results)] if len(experiment.rows) > 1 else [],
-        ),
+        Section("reach", "Rounds and bytes", REACH, reach),
         Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),
-        Section(
-            "classes",
-            "Classes",
-            "",
-            [
-                *number_tables(results, "recall by shot group in percent.", GROUPS),
-                *recall_tables(results),
-            ],
-        ),
+        Section("classes", "Classes", "", [*groups, *recall_tables(results)]),
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
-        Section(
-            "clients",
-            "Clients",
-            " ".join([CLIENTS, *skew_lines(results), *bar_lines(results)]),
-            [
-                *number_tables(results, "over the clients, in percent.", SPREAD),
-                *client_tables(results),
-                *outlier_tables(results),
-            ],
-        ),
-        Section(
-            "calibration",
-            "Calibration",
-            "Expected calibration error in percent (15 bins); loss in nats; Brier score as it is.",
-            number_tables(results, "calibration.", CALIBRATION),
-        ),
+        Section("clients", "Clients", about_clients, of_clients),
+        Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
         Section("time", "Time", TIME, time_tables(results)),
         Section("runs", "Runs", "", [runs_table(results)]),
     ]
-    notes = [f"{about}: {note}" for about, note in experiment.notes.items()]
-    return Document(
-        results,
-        verdicts,
-        subtitle(results),
-        headline(results, verdicts),
-        what_was_run(results),
-        main_table(results),
-        notes,
-        sections,
-    )
 
 
 def subtitle(results: ExperimentResults) -> str:
     """Return what was run, in a line."""
-    experiment, seeds = results.experiment, results.seeds
-    extent = [
-        f"{len(experiment.rows)} methods",
-        f"{len(experiment.columns)} columns",
-        f"{len(seeds)} seeds",
-    ]
-    counted = [words_ for words_ in extent if not words_.startswith("1 ")]
-    runs = f"{len(results.finished)} of {len(results.runs)} runs finished"
-    return ", ".join([*([experiment.paper] if experiment.paper else []), *counted, runs])
+    experiment = results.experiment
+    parts = [experiment.paper] if experiment.paper else []
+    extent = {
+        "methods": len(experiment.rows),
+        "columns": len(experiment.columns),
+        "seeds": len(results.seeds),
+    }
+    parts += [f"{number} {what}" for what, number in extent.items() if number != 1]
+    parts.append(f"{len(results.finished)} of {len(results.runs)} runs finished")
+    return ", ".join(parts)
 
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
-    """Return the verdict in a sentence: on the claims, or without any on whether the rows can be told apart."""
-    if not verdicts:
-        return " ".join(
-            filter(None, (comparison(results, column) for column in results.experiment.columns))
-        )
-    return counted(verdicts)
+    """Return the result in a sentence: how many claims hold, or without claims whether the rows differ."""
+    if verdicts:
+        return counted(verdicts)
+    sentences = [comparison(results, column) for column in results.experiment.columns]
+    return " ".join(filter(None, sentences))
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
+    plural = {"holds": "hold", "fails": "do not hold"}
     parts = []
-    for status, said in SAYS.items():
+    for status, singular in SAYS.items():
         number = sum(verdict.status == status for verdict in verdicts)
-        if number > 1:
-            said = {"holds": "hold", "fails": "do not hold"}.get(status, said)
-        if number:
-            parts.append(f"{number} {said}")
-    return f"Of {len(verdicts)} claim{'s' * (len(verdicts) > 1)}, {', '.join(parts)}."
+        if number == 1:
+            parts.append(f"1 {singular}")
+        elif number > 1:
+            parts.append(f"{number} {plural.get(status, singular)}")
+    claims = "claims" if len(verdicts) > 1 else "claim"
+    return f"Of {len(verdicts)} {claims}, {', '.join(parts)}."

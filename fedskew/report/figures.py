@@ -333,7 +333,7 @@ class Effect:
     """Of the interval."""
     beyond: float = 0.0
     """What is claimed to be exceeded."""
-    told: bool = False
+    decided: bool = False
     """Whether the interval leaves that out, of more than one seed."""
 
 
@@ -362,7 +362,7 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
                 linewidth=0,
                 zorder=3,
             )
-            face = COLORS[1] if effect.told else "none"
+            face = COLORS[1] if effect.decided else "none"
             axes.scatter(
                 [effect.estimate],
                 [place],

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.report.format import in_percent
-from fedskew.report.results import SPREAD_PARTS, SeedResult
+from fedskew.report.results import SeedResult
 from server_app.evaluation import shot_groups
 from server_app.record import Spread
-from server_app.round_selection import select
+from server_app.round_selection import Point, select
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
@@ -20,11 +20,16 @@ RESAMPLES = 1000
 
 def measure(measured: SeedResult, selection: str, metric: str) -> float | None:
     """Return a number of one run, in percent where it is a share: the mean over the rounds selected."""
-    numbers = [measured.number(point, metric) for point in select(measured.points, selection)]
-    known = [number for number in numbers if number is not None]
-    if not known or len(known) < len(numbers):  # nothing, or a round that diverged
+    numbers = []
+    for point in select(measured.points, selection):
+        number = measured.number(point, metric)
+        if number is None:  # the round diverged, or does not have it
+            return None
+        numbers.append(number)
+    if not numbers:
         return None
-    return math.fsum(known) / len(known) * (100 if in_percent(metric) else 1)
+    scale = 100 if in_percent(metric) else 1
+    return math.fsum(numbers) / len(numbers) * scale
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,19 @@ class Summary:
     @property
     def sd(self) -> float | None:
         """Sample standard deviation; None for a single seed."""
-        return float(np.std(list(self.by_seed.values()), ddof=1)) if self.n > 1 else None
+        if self.n == 1:
+            return None
+        return float(np.std(list(self.by_seed.values()), ddof=1))
 
 
 def summarize_seeds(group: Sequence[SeedResult], selection: str, metric: str) -> Summary | None:
     """Return a number over the seeds that have it; None where none has."""
-    numbers = {measured.cell.seed: measure(measured, selection, metric) for measured in group}
-    known = {seed: number for seed, number in numbers.items() if number is not None}
-    return Summary(known) if known else None
+    numbers = {}
+    for measured in group:
+        number = measure(measured, selection, metric)
+        if number is not None:
+            numbers[measured.cell.seed] = number
+    return Summary(numbers) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -77,33 +87,36 @@ def strata(measured: SeedResult, selection: str, metric: str) -> Strata | None:
     points, samples = select(measured.points, selection), measured.run.samples
     if not points or not samples:
         return None
-    head, _, part = metric.partition(".")
-    if head == "client-accuracy" and samples["client-test"]:
-        spreads, sizes_G = (
-            [point.numbers.spreads.get(head, Spread()) for point in points],
-            np.array(independent_clients(measured)),
-        )
-        if any(
-            len(spread.values) != len(sizes_G) or np.isnan(spread.values).any()
-            for spread in spreads
-        ):
-            return None
-        rates_G = np.mean([spread.values for spread in spreads], axis=0)
-        if part not in SPREAD_PARTS:
-            return Strata(rates_G, sizes_G, np.eye(len(sizes_G))[measured.site(metric)])
-        lowest = {"mean": len(sizes_G), "worst": 1, "worst-decile": max(1, len(sizes_G) // 10)}[
-            part
-        ]
-        return Strata(rates_G, sizes_G, None, lowest)
+    if metric.startswith("client-accuracy.") and samples["client-test"]:
+        return client_strata(measured, points, metric)
+    if metric == "client-accuracy.mean":
+        metric = "accuracy"  # every client's test set is the same one
     sizes_C = np.array(tested_classes(measured))
-    weights_C = class_weights(
-        "accuracy" if metric == "client-accuracy.mean" else metric, measured, sizes_C
-    )
+    weights_C = class_weights(metric, measured, sizes_C)
     if weights_C is None:
         return None
     recalls = [np.nan_to_num(point.numbers.recall) for point in points]
     independent_C = np.array(samples.get("independent", sizes_C))
     return Strata(np.mean(recalls, axis=0), independent_C, weights_C)
+
+
+def client_strata(measured: SeedResult, points: Sequence[Point], metric: str) -> Strata | None:
+    """Return a number over the clients' own test sets as a function of each client's accuracy."""
+    name, _, part = metric.partition(".")
+    sizes_K = np.array(independent_clients(measured))
+    clients = len(sizes_K)
+    accuracies = []
+    for point in points:
+        values = point.numbers.spreads.get(name, Spread()).values
+        if len(values) != clients or np.isnan(values).any():
+            return None
+        accuracies.append(values)
+    rates_K = np.mean(accuracies, axis=0)
+    lowest = {"mean": clients, "worst": 1, "worst-decile": max(1, clients // 10)}
+    if part in lowest:
+        return Strata(rates_K, sizes_K, None, lowest[part])
+    of_site = np.eye(clients)[measured.site(metric)]  # the metric names one client
+    return Strata(rates_K, sizes_K, of_site)
 
 
 def tested_classes(measured: SeedResult) -> Sequence[int]:
@@ -125,13 +138,20 @@ def independent_clients(measured: SeedResult) -> Sequence[int]:
     share.
     """
     samples = measured.run.samples
-    if known := samples.get("client-independent"):
-        return list(known)
-    stated, confusion = samples["client-test"], measured.points[-1].numbers.confusion
-    tested = sum(stated) if confusion is None else sum(map(sum, confusion))
-    if not sum(stated) or tested == sum(stated):
-        return list(stated)
-    return [max(1, round(size * tested / sum(stated))) if size else 0 for size in stated]
+    recorded = samples.get("client-independent")
+    if recorded:
+        return list(recorded)
+    sizes = list(samples["client-test"])
+    total = sum(sizes)
+    confusion = measured.points[-1].numbers.confusion
+    tested = total if confusion is None else sum(map(sum, confusion))
+    if total == 0 or tested == total:
+        return sizes
+    shares = []
+    for size in sizes:
+        share = max(1, round(size * tested / total)) if size else 0
+        shares.append(share)
+    return shares
 
 
 def class_weights(metric: str, measured: SeedResult, sizes_C: NDArray[np.int64]) -> Floats | None:
@@ -143,11 +163,13 @@ def class_weights(metric: str, measured: SeedResult, sizes_C: NDArray[np.int64])
     if metric == "accuracy":
         return np.asarray(sizes_C / sizes_C.sum())
     if metric == "local-accuracy.mean":
-        held_KC = train_KC * tested_C
-        held_KC = held_KC[held_KC.sum(1) > 0]
-        return np.asarray((held_KC / held_KC.sum(1, keepdims=True)).mean(0))
+        tested_KC = train_KC * tested_C
+        tested_KC = tested_KC[tested_KC.sum(1) > 0]
+        shares_KC = tested_KC / tested_KC.sum(1, keepdims=True)
+        return np.asarray(shares_KC.mean(0))
     groups = shot_groups(train_KC.sum(0).tolist(), measured.run.settings.data.long_tailed)
-    if (group := metric.removesuffix("-recall")) in groups:
+    group = metric.removesuffix("-recall")
+    if group in groups:
         chosen_C = np.isin(np.arange(len(sizes_C)), groups[group]) & tested_C
         return np.asarray(chosen_C / chosen_C.sum())
     return None
@@ -162,18 +184,19 @@ def resample(
     """
     sizes_RG = np.stack([run.sizes_G for run in runs])
     rates_RG = np.clip(np.stack([run.rates_G for run in runs]), 0.0, 1.0)
-    drawn_BSG = (
-        draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS])
-        / np.maximum(sizes_RG, 1)[chosen_BS]
-    )
+    right_BSG = draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS])
+    drawn_BSG = right_BSG / np.maximum(sizes_RG, 1)[chosen_BS]
     if runs[0].weights_G is None:
-        return np.asarray(100 * np.sort(drawn_BSG)[..., : runs[0].lowest].mean(-1))
+        lowest = runs[0].lowest
+        drawn_BSG = np.sort(drawn_BSG)[..., :lowest]
+        return np.asarray(100 * drawn_BSG.mean(-1))
     weights_RG = np.stack([run.weights_G for run in runs if run.weights_G is not None])
-    return np.asarray(100 * (drawn_BSG * weights_RG[chosen_BS]).sum(-1))
+    weighted_BSG = drawn_BSG * weights_RG[chosen_BS]
+    return np.asarray(100 * weighted_BSG.sum(-1))
 
 
 Pair = tuple[Strata | None, Strata | None]
-"""What the two numbers of a difference are made of; None where the records do not say it."""
+"""Test examples of the two numbers of a difference; None where the records do not have them."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +208,7 @@ class Interval:
     p: float | None
     """Two-sided, of the paired t-test that the difference is the margin; None for one seed."""
     resampled: str
-    """What the bootstrap drew: seeds and test examples, or seeds."""
+    """The bootstrap's units: seeds and test examples, or seeds."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +218,7 @@ class Comparison:
     by_seed: Mapping[int, float]
     """In percentage points, or in the number's own unit."""
     interval: Interval | None
-    """None for one seed whose test examples are not known."""
+    """None for one seed whose test examples are not recorded."""
 
     @property
     def n(self) -> int:
@@ -251,36 +274,32 @@ def compare(
     values = list(differences.values())
     seed = zlib.crc32("\n".join(sorted(names)).encode())
 
-    drawn = bootstrap(
-        sign * np.array(values), [pair[::-1] if mirrored else pair for pair in pairs], seed
-    )
-    ends = [] if drawn is None else [sorted((sign * drawn.low, sign * drawn.high))]
+    ordered = [pair[::-1] for pair in pairs] if mirrored else pairs
+    drawn = bootstrap(sign * np.array(values), ordered, seed)
+    ends: list[float] = []
     p = None
+    if drawn is not None:
+        ends += [sign * drawn.low, sign * drawn.high]
     if len(values) > 1:
         low, high, _ = student(values)
-        ends.append([low, high])
+        ends += [low, high]
         p = student([value - margin for value in values])[2]
     if not ends:
         return Comparison(differences, None)
-    what = "seeds" if drawn is None else drawn.what
-    interval = Interval(min(low for low, _ in ends), max(high for _, high in ends), p, what)
-    return Comparison(differences, interval)
+    units = "seeds" if drawn is None else drawn.what
+    return Comparison(differences, Interval(min(ends), max(ends), p, units))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a bootstrap gives: the 2.5 and 97.5 percentiles, and what was drawn anew."""
+    """A bootstrap's 2.5 and 97.5 percentiles, and what it drew: seeds, or seeds and test examples."""
 
     low: float
     high: float
     what: str
 
 
-def bootstrap(
-    differences_S: Floats,
-    pairs: Sequence[Pair],
-    seed: int,
-) -> Drawn | None:
+def bootstrap(differences_S: Floats, pairs: Sequence[Pair], seed: int) -> Drawn | None:
     """Return the bootstrap interval of a mean difference over seeds.
 
     Seeds are drawn with replacement, the same for both rows; within a seed, test examples (subjects, where these are
@@ -295,11 +314,14 @@ def bootstrap(
     draws = np.random.default_rng(seed)
     seeds = len(differences_S)
     chosen_BS = draws.integers(seeds, size=(RESAMPLES, seeds))
-    known = [(first, second) for first, second in pairs if first is not None and second is not None]
-    if len(known) == seeds:
+    first_runs = [first for first, _ in pairs if first is not None]
+    second_runs = [second for _, second in pairs if second is not None]
+    if len(first_runs) == len(second_runs) == seeds:
         what = "seeds and test examples"
-        drawn_BS = resample([first for first, _ in known], chosen_BS, draws)
-        drawn_BS = drawn_BS - resample([second for _, second in known], chosen_BS, draws)
+        # The order of the two draws is part of the numbers in every report.
+        first_BS = resample(first_runs, chosen_BS, draws)
+        second_BS = resample(second_runs, chosen_BS, draws)
+        drawn_BS = first_BS - second_BS
     elif seeds == 1:
         return None
     else:
@@ -317,10 +339,12 @@ def student(differences: Sequence[float]) -> tuple[float, float, float]:
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1)) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
+    low, high = mean - half, mean + half
     if error == 0:  # the same difference in every seed: no t exists
-        return mean - half, mean + half, float(mean == 0)
-    p = 2 * float(t.sf(abs(mean) / error, n - 1))
-    return mean - half, mean + half, p
+        p = 1.0 if mean == 0 else 0.0
+    else:
+        p = 2 * float(t.sf(abs(mean) / error, n - 1))
+    return low, high, p
 
 
 def among_highest(values: Floats, number: int) -> Floats:
@@ -330,10 +354,13 @@ def among_highest(values: Floats, number: int) -> Floats:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values corrected for how many there are (Holm 1979); None stays None and counts nowhere."""
-    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
+    available = [(p, index) for index, p in enumerate(p_values) if p is not None]
+    corrected: list[float | None] = list(p_values)
+    remaining = len(available)
     highest = 0.0
-    for rank, (p, index) in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * p))
+    for p, index in sorted(available):
+        # A corrected value is never below that of a smaller p-value.
+        highest = max(highest, min(1.0, remaining * p))
         corrected[index] = highest
+        remaining -= 1
     return corrected

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ from fedskew.report.format import (
 from fedskew.report.inference import Floats, summarize_seeds
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import by_seed, reference
-from fedskew.report.tables import per_column, spread_words
+from fedskew.report.tables import class_names, per_column, spread_words
 from server_app.evaluation import MOST_LISTED, OF_POSITIVE, PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
 from server_app.record import BY_CLASS
@@ -57,7 +56,7 @@ ABOUT = (
 
 
 def predictions_of(measured: SeedResult) -> Predictions | None:
-    """Return what the final model said of the test samples; None where the run kept nothing of it."""
+    """Return the final model's predictions on the test samples; None where the run kept none."""
     return read_predictions(RunFolder(measured.run.settings.folder), measured.cell.deployed)
 
 
@@ -67,36 +66,47 @@ def positive_of(measured: SeedResult) -> PositiveClass | None:
 
 
 def resampled(
-    said: Predictions, draws: np.random.Generator, number: int = DRAWS, positive: int | None = None
+    predictions: Predictions,
+    draws: np.random.Generator,
+    number: int = DRAWS,
+    positive: int | None = None,
 ) -> dict[str, Floats]:
     """Return by key the numbers on `number` test sets, (number,), drawn with replacement from every class.
 
-    Where the samples' subjects are known, subjects are drawn, with all their samples: of those with samples of the same
-    classes as many as there are.
-    They are macro means over the classes. Of two classes those of OF_POSITIVE are of the class `positive`, left out of
-    the one with fewer samples.
+    They are macro means over the classes; see `drawn_weights` for what is drawn.
+
+    Args:
+        predictions: of a run's final model on its test samples.
+        draws: gives the test sets.
+        number: of test sets.
+        positive: of two classes the one that the numbers in OF_POSITIVE are about; without it the one with fewer
+            samples.
     """
-    labels_N, log_NC = said.labels_N, said.log_probabilities_NC
+    labels_N, log_NC = predictions.labels_N, predictions.log_probabilities_NC
+    classes = log_NC.shape[1]
     if positive is None:
         rarer = positive_class(("0", "1"), tested_C=np.bincount(labels_N).tolist())
         positive = 1 if rarer is None else rarer.label
-    weights_BN = drawn_weights(labels_N, said.subjects_N, draws, number)
-    margin_NC, by_class = margins(torch.from_numpy(log_NC)), []
+    weights_BN = drawn_weights(labels_N, predictions.subjects_N, draws, number)
+
+    errors_NC = np.exp(log_NC) - np.eye(classes)[labels_N]
+    brier_N = (errors_NC**2).sum(1)
+    if classes == 2:
+        brier_N = brier_N / 2  # the usual Brier score of two classes counts one of them
+    result = {"brier": weights_BN @ brier_N / weights_BN.sum(1)}
+
+    margin_NC = margins(torch.from_numpy(log_NC))
+    by_class = []
     for label in np.unique(labels_N):
         order_N, starts_G = order_of(margin_NC[:, label])
-        sorted_BN, positive_N = weights_BN[:, order_N], labels_N[order_N] == label
-        hits_BG, others_BG = (
-            np.add.reduceat(sorted_BN * chosen_N, starts_G, axis=1)
-            for chosen_N in (positive_N, ~positive_N)
-        )
+        sorted_BN = weights_BN[:, order_N]
+        positive_N = labels_N[order_N] == label
+        hits_BG = np.add.reduceat(sorted_BN * positive_N, starts_G, axis=1)
+        others_BG = np.add.reduceat(sorted_BN * ~positive_N, starts_G, axis=1)
         numbers = ranked(hits_BG, others_BG)
         by_class.append((numbers.auroc, numbers.auprc, numbers.sensitivity, numbers.specificity))
-    errors_N = ((np.exp(log_NC) - np.eye(log_NC.shape[1])[labels_N]) ** 2).sum(1) / (
-        2 if log_NC.shape[1] == 2 else 1
-    )
-    result = {"brier": weights_BN @ errors_N / weights_BN.sum(1)}
     for key, values in zip(HEADINGS.values(), zip(*by_class, strict=True), strict=False):
-        of_one = key in OF_POSITIVE and log_NC.shape[1] == 2
+        of_one = key in OF_POSITIVE and classes == 2
         result[key] = values[positive] if of_one else np.mean(values, 0)
     return result
 
@@ -107,13 +117,17 @@ def drawn_weights(
     draws: np.random.Generator,
     number: int,
 ) -> Floats:
-    """Return (number, N): how often each sample is in each drawn test set; see `resampled`."""
+    """Return (number, N): how often each sample is in each drawn test set.
+
+    Subjects are drawn, with all their samples: of those with samples of the same classes as many as there are. Without
+    `subjects_N` every sample is a subject.
+    """
     if subjects_N is None:
         subjects_N = np.arange(len(labels_N))
-    place_N = np.unique(subjects_N, return_inverse=True)[1]
-    classes_S: list[set[int]] = [set() for _ in range(int(place_N.max()) + 1)]
-    for place, label in zip(place_N.tolist(), labels_N.tolist(), strict=True):
-        classes_S[place].add(label)
+    index_N = np.unique(subjects_N, return_inverse=True)[1]
+    classes_S: list[set[int]] = [set() for _ in range(int(index_N.max()) + 1)]
+    for index, label in zip(index_N.tolist(), labels_N.tolist(), strict=True):
+        classes_S[index].add(label)
     strata: dict[tuple[int, ...], list[int]] = {}
     for subject, labels in enumerate(classes_S):
         strata.setdefault(tuple(sorted(labels)), []).append(subject)
@@ -122,25 +136,34 @@ def drawn_weights(
     for _, members in sorted(strata.items()):
         even = np.full(len(members), 1 / len(members))
         weights_BS[:, members] = draws.multinomial(len(members), even, number)
-    return np.asarray(weights_BS[:, place_N])
+    return np.asarray(weights_BS[:, index_N])
 
 
 def intervals(group: Sequence[SeedResult], seed: int) -> dict[str, tuple[float, float]]:
     """Return by key the 95 % interval of the mean over seeds; of AUROC alone where no run kept its predictions."""
+    all_predictions = []
+    for measured in group:
+        predictions = predictions_of(measured)
+        if predictions is None or len(np.unique(predictions.labels_N)) < 2:
+            return by_errors(group)
+        all_predictions.append(predictions)
+
     draws = np.random.default_rng(seed)
-    known = [said for measured in group if (said := predictions_of(measured)) is not None]
-    if len(known) < len(group) or any(len(np.unique(said.labels_N)) < 2 for said in known):
-        return by_errors(group)
-    by_run = [
-        resampled(said, draws, positive=None if positive is None else positive.label)
-        for said, positive in zip(known, map(positive_of, group), strict=True)
-    ]
-    chosen_BS = draws.integers(len(by_run), size=(DRAWS, len(by_run)))
+    by_run = []
+    for measured, predictions in zip(group, all_predictions, strict=True):
+        positive = positive_of(measured)
+        label = None if positive is None else positive.label
+        by_run.append(resampled(predictions, draws, positive=label))
+
+    runs = len(by_run)
+    chosen_BS = draws.integers(runs, size=(DRAWS, runs))
     result = {}
     for key in HEADINGS.values():
         values_RB = np.stack([numbers[key] for numbers in by_run])
-        means_B = values_RB[chosen_BS, draws.integers(DRAWS, size=chosen_BS.shape)].mean(1)
-        low, high = np.percentile(means_B, [2.5, 97.5]) * (1 if key == "brier" else 100)
+        drawn_BS = draws.integers(DRAWS, size=chosen_BS.shape)
+        means_B = values_RB[chosen_BS, drawn_BS].mean(1)
+        scale = 1 if key == "brier" else 100
+        low, high = np.percentile(means_B, [2.5, 97.5]) * scale
         result[key] = (float(low), float(high))
     return result
 
@@ -160,90 +183,90 @@ def by_errors(group: Sequence[SeedResult]) -> dict[str, tuple[float, float]]:
 
 def ranking_tables(results: ExperimentResults) -> list[Table]:
     """Return the rankings' numbers, by class where these are few, and DeLong's test of two classes."""
-    rows = [row.label for row in results.experiment.rows]
-    known = {
-        (row, column): intervals(results.of(row, column), number)
-        for column in results.experiment.columns
-        for number, row in enumerate(rows)
-        if results.of(row, column)
-    }
+    ends_of = {}
+    for column in results.experiment.columns:
+        for number, row in enumerate(results.experiment.rows):
+            group = results.of(row.label, column)
+            if group:
+                ends_of[row.label, column] = intervals(group, number)
+
+    def caption(column: str) -> str:
+        ranks = "how the final models rank, mean ± standard deviation over seeds"
+        return f"{ranks}{of_class(results, column)}."
+
+    def shown(column: str) -> list[str]:
+        runs = results.in_column(column)
+        return [heading for heading, key in HEADINGS.items() if summarize_seeds(runs, "last", key)]
 
     def cell(row: str, column: str, heading: str) -> TableCell:
         key = HEADINGS[heading]
-        ends = known[row, column].get(key, (math.nan, math.nan))
-        text = spread_words(summarize_seeds(results.of(row, column), "last", key), key)
-        return TableCell(text, ends_words(*ends, key).replace("+", "").strip())
+        low, high = ends_of[row, column].get(key, (math.nan, math.nan))
+        summary = summarize_seeds(results.of(row, column), "last", key)
+        ends = ends_words(low, high, key).replace("+", "").strip()
+        return TableCell(spread_words(summary, key), ends)
 
-    def shown(column: str) -> list[str]:
-        runs = [run for row in rows for run in results.of(row, column)]
-        return [heading for heading, key in HEADINGS.items() if summarize_seeds(runs, "last", key)]
-
-    tables = per_column(
-        results,
-        lambda column: (
-            f"how the final models rank, mean ± standard deviation over seeds{of_class(results, column)}."
-        ),
-        shown,
-        cell,
-    )
+    tables = per_column(results, caption, shown, cell)
     return [*tables, *class_tables(results), *delong_tables(results)]
 
 
 def of_class(results: ExperimentResults, column: str) -> str:
     """Return the words about the positive class of a column's runs; empty where they have more than two classes."""
-    runs = [run for row in results.experiment.rows for run in results.of(row.label, column)]
-    names = dict.fromkeys(positive.name for run in runs if (positive := positive_of(run)))
-    if len(names) > 1:
-        several = " and ".join(names)
-        return f"; the positive class is not the same in all runs ({several}): set positive-class"
-    return f"; AUPRC, sensitivity and specificity of class {next(iter(names))}" if names else ""
+    positives = [positive_of(run) for run in results.in_column(column)]
+    names = list(dict.fromkeys(positive.name for positive in positives if positive is not None))
+    if not names:
+        return ""
+    if len(names) == 1:
+        return f"; AUPRC, sensitivity and specificity of class {names[0]}"
+    several = " and ".join(names)
+    return f"; the positive class is not the same in all runs ({several}): set positive-class"
 
 
 def class_tables(results: ExperimentResults) -> list[Table]:
-    """Return AUROC and AUPRC of every class against the rest."""
-    names = {run.settings.data.class_names for run in results.runs.values()}
-    if len(names) != 1 or not 2 < len(classes := list(names.pop())) <= MOST_LISTED:
+    """Return AUROC and AUPRC of every class against the rest, for more than two classes and not too many."""
+    classes = class_names(results)
+    if not 2 < len(classes) <= MOST_LISTED:
         return []
     tables = []
-    for heading, key in list(HEADINGS.items())[:2]:
-
-        def cell(row: str, column: str, name: str, key: str = key) -> TableCell:
-            values = by_class(results.of(row, column), key)
-            value = values[classes.index(name)] if values is not None else math.nan
-            return (
-                TableCell(NONE)
-                if math.isnan(value)
-                else TableCell(f"{100 * value:.0f}", heat=value)
-            )
-
-        def shown(column: str, key: str = key) -> list[str]:
-            runs = [run for row in results.experiment.rows for run in results.of(row.label, column)]
-            values = by_class(runs, key)
-            return classes if values is not None and len(values) == len(classes) else []
-
-        caption = partial(class_caption, heading)
-        tables += per_column(results, caption, shown, cell)
+    for heading in ("AUROC", "AUPRC"):
+        tables += class_tables_of(results, classes, heading)
     return [fitted(table, "class") for table in tables]
 
 
-def class_caption(heading: str, column: str) -> str:
-    """Return the caption of a number by class."""
-    return f"{heading} by class, against the rest, in percent, last round, mean over seeds."
+def class_tables_of(
+    results: ExperimentResults, classes: Sequence[str], heading: str
+) -> list[Table]:
+    """Return one table per column of the number with this heading, by class."""
+    key = HEADINGS[heading]
+
+    def cell(row: str, column: str, name: str) -> TableCell:
+        values_C = by_class(results.of(row, column), key)
+        if values_C is None or math.isnan(values_C[classes.index(name)]):
+            return TableCell(NONE)
+        value = values_C[classes.index(name)]
+        return TableCell(f"{100 * value:.0f}", heat=value)
+
+    def shown(column: str) -> Sequence[str]:
+        values_C = by_class(results.in_column(column), key)
+        complete = values_C is not None and len(values_C) == len(classes)
+        return classes if complete else []
+
+    caption = f"{heading} by class, against the rest, in percent, last round, mean over seeds."
+    return per_column(results, lambda _: caption, shown, cell)
 
 
 def by_class(group: Sequence[SeedResult], key: str) -> Floats | None:
-    """Return (C,): a number of every class, a mean over the seeds that have it."""
-    listed = [
-        values
-        for run in group
-        for point in run.points[-1:]
-        if (values := point.numbers.by_class.get(key + BY_CLASS))
-    ]
-    return (
-        np.array(listed, float).mean(0)
-        if listed and len({len(values) for values in listed}) == 1
-        else None
-    )
+    """Return (C,): a number of every class, a mean over the seeds that have it.
+
+    None where no run has it, or runs have it of different numbers of classes.
+    """
+    values_RC = []
+    for run in group:
+        values_C = run.points[-1].numbers.by_class.get(key + BY_CLASS)
+        if values_C:
+            values_RC.append(values_C)
+    if len({len(values_C) for values_C in values_RC}) != 1:
+        return None
+    return np.asarray(np.array(values_RC, float).mean(0))
 
 
 def delong(
@@ -257,68 +280,82 @@ def delong(
 
     p is 1 where the scores rank alike, NaN where a class has a single sample or subject.
     """
-    pairs = zip(placements(first_N, label_N), placements(second_N, label_N), strict=True)
-    apart_1, apart_0 = (ours - theirs for ours, theirs in pairs)
+    first_1, first_0 = placements(first_N, label_N)
+    second_1, second_0 = placements(second_N, label_N)
+    apart_1, apart_0 = first_1 - second_1, first_0 - second_0
     difference = float(apart_1.mean())
     subjects = np.arange(len(label_N)) if subject_N is None else subject_N
     variance = clustered_variance((apart_1, apart_0), subjects, label_N)
     if math.isnan(variance):
         return difference, math.nan, math.nan
-    error = math.sqrt(max(0.0, variance))
-    return (
-        difference,
-        error,
-        math.erfc(abs(difference) / error / math.sqrt(2)) if error else float(difference == 0),
-    )
+    error = math.sqrt(max(0.0, variance))  # rounding can leave it a little below 0
+    if error == 0:
+        p = 1.0 if difference == 0 else 0.0
+    else:
+        p = math.erfc(abs(difference) / error / math.sqrt(2))
+    return difference, error, p
 
 
 def delong_tables(results: ExperimentResults) -> list[Table]:
     """Return DeLong's test of every row against the one that it is compared with, on each seed's test samples."""
-    standard, tables = reference(results.experiment), []
+    tables = []
     for column in results.experiment.columns:
-        rows, of_subjects = [], False
-        for row in results.experiment.rows:
-            for measured in results.of(row.label, column) if row.label != standard else ():
-                than = by_seed(results, standard, column, measured.cell.seed)
-                pair = [predictions_of(run) for run in (measured, than) if run is not None]
-                if (
-                    len(pair) < 2
-                    or pair[0] is None
-                    or pair[1] is None
-                    or not comparable(pair[0], pair[1])
-                ):
-                    continue
-                of_subjects = of_subjects or pair[0].subjects_N is not None
-                scores = [
-                    said.log_probabilities_NC[:, 1] - said.log_probabilities_NC[:, 0]
-                    for said in pair
-                    if said
-                ]
-                difference, error, p = delong(
-                    scores[0], scores[1], pair[0].labels_N, pair[0].subjects_N
-                )
-                cells = (
-                    str(measured.cell.seed),
-                    f"{signed(100 * difference)} points",
-                    plain(100 * error),
-                    p_value(p),
-                )
-                rows.append([TableCell(row.label), *map(TableCell, cells)])
-        if rows:
-            headings = ("method", "seed", "AUROC difference", "standard error", "p")
-            caption = (
-                f"{named(column)}DeLong's test against {standard}, on the same test samples; of one "
-                f"training each{', with the subject as sampling unit' * of_subjects}."
-            )
-            tables.append(Table(caption, list(map(TableCell, headings)), rows))
+        table = delong_table(results, column)
+        if table is not None:
+            tables.append(table)
     return tables
+
+
+def delong_table(results: ExperimentResults, column: str) -> Table | None:
+    """Return one table of `delong_tables`; None where no two runs have predictions that are comparable."""
+    standard = reference(results.experiment)
+    rows, of_subjects = [], False
+    for row in results.experiment.rows:
+        if row.label == standard:
+            continue
+        for measured in results.of(row.label, column):
+            than = by_seed(results, standard, column, measured.cell.seed)
+            ours = predictions_of(measured)
+            theirs = None if than is None else predictions_of(than)
+            if ours is None or theirs is None or not comparable(ours, theirs):
+                continue
+            of_subjects = of_subjects or ours.subjects_N is not None
+            difference, error, p = delong(
+                log_odds(ours), log_odds(theirs), ours.labels_N, ours.subjects_N
+            )
+            texts = (
+                row.label,
+                str(measured.cell.seed),
+                f"{signed(100 * difference)} points",
+                plain(100 * error),
+                p_value(p),
+            )
+            rows.append(list(map(TableCell, texts)))
+    if not rows:
+        return None
+    caption = (
+        f"{named(column)}DeLong's test against {standard}, on the same test samples; "
+        "of one training each"
+    )
+    if of_subjects:
+        caption += ", with the subject as sampling unit"
+    headings = ("method", "seed", "AUROC difference", "standard error", "p")
+    return Table(f"{caption}.", list(map(TableCell, headings)), rows)
+
+
+def log_odds(predictions: Predictions) -> Floats:
+    """Return (N,): the log odds of class 1 of two."""
+    log_NC = predictions.log_probabilities_NC
+    return np.asarray(log_NC[:, 1] - log_NC[:, 0])
 
 
 def comparable(first: Predictions, second: Predictions) -> bool:
     """Return whether both are of the same samples of two classes."""
-    two = first.log_probabilities_NC.shape[1] == 2 and len(np.unique(first.labels_N)) == 2
-    same = np.array_equal(first.labels_N, second.labels_N)
-    subjects = (first.subjects_N, second.subjects_N)
-    if subjects[0] is None or subjects[1] is None:
-        return two and same and subjects[0] is subjects[1]
-    return two and same and np.array_equal(subjects[0], subjects[1])
+    classes = first.log_probabilities_NC.shape[1]
+    if classes != 2 or len(np.unique(first.labels_N)) != 2:
+        return False
+    if not np.array_equal(first.labels_N, second.labels_N):
+        return False
+    if first.subjects_N is None or second.subjects_N is None:
+        return first.subjects_N is second.subjects_N
+    return np.array_equal(first.subjects_N, second.subjects_N)

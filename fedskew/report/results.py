@@ -1,10 +1,10 @@
-"""From an experiment to the records of its runs, and what is wrong with them."""
+"""Reads the records of an experiment's runs, and warns about missing, damaged and differing ones."""
 
 import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,19 @@ from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 
 VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
-"""What a run's numbers depend on beside its settings; a difference is told."""
+"""What a run's numbers depend on beside its settings; a difference is a warning."""
 SPREAD_PARTS = ("mean", "worst", "worst-decile")
 """What a number over the clients has beside each client's."""
 
 
 def short_name(dataset: str) -> str:
     """Return a data set's name without the folders of the user's own files: domains:npz:/a/b.npz,... is b.npz, ..."""
-    names = members(dataset)
-    shown = [
-        Path(name.partition(":")[2]).name if is_own(name) or is_sites(name) else name
-        for name in names
-    ]
-    return ", ".join(shown) if shown != list(names) else dataset
+    names = list(members(dataset))
+    shown = []
+    for name in names:
+        path = name.partition(":")[2]
+        shown.append(Path(path).name if is_own(name) or is_sites(name) else name)
+    return ", ".join(shown) if shown != names else dataset
 
 
 def slug(name: str) -> str:
@@ -45,7 +45,7 @@ def slug(name: str) -> str:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What a run has left in its folder so far."""
+    """What a run has written to its folder so far."""
 
     settings: RunSettings
     origin: Mapping[str, Any]
@@ -69,13 +69,13 @@ class RunRecords:
 
     @property
     def label(self) -> str:
-        """The run's name without the user's path: a data set of one's own is called by its file or folder."""
+        """The run's name without the user's path: the user's own data set is called by its file or folder."""
         data = self.settings.data.dataset
-        return (
-            self.name.replace(slug(data)[:40], slug(short_name(data)), 1)
-            if short_name(data) != data
-            else self.name
-        )
+        short = short_name(data)
+        if short == data:
+            return self.name
+        in_name = slug(data)[:40]  # run ids have so many characters of it
+        return self.name.replace(in_name, slug(short), 1)
 
     @property
     def finished(self) -> bool:
@@ -86,7 +86,8 @@ class RunRecords:
     def lost(self) -> list[int]:
         """The rounds without a record, of all that a finished run has had."""
         rounds = self.settings.general.rounds if self.summary is not None else 0
-        return sorted({*range(1, rounds + 1)} - {record.round for record in self.records})
+        recorded = {record.round for record in self.records}
+        return [round for round in range(1, rounds + 1) if round not in recorded]
 
     @property
     def state(self) -> str:
@@ -103,12 +104,12 @@ class RunRecords:
 
     @property
     def agreement(self) -> Mapping[str, Any]:
-        """Name, sha256 and sites of the federation.toml of a run between sites, whose samples nobody knows here."""
+        """Name, sha256 and sites of the federation.toml of a run between sites, whose samples are not recorded here."""
         return self.origin.get("agreement") or {}
 
     @property
     def data_name(self) -> str:
-        """What the data are called: between sites by the federation, as several may have had its file in turn."""
+        """The data's name: between sites the federation's, as its file can change between runs."""
         if agreement := self.agreement:
             return f"sites-{agreement['name']}-{agreement['sha256'][:8]}"
         return short_name(self.settings.data.dataset)
@@ -121,14 +122,13 @@ class RunRecords:
     @property
     def versions(self) -> dict[str, str]:
         """What the numbers depend on beside the settings."""
-        versions = self.origin.get("versions", {})
-        devices = {
-            str(worker.get("device")) for record in self.records for worker in record.workers
-        }
-        return {
-            **{name: str(versions.get(name, "unknown")) for name in VERSIONS},
-            "device": "+".join(sorted(devices)),
-        }
+        recorded = self.origin.get("versions", {})
+        versions = {name: str(recorded.get(name, "unknown")) for name in VERSIONS}
+        devices = set()
+        for record in self.records:
+            devices |= {str(worker.get("device")) for worker in record.workers}
+        versions["device"] = "+".join(sorted(devices))
+        return versions
 
 
 @dataclass(frozen=True)
@@ -142,59 +142,74 @@ class SeedResult:
     def number(self, point: Point, metric: str) -> float | None:
         """Return a number of the model, or of the round: NAME, or of one over the clients NAME.mean, NAME.worst,
         NAME.worst-decile or NAME.SITE. None where there is none, or NaN. Raises SettingError for an unknown site."""
+        value = self.recorded(point, metric)
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+        return None
+
+    def recorded(self, point: Point, metric: str) -> object:
+        """Return what the records have for `number`."""
         name, _, part = metric.partition(".")
-        record, spread = point.record, point.numbers.spreads.get(name)
-        of_round = {
+        spread = point.numbers.spreads.get(name)
+        if spread is not None and part in SPREAD_PARTS:
+            return getattr(spread, part.replace("-", "_"))
+        if spread is not None and part and self.run.sites:
+            return spread.values[self.site(metric)]
+
+        if metric in OF_POSITIVE:
+            positive = self.positive_class(point)
+            if positive is not None:
+                # Records of earlier versions have the mean over both classes in `means`, and each class's own here.
+                of_class = point.numbers.by_class.get(f"{metric}{BY_CLASS}", ())
+                return of_class[positive.label] if len(of_class) == 2 else None
+
+        record = point.record
+        of_round: dict[str, object] = {
             "loss": record.loss,
             "bytes-down": record.bytes_down,
             "bytes-up": record.bytes_up,
-            **record.metrics,
         }
-        value: object = {**of_round, **point.numbers.means}.get(metric)
-        if metric in OF_POSITIVE and (positive := self.positive_class(point)) is not None:
-            # Records of earlier versions have the mean over both classes there, and each class's own beside it.
-            of_class = point.numbers.by_class.get(f"{metric}{BY_CLASS}", ())
-            value = of_class[positive.label] if len(of_class) == 2 else None
-        if spread is not None and part in SPREAD_PARTS:
-            value = getattr(spread, part.replace("-", "_"))
-        elif spread is not None and part and self.run.sites:
-            value = spread.values[self.site(metric)]
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+        return {**of_round, **record.metrics, **point.numbers.means}.get(metric)
 
     def positive_class(self, point: Point) -> PositiveClass | None:
         """Return the positive class of two in a round's numbers; None for more classes."""
-        names, numbers = self.run.settings.data.class_names, point.numbers
-        stated = numbers.positive_class or self.run.settings.general.positive_class
+        names = self.run.settings.data.class_names
+        chosen = point.numbers.positive_class or self.run.settings.general.positive_class
         train_KC = self.run.samples.get("train", ())
         trained_C = [sum(counts) for counts in zip(*train_KC, strict=True)]
-        tested_C = [sum(row) for row in numbers.confusion or ()]
+        tested_C = [sum(row) for row in point.numbers.confusion or ()]
         by_counts = positive_class(names, "", trained_C, tested_C)
-        if stated not in names or (by_counts is not None and by_counts.name == stated):
+        if chosen not in names:
             return by_counts
-        return positive_class(names, stated)
+        if by_counts is not None and by_counts.name == chosen:
+            return by_counts  # the counts are the better reason to give for it
+        return positive_class(names, chosen)
 
     def site(self, metric: str) -> int:
         """Return the client that a number's last part names. Raises SettingError when it names none."""
-        site, known = metric.partition(".")[2], self.run.sites
-        rule = f"{site} is no client of {self.run.settings.data.dataset}, whose clients are {', '.join(known)}"
-        require(site in known, f"experiments.yaml: {self.cell.experiment}: metric", metric, rule)
-        return known.index(site)
+        site = metric.partition(".")[2]
+        sites = self.run.sites
+        dataset = self.run.settings.data.dataset
+        key = f"experiments.yaml: {self.cell.experiment}: metric"
+        rule = f"{site} is no client of {dataset}, whose clients are {', '.join(sites)}"
+        require(site in sites, key, metric, rule)
+        return sites.index(site)
 
 
 @dataclass(frozen=True)
 class ExperimentResults:
-    """All that an experiment's runs have left."""
+    """The records of an experiment's runs."""
 
     experiment: Experiment
     cells: Sequence[Cell]
     """The plan."""
     runs: Mapping[str, RunRecords]
-    """Every run of the plan by its id, whether there is anything of it or not."""
+    """Every run of the plan by its id, missing ones too."""
     measured: Mapping[tuple[str, str], Sequence[SeedResult]]
     """By row and column the finished runs, in the order of the seeds."""
     warnings: tuple[str, ...]
     command: str
-    """What makes the missing runs."""
+    """The command that makes the missing runs."""
 
     @property
     def assumed(self) -> dict[str, str]:
@@ -213,57 +228,63 @@ class ExperimentResults:
         """Return the finished runs of a row in a column."""
         return self.measured.get((row, column), ())
 
+    def in_column(self, column: str) -> list[SeedResult]:
+        """Return the finished runs of a column, row by row."""
+        runs: list[SeedResult] = []
+        for row in self.experiment.rows:
+            runs += self.of(row.label, column)
+        return runs
+
 
 def gather(
     experiment: Experiment, overrides: Mapping[str, Scalar], file: Path | None = None
 ) -> ExperimentResults:
-    """Return what the runs of the experiment have left; only finished ones are measured. `file` is the stated one that
-    the experiment may stand in.
+    """Return the records of the experiment's runs; only finished ones are measured.
 
-    Raises as `plan` and `RunRecords.read` do.
+    `file` is the user's file of experiments, which `command` then names. Raises as `plan` and `RunRecords.read` do.
     """
     cells = plan(experiment, overrides)
     runs = {settings.run_id: RunRecords.read(settings) for settings in runs_of(cells)}
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
         run = runs[cell.run.run_id]
-        if not run.finished:
-            continue
-        if points := points_of(run.records, cell.deployed):
+        points = points_of(run.records, cell.deployed) if run.finished else ()
+        if points:
             measured.setdefault((cell.row, cell.column), []).append(SeedResult(cell, run, points))
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
     warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
-    return ExperimentResults(
-        experiment, cells, runs, measured, warnings, command([experiment.name], overrides, file)
-    )
+    make_runs = command([experiment.name], overrides, file)
+    return ExperimentResults(experiment, cells, runs, measured, warnings, make_runs)
 
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:
     """Return the values of a setting in the runs that have it, in the order of the cells."""
-    values = (settings[key] for settings in (cell.run.flat() for cell in cells) if key in settings)
-    return ", ".join(dict.fromkeys(map(str, values)))
+    values = []
+    for cell in cells:
+        settings = cell.run.flat()
+        if key in settings:
+            values.append(str(settings[key]))
+    return ", ".join(dict.fromkeys(values))
 
 
 def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[str]) -> list[str]:
     """Return a sentence for the settings that are not the experiment's: the paper's numbers are not for such runs."""
-    pairs = {key: (values_of(key, cells), values_of(key, experiment)) for key in keys}
-    differences = [
-        f"{key} = {ours} instead of {stated}"
-        for key, (ours, stated) in pairs.items()
-        if ours != stated
-    ]
+    differences = []
+    for key in keys:
+        ours, planned = values_of(key, cells), values_of(key, experiment)
+        if ours != planned:
+            differences.append(f"{key} = {ours} instead of {planned}")
     return [f"Differs from the experiment: {', '.join(differences)}."] if differences else []
 
 
 def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
     runs = list(runs)
-    missing = [run for run in runs if run.state == "missing"]
-    said = (
-        f"{len(missing)} of {len(runs)} runs are missing: {listed(run.label for run in missing)}."
-    )
-    warnings = [said] * bool(missing)
+    warnings = []
+    missing = [run.label for run in runs if run.state == "missing"]
+    if missing:
+        warnings.append(f"{len(missing)} of {len(runs)} runs are missing: {listed(missing)}.")
     for run in runs:
         if run.state == "damaged":
             rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
@@ -279,70 +300,93 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
             )
         elif run.state not in ("missing", "finished"):
             warnings.append(f"Unfinished and left out: {run.label}, {run.state}.")
-    for run in runs:
-        if run.summary and (failures := int(run.summary.get("failures", 0))):
-            named = Counter(
-                client for record in run.records for client in record.failures
-            ).most_common()
-            sites = run.agreement.get("sites") or {
-                client: f"client {client}" for client, _ in named
-            }
-            who = listed(f"{sites[client]} ({times})" for client, times in named)
-            warnings.append(
-                f"{run.label}: {failures} times a client failed in a round and was left out of it: {who}."
-            )
+    warnings += filter(None, map(failure_warning, runs))
     return warnings
 
 
+def failure_warning(run: RunRecords) -> str:
+    """Return a sentence for the clients that failed and were left out of rounds; empty where none did."""
+    failures = int(run.summary.get("failures", 0)) if run.summary else 0
+    if not failures:
+        return ""
+    times_of = Counter[int]()
+    for record in run.records:
+        times_of.update(record.failures.keys())
+    sites = run.agreement.get("sites")
+    clients = []
+    for client, times in times_of.most_common():
+        name = sites[client] if sites else f"client {client}"
+        clients.append(f"{name} ({times})")
+    times_failed = f"{failures} times a client failed in a round and was left out of it"
+    return f"{run.label}: {times_failed}: {listed(clients)}."
+
+
 def mismatches(cells: Sequence[Cell], runs: Mapping[str, RunRecords]) -> list[str]:
-    """Return a sentence for every difference between runs that stand beside each other or are averaged."""
-    finished = {name: run for name, run in runs.items() if run.finished}
+    """Return a sentence for every difference between runs that are compared or averaged."""
+    finished = [run for run in runs.values() if run.finished]
     warnings = []
-    for run in finished.values():
-        if not run.origin:
-            warnings.append(
-                f"{run.label}: settings.json is missing or damaged; its own command writes it anew."
-            )
-            continue
-        planned, recorded = run.settings.flat(), renamed(run.origin["settings"])
-        different = sorted(
-            key for key in planned.keys() | recorded.keys() if planned.get(key) != recorded.get(key)
-        )
-        if different := [key for key in different if key not in WITHOUT_EFFECT_ON_NUMBERS]:
-            warnings.append(
-                f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}."
-            )
-        made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]
-        if changed := [
-            name for name in VERSIONS if len({str(version.get(name)) for version in made_with}) > 1
-        ]:
-            warnings.append(
-                f"{run.label}: begun and finished with different {', '.join(changed)}, see its settings.json."
-            )
+    for run in finished:
+        warnings += origin_warnings(run)
+
     paired: dict[tuple[str, int], dict[str, RunRecords]] = {}
     for cell in cells:
-        if cell.run.run_id in finished:
-            paired.setdefault((cell.column, cell.seed), {})[cell.run.run_id] = finished[
-                cell.run.run_id
-            ]
+        run = runs[cell.run.run_id]
+        if run.finished:
+            paired.setdefault((cell.column, cell.seed), {})[run.name] = run
     for (column, seed), group in paired.items():
-        where = f"{column}, seed {seed}".removeprefix(", ")
-        hashes = grouped(
-            group.values(), lambda run: str(run.origin.get("partition-hash", "unknown"))[:12]
-        )
+        hashes = grouped(group.values(), partition_hash)
         if len(hashes) > 1:
+            where = f"{column}, seed {seed}".removeprefix(", ")
             warnings.append(
                 f"Not the same samples at the same clients ({where}): partition {versus(hashes)}."
             )
+
     for name in (*VERSIONS, "device"):
-        values = grouped(finished.values(), lambda run, name=name: run.versions[name])
+        values = grouped(finished, version_of(name))
         if len(values) > 1:
             warnings.append(f"Runs were made with different {name}: {versus(values)}.")
     return warnings
 
 
-def grouped(runs: Iterable[RunRecords], key: Any) -> dict[str, list[str]]:
-    """Return the runs' names by what `key` says of them."""
+def origin_warnings(run: RunRecords) -> list[str]:
+    """Return a sentence for what is wrong with a run's settings.json."""
+    if not run.origin:
+        return [
+            f"{run.label}: settings.json is missing or damaged; its own command writes it anew."
+        ]
+    warnings = []
+    planned, recorded = run.settings.flat(), renamed(run.origin["settings"])
+    keys = (planned.keys() | recorded.keys()) - WITHOUT_EFFECT_ON_NUMBERS
+    different = sorted(key for key in keys if planned.get(key) != recorded.get(key))
+    if different:
+        warnings.append(
+            f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}."
+        )
+    made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]
+    changed = []
+    for name in VERSIONS:
+        values = {str(versions.get(name)) for versions in made_with}
+        if len(values) > 1:
+            changed.append(name)
+    if changed:
+        warnings.append(
+            f"{run.label}: begun and finished with different {', '.join(changed)}, see its settings.json."
+        )
+    return warnings
+
+
+def version_of(name: str) -> Callable[[RunRecords], str]:
+    """Return what gives the version `name` of a run."""
+    return lambda run: run.versions[name]
+
+
+def partition_hash(run: RunRecords) -> str:
+    """Return the first digits of the hash of who has which samples."""
+    return str(run.origin.get("partition-hash", "unknown"))[:12]
+
+
+def grouped(runs: Iterable[RunRecords], key: Callable[[RunRecords], str]) -> dict[str, list[str]]:
+    """Return the runs' names by their key."""
     result: dict[str, list[str]] = {}
     for run in runs:
         result.setdefault(key(run), []).append(run.label)
@@ -362,7 +406,7 @@ def listed(names: Iterable[str], most: int = 4) -> str:
 
 
 def command(names: Sequence[str], overrides: Mapping[str, Scalar], file: Path | None = None) -> str:
-    """Return the command that makes the runs of experiments, of a file that was stated."""
+    """Return the command that makes the runs of experiments, from the user's `file` where there is one."""
     words = ["fedskew", "run", *names]
     if file:
         words += ["--experiments", str(file)]

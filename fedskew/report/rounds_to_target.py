@@ -1,12 +1,24 @@
-"""Levels: when a row first had a number, in rounds and bytes, and which numbers are worth reaching."""
+"""Rounds and bytes until a row reaches a target: the reference row's number.
 
-from collections.abc import Sequence
+A target counts as worth reaching when it is above chance and takes training.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedskew.experiments.experiments import Experiment
-from fedskew.report.format import chance_of, in_percent
+from fedskew.formatting import in_bytes
+from fedskew.report.format import (
+    NONE,
+    SELECTION_WORDS,
+    Table,
+    TableCell,
+    chance_of,
+    in_percent,
+    words,
+)
 from fedskew.report.inference import measure
 from fedskew.report.results import ExperimentResults, SeedResult
 from server_app.record import RoundRecord
@@ -15,22 +27,23 @@ from server_app.round_selection import select
 
 @dataclass(frozen=True)
 class Reached:
-    """When a run first had an accuracy."""
+    """When a run first had a number."""
 
     round: int
     bytes: int
-    """Down and up until then, of the whole training, which rows that differ in what is deployed share."""
+    """Down and up until then, of the training, which rows that differ in what is deployed share."""
 
 
 def by_seed(results: ExperimentResults, row: str, column: str, seed: int) -> SeedResult | None:
     """Return the finished run of one cell and seed; None where there is none."""
-    return next(
-        (measured for measured in results.of(row, column) if measured.cell.seed == seed), None
-    )
+    for measured in results.of(row, column):
+        if measured.cell.seed == seed:
+            return measured
+    return None
 
 
 def reach(measured: SeedResult, target: float, metric: str) -> Reached | None:
-    """Return when a run first had a number of at least `target`; None is never. Only evaluated rounds are seen."""
+    """Return when a run first had at least `target`, in evaluated rounds; None is never."""
     scale = 100 if in_percent(metric) else 1
     for point in measured.points:
         number = measured.number(point, metric)
@@ -40,7 +53,7 @@ def reach(measured: SeedResult, target: float, metric: str) -> Reached | None:
 
 
 def ends_below(measured: SeedResult, target: float, selection: str, metric: str) -> bool:
-    """Return whether a run's own selected number is below `target`, so that having had it before is no gain."""
+    """Return whether a run's own selected number is below `target`: then reaching it is no gain."""
     own = measure(measured, selection, metric)
     return own is None or own < target
 
@@ -51,88 +64,212 @@ def bytes_until(records: Sequence[RoundRecord], round: int) -> int:
 
 
 def reference(experiment: Experiment) -> str:
-    """Return the row whose number the others are to reach: the stated one, FedAvg's, a claim's, or the first."""
+    """Return the row that the others are compared with.
+
+    That is the experiment's own choice, else plain FedAvg, else a claim's row, else the first.
+    """
     if experiment.reaches:
         return experiment.reaches
     for row in experiment.rows:
         if row.method == "fedavg" and not row.settings:
             return row.label
-    return experiment.claims[0].than if experiment.claims else experiment.rows[0].label
+    if experiment.claims:
+        return experiment.claims[0].than
+    return experiment.rows[0].label
+
+
+def target_of(results: ExperimentResults, column: str, seed: int) -> float | None:
+    """Return the reference's number in a column and seed; None without its run."""
+    experiment = results.experiment
+    base = by_seed(results, reference(experiment), column, seed)
+    if base is None:
+        return None
+    return measure(base, experiment.selection, experiment.metric_of(column))
 
 
 def reached(results: ExperimentResults, row: str, column: str) -> dict[int, Reached | None]:
-    """Return by seed when a row first had the reference's number; the reference itself has it where it is selected,
-    as in FedShift's Table 2. Seeds without either run are left out."""
-    experiment, result = results.experiment, dict[int, Reached | None]()
-    standard, metric = reference(experiment), experiment.metric_of(column)
+    """Return by seed when a row first had the reference's number.
+
+    The reference itself has it in the round that is selected, as in FedShift's Table 2. Seeds without either run are
+    left out.
+    """
+    experiment = results.experiment
+    rounds: dict[int, Reached | None] = {}
     for measured in results.of(row, column):
-        base = by_seed(results, standard, column, measured.cell.seed)
-        target = measure(base, experiment.selection, metric) if base else None
-        if base is None or target is None:
+        seed = measured.cell.seed
+        target = target_of(results, column, seed)
+        if target is None:
             continue
-        if row == standard:
+        if row == reference(experiment):
             selected = select(measured.points, experiment.selection)[-1].round
-            result[measured.cell.seed] = Reached(
-                selected, bytes_until(measured.run.records, selected)
-            )
+            rounds[seed] = Reached(selected, bytes_until(measured.run.records, selected))
         else:
-            result[measured.cell.seed] = reach(measured, target, metric)
-    return result
+            rounds[seed] = reach(measured, target, experiment.metric_of(column))
+    return rounds
 
 
 def first_had(results: ExperimentResults, column: str) -> dict[int, Reached | None]:
-    """Return by seed when the reference itself first had its number, before the round that it is selected in or in it:
-    a speed-up is over that round."""
-    experiment, metric = results.experiment, results.experiment.metric_of(column)
-    runs = results.of(reference(experiment), column)
-    levels = {run.cell.seed: (run, measure(run, experiment.selection, metric)) for run in runs}
-    return {
-        seed: reach(run, level, metric)
-        for seed, (run, level) in levels.items()
-        if level is not None
-    }
+    """Return by seed when the reference itself first had its number, at the latest in its selected round.
+
+    A speed-up is over that round.
+    """
+    experiment = results.experiment
+    metric = experiment.metric_of(column)
+    rounds: dict[int, Reached | None] = {}
+    for run in results.of(reference(experiment), column):
+        target = measure(run, experiment.selection, metric)
+        if target is not None:
+            rounds[run.cell.seed] = reach(run, target, metric)
+    return rounds
 
 
 def seeds_below(results: ExperimentResults, row: str, column: str) -> list[int]:
     """Return the seeds in which a row ends below the reference's number: there it earns no speed-up."""
-    experiment, below = results.experiment, []
-    metric, selection = experiment.metric_of(column), experiment.selection
+    selection, metric = results.experiment.selection, results.experiment.metric_of(column)
+    below = []
     for measured in results.of(row, column):
-        base = by_seed(results, reference(experiment), column, measured.cell.seed)
-        target = measure(base, selection, metric) if base else None
+        target = target_of(results, column, measured.cell.seed)
         if target is not None and ends_below(measured, target, selection, metric):
             below.append(measured.cell.seed)
     return below
 
 
 def in_last_alone(measured: SeedResult, than: SeedResult) -> bool:
-    """Return whether a row has a model in the last round alone, as CCVR's, while the other has earlier ones."""
+    """Return whether a row has a model in the last round alone, as CCVR has, while the other has earlier ones."""
     return len(measured.points) == 1 < len(than.points)
 
 
 def no_level(measured: SeedResult, selection: str, metric: str) -> str:
-    """Return why a run's number is no level that others could be sooner at: it is not above chance, or not above what
-    the run had in its first evaluated round. Empty where it is one."""
+    """Return why a run's number is no target that others could reach sooner; empty where it is one.
+
+    It is none where it is not above chance, or where the run had it in its first evaluated round.
+    """
     target = measure(measured, selection, metric)
+    if target is None:
+        return "is none"
     chance = chance_of(metric, measured.run.settings.data.num_classes)
-    if target is not None and chance is not None and target <= chance + 1e-9:
+    if chance is not None and target <= chance + 1e-9:
         return "is not above chance"
-    first = reach(measured, target, metric) if target is not None else None
-    if first is not None and len(measured.points) > 1 and first.round == measured.points[0].round:
+    first = reach(measured, target, metric)
+    several_points = len(measured.points) > 1
+    if first is not None and several_points and first.round == measured.points[0].round:
         return "is had in the first evaluated round"
-    return "" if target is not None else "is none"
+    return ""
 
 
 def takes_training(results: ExperimentResults, column: str) -> bool:
-    """Return whether the reference's number is a level worth reaching in every seed."""
+    """Return whether the reference's number is a target worth reaching in every seed."""
     selection, metric = results.experiment.selection, results.experiment.metric_of(column)
-    return not any(
-        no_level(run, selection, metric)
-        for run in results.of(reference(results.experiment), column)
-    )
+    runs = results.of(reference(results.experiment), column)
+    return not any(no_level(run, selection, metric) for run in runs)
+
+
+def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: str) -> int:
+    """Return how many rounds earlier `better` first has the number of `than` than `than` itself.
+
+    A run that never has it, or that ends below it, counts as one more round than were run: a number that is lost again
+    is no gain.
+    """
+    target = measure(than, selection, metric)
+    assert target is not None  # no_level has refused a run without a number
+
+    ours = reach(better, target, metric)
+    if ours is None or ends_below(better, target, selection, metric):
+        our_round = better.points[-1].round + 1
+    else:
+        our_round = ours.round
+
+    theirs = reach(than, target, metric)
+    their_round = theirs.round if theirs else select(than.points, selection)[-1].round
+    return their_round - our_round
 
 
 def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:
-    """Return the mean of rounds or bytes; None where a seed never got there."""
-    known = [getattr(reach, what) for reach in reached if reach is not None]
-    return float(np.mean(known)) if known and len(known) == len(reached) else None
+    """Return the mean of `what`, round or bytes; None where a seed never reached the target."""
+    values = [getattr(reach, what) for reach in reached if reach is not None]
+    if not values or len(values) < len(reached):
+        return None
+    return float(np.mean(values))
+
+
+def reach_table(results: ExperimentResults) -> Table:
+    """Return the rounds and bytes that each row needs for the reference's number."""
+    experiment = results.experiment
+    columns = list(experiment.columns)
+    rows = []
+    for row in experiment.rows:
+        cells = [column_reach_cell(results, row.label, column) for column in columns]
+        rows.append([TableCell(row.label), *cells])
+
+    selected = SELECTION_WORDS[experiment.selection]
+    caption = (
+        f"Rounds until {reference(experiment)}'s {words(experiment.metric)} ({selected}) is reached, "
+        "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
+    )
+    headings = [TableCell("method")]
+    headings += [TableCell(column or "rounds") for column in columns]
+    return Table(caption, headings, rows)
+
+
+def column_reach_cell(results: ExperimentResults, row: str, column: str) -> TableCell:
+    """Return a row's cell of `reach_table`."""
+    standard = reference(results.experiment)
+    for run in results.of(row, column):
+        than = by_seed(results, standard, column, run.cell.seed)
+        if than is not None and in_last_alone(run, than):
+            return TableCell(NONE, "a model in the last round alone")
+    return reach_cell(
+        reached(results, row, column),
+        first_had(results, column),
+        fair=takes_training(results, column),
+        standard=row == standard,
+        below=seeds_below(results, row, column),
+    )
+
+
+def reach_cell(
+    by_seed: Mapping[int, Reached | None],
+    base: Mapping[int, Reached | None],
+    fair: bool = True,
+    standard: bool = False,
+    below: Sequence[int] = (),
+) -> TableCell:
+    """Return mean rounds, and below them the speed-up and the bytes.
+
+    Args:
+        by_seed: when the row reached the target.
+        base: when the reference first had it; a speed-up is over that round.
+        fair: whether the target takes training; else nothing is shown of a row that reached it.
+        standard: whether the row is the reference itself: its first round then stands for the speed-up.
+        below: the seeds in which the row ends below the target. It had the number and lost it again, so that it has
+            no speed-up.
+    """
+    if not by_seed:
+        return TableCell(NONE)
+    ours = list(by_seed.values())
+    never = sum(reach is None for reach in ours)
+    if never == len(ours):
+        return TableCell("never", f"in {never} seeds" if never > 1 else "")
+    if never:
+        rounds_by_seed = ", ".join("never" if reach is None else str(reach.round) for reach in ours)
+        return TableCell(rounds_by_seed, f"by seed; never in {never} of {len(ours)}")
+    if not fair:
+        return TableCell(NONE, "a level that is had at once, or by chance")
+
+    rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
+    first = mean_or_never([base[seed] for seed in by_seed], "round")
+    assert rounds is not None and sent is not None and first is not None
+    if standard:
+        beside = f"first in {in_rounds(first)}"
+    elif below and len(ours) > 1:
+        beside = f"ends below it in {len(below)} of {len(ours)} seeds"
+    elif below:
+        beside = "ends below it"
+    else:
+        beside = f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
+    return TableCell(in_rounds(rounds), f"{beside}, {in_bytes(sent)}")
+
+
+def in_rounds(rounds: float) -> str:
+    """Return a mean of rounds."""
+    return f"{rounds:.1f}".removesuffix(".0")

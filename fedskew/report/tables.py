@@ -1,15 +1,20 @@
-"""The tables that an experiment is run for: ours beside the paper's, its claims, every selection, rounds and bytes."""
+"""Tables of numbers: ours beside the paper's, every selection, classes, clients, and rows against their bars."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from fedskew.formatting import in_bytes, p_value
-from fedskew.report.claims import SAYS, Verdict, why_never
+import numpy as np
+
+from fedskew.diagnosis.rules import diagnose, line, plan_of
+from fedskew.diagnosis.table import TableError, table_of_samples
+from fedskew.report.claims import why_never
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
     Table,
     TableCell,
+    fitted,
     in_percent,
     named,
     plain,
@@ -17,28 +22,32 @@ from fedskew.report.format import (
     words,
     words_and_unit,
 )
-from fedskew.report.inference import Summary, summarize_seeds
-from fedskew.report.results import ExperimentResults
+from fedskew.report.inference import Floats, Summary, summarize_seeds
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import (
-    Reached,
     first_had,
-    in_last_alone,
     mean_or_never,
+    reach_cell,
     reached,
-    reference,
     seeds_below,
     takes_training,
 )
 from server_app.keys import SELECTIONS
+from server_app.record import Spread
+from server_app.round_selection import select
+
+MOST_CLASSES = 20
+"""More classes than these have no table of recalls; the figure shows them."""
+BY_CLIENT = {"accuracy": "client-accuracy", "AUROC": "client-auroc"}
+"""The numbers that have a table of clients."""
 
 
 def spread_words(summary: Summary | None, metric: str = "") -> str:
     """Return mean and standard deviation."""
     if summary is None:
         return NONE
-    return plain(summary.mean, metric) + (
-        f" ± {plain(summary.sd, metric)}" if summary.sd is not None else ""
-    )
+    mean = plain(summary.mean, metric)
+    return mean if summary.sd is None else f"{mean} ± {plain(summary.sd, metric)}"
 
 
 def per_column(
@@ -47,113 +56,163 @@ def per_column(
     headings: Callable[[str], Sequence[str]],
     cell: Callable[[str, str, str], TableCell],
 ) -> list[Table]:
-    """Return a table a column, for the headings that the column has; `cell` gets row, column and heading."""
+    """Return one table per column with headings; `cell` gets row, column and heading."""
     tables = []
     for column in results.experiment.columns:
-        if shown := headings(column):
-            rows = [
-                [TableCell(row.label), *(cell(row.label, column, heading) for heading in shown)]
-                for row in results.experiment.rows
-                if results.of(row.label, column)
-            ]
-            tables.append(
-                Table(
-                    named(column) + caption(column),
-                    [TableCell("method"), *map(TableCell, shown)],
-                    rows,
-                )
-            )
+        shown = headings(column)
+        if not shown:
+            continue
+        rows = []
+        for row in results.experiment.rows:
+            if results.of(row.label, column):
+                cells = [cell(row.label, column, heading) for heading in shown]
+                rows.append([TableCell(row.label), *cells])
+        heading_cells = [TableCell("method"), *map(TableCell, shown)]
+        tables.append(Table(named(column) + caption(column), heading_cells, rows))
     return tables
+
+
+def summary_tables(
+    results: ExperimentResults,
+    caption: Callable[[str], str],
+    headings: Iterable[str],
+    number: Callable[[str, str], tuple[str, str]],
+) -> list[Table]:
+    """Return one table per column of means over seeds, with the headings that any row has.
+
+    Args:
+        results: of the experiment.
+        caption: of a column's table.
+        headings: of all tables.
+        number: gives for a column and a heading the selection and the metric.
+    """
+
+    def summary(row: str, column: str, heading: str) -> Summary | None:
+        selection, metric = number(column, heading)
+        return summarize_seeds(results.of(row, column), selection, metric)
+
+    def available(column: str) -> list[str]:
+        rows = [row.label for row in results.experiment.rows]
+        return [
+            heading for heading in headings if any(summary(row, column, heading) for row in rows)
+        ]
+
+    def cell(row: str, column: str, heading: str) -> TableCell:
+        metric = number(column, heading)[1]
+        return TableCell(spread_words(summary(row, column, heading), metric))
+
+    return per_column(results, caption, available, cell)
 
 
 def number_tables(
     results: ExperimentResults, caption: str, metrics: Mapping[str, str]
 ) -> list[Table]:
-    """Return a table a column with the given metrics, by heading, where they are recorded."""
-    rows, selection = [row.label for row in results.experiment.rows], results.experiment.selection
+    """Return one table per column with the given metrics, by heading, where they are recorded."""
+    selection = results.experiment.selection
+    return summary_tables(
+        results, lambda _: caption, metrics, lambda _, heading: (selection, metrics[heading])
+    )
 
-    def summary(row: str, column: str, heading: str) -> Summary | None:
-        return summarize_seeds(results.of(row, column), selection, metrics[heading])
 
-    return per_column(
+def selection_tables(results: ExperimentResults) -> list[Table]:
+    """Return ours by every selection."""
+    metric_of = results.experiment.metric_of
+    selections = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
+    return summary_tables(
         results,
-        lambda _: caption,
-        lambda column: [
-            heading for heading in metrics if any(summary(row, column, heading) for row in rows)
-        ],
-        lambda row, column, heading: TableCell(
-            spread_words(summary(row, column, heading), metrics[heading])
-        ),
+        lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
+        selections,
+        lambda column, heading: (selections[heading], metric_of(column)),
     )
 
 
 def main_table(results: ExperimentResults) -> Table:
     """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
-    experiment, seeds = results.experiment, results.seeds
+    experiment = results.experiment
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     columns = list(experiment.columns)
     rows = []
     for row in experiment.rows:
         paper = experiment.cells.get(row.label, (None,) * len(columns))
-        cells = []
+        cells = [TableCell(row.label + marks.get(row.label, ""))]
         for column, number in zip(columns, paper, strict=True):
             cell = rounds_cell(results, row.label, column, number) if experiment.reaches else None
-            cell = cell or number_cell(results, row.label, column, number)
-            cells.append(replace(cell, text=cell.text + marks.get(f"{row.label}, {column}", "")))
-        rows.append([TableCell(row.label + marks.get(row.label, "")), *cells])
-    selected, metrics = (
-        SELECTION_WORDS[experiment.selection],
-        set(map(experiment.metric_of, columns)),
-    )
-    what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
-    if experiment.reaches:
-        what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
-    over = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
-    form = "mean ± standard deviation " if len(seeds) > 1 and not experiment.reaches else ""
-    beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
+            if cell is None:
+                cell = number_cell(results, row.label, column, number)
+            mark = marks.get(f"{row.label}, {column}", "")
+            cells.append(replace(cell, text=cell.text + mark))
+        rows.append(cells)
+
+    selected = SELECTION_WORDS[experiment.selection]
+    one_metric = len({experiment.metric_of(column) for column in columns}) == 1
     headings = [TableCell("method")]
     for column in columns:
         shown = words(experiment.metric_of(column))
-        headings.append(
-            TableCell(
-                column or shown, f"{shown}, {selected}" if column and len(metrics) > 1 else selected
-            )
-        )
-    return Table(f"{what}, {form}{over}{beside}.", headings, rows)
+        below = f"{shown}, {selected}" if column and not one_metric else selected
+        headings.append(TableCell(column or shown, below))
+    return Table(main_caption(results, one_metric), headings, rows)
+
+
+def main_caption(results: ExperimentResults, one_metric: bool) -> str:
+    """Return what the main table shows, over which seeds, and what stands below."""
+    experiment, seeds = results.experiment, results.seeds
+    if experiment.reaches:
+        what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
+    elif one_metric:
+        what = words_and_unit(experiment.metric)
+    else:
+        what = "each column's number"
+    over = f"of seed {seeds[0]}"
+    if len(seeds) > 1:
+        over = f"over seeds {', '.join(map(str, seeds))}"
+        if not experiment.reaches:
+            over = f"mean ± standard deviation {over}"
+    beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
+    return f"{what}, {over}{beside}."
 
 
 def number_cell(
     results: ExperimentResults, row: str, column: str, paper: float | None
 ) -> TableCell:
-    """Return mean and standard deviation, below them the paper's number; strong where it is the highest of the
-    column's rows that have all seeds."""
-    experiment, seeds = results.experiment, results.seeds
+    """Return mean and standard deviation, below them the paper's number.
+
+    The cell is strong where it is the highest of the column's rows that have all seeds.
+    """
+    experiment = results.experiment
     metric = experiment.metric_of(column)
     summaries = {
         other.label: summarize_seeds(results.of(other.label, column), experiment.selection, metric)
         for other in experiment.rows
     }
     ours = summaries[row]
-    below = [] if paper is None else [beside_paper(paper, ours.mean if ours else None, metric)]
-    if ours is None or ours.n < len(seeds):
-        never = [
-            why_never(results, row, column, seed, experiment.selection, metric) for seed in seeds
-        ]
-        absent = (
-            "not run"
-            if all(reason.endswith("is not run there") for reason in never)
-            else "cannot be measured"
-        )
-        below.append(
-            absent
-            if ours is None and all(never)
-            else f"{ours.n if ours else 0} of {len(seeds)} seeds"
-        )
+    below = []
+    if paper is not None:
+        below.append(beside_paper(paper, ours.mean if ours else None, metric))
+    if ours is None or ours.n < len(results.seeds):
+        below.append(missing_seeds(results, row, column, ours.n if ours else 0))
+
     complete = {
-        row: other.mean for row, other in summaries.items() if other and other.n == len(seeds)
+        label: other.mean
+        for label, other in summaries.items()
+        if other is not None and other.n == len(results.seeds)
     }
-    best = len(complete) > 1 and in_percent(metric) and complete.get(row) == max(complete.values())
+    several = len(complete) > 1 and in_percent(metric)
+    best = several and complete.get(row) == max(complete.values())
     return TableCell(spread_words(ours, metric), "; ".join(below), best)
+
+
+def missing_seeds(results: ExperimentResults, row: str, column: str, finished: int) -> str:
+    """Return how many seeds a cell has, or that it never will have any."""
+    experiment, seeds = results.experiment, results.seeds
+    metric = experiment.metric_of(column)
+    reasons = [
+        why_never(results, row, column, seed, experiment.selection, metric) for seed in seeds
+    ]
+    if finished or not all(reasons):
+        return f"{finished} of {len(seeds)} seeds"
+    if all(reason.endswith("is not run there") for reason in reasons):
+        return "not run"
+    return "cannot be measured"
 
 
 def rounds_cell(
@@ -167,176 +226,184 @@ def rounds_cell(
     below = seeds_below(results, row, column)
     shown = reach_cell(rounds, first_had(results, column), fair, below=below)
     if paper is None:
-        return replace(shown, below="" if fair else shown.below)
-    ours = mean_or_never(list(rounds.values()), "round") if fair else None
-    return TableCell(shown.text, beside_paper(paper, ours) + ("" if fair else f"; {shown.below}"))
+        return replace(shown, below="") if fair else shown
+    if not fair:
+        return TableCell(shown.text, f"{beside_paper(paper, None)}; {shown.below}")
+    ours = mean_or_never(list(rounds.values()), "round")
+    return TableCell(shown.text, beside_paper(paper, ours))
 
 
 def beside_paper(paper: float, ours: float | None, metric: str = "") -> str:
     """Return the paper's number and ours minus it."""
-    return f"paper {plain(paper, metric)}" + (
-        "" if ours is None else f", {signed(ours - paper, metric)}"
-    )
+    text = f"paper {plain(paper, metric)}"
+    return text if ours is None else f"{text}, {signed(ours - paper, metric)}"
 
 
-def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Table:
-    """Return the claims and what came of them."""
-    headings = [
-        TableCell("claim"), TableCell("verdict"), TableCell("difference", "95 % interval"),
-        TableCell("p", "paired t-test" + (" [Holm]" if len(verdicts) > 1 else "")),
-    ]  # fmt: skip
-    columns = list(results.experiment.columns)
-    rows = [
-        claim_row(f"{number}. ", verdict, columns, len(verdicts))
-        for number, verdict in enumerate(verdicts, 1)
-    ]
-    return Table(
-        "Each claim, its verdict, and the difference that it is about.", headings, rows, wordy=True
-    )
+def class_names(results: ExperimentResults) -> list[str]:
+    """Return the names of the classes; none when columns have different ones."""
+    names = {run.settings.data.class_names for run in results.runs.values()}
+    return list(names.pop()) if len(names) == 1 else []
 
 
-def claim_row(
-    number: str, verdict: Verdict, columns: Sequence[str], claims: int
-) -> list[TableCell]:
-    """Return one claim of an experiment with these columns and so many claims."""
-    claim, metric = verdict.claim, verdict.metric
-    where = ", every column" if len(columns) > 1 else ""
-    if claim.in_columns:
-        where = f", in {claim.in_columns} of {len(verdict.columns)} columns"
-    elif set(verdict.columns) != set(columns):
-        where = f", in {', '.join(verdict.columns)}"
-    by = f" by more than {claim.by:g} {verdict.unit}".rstrip() if claim.by else ""
-    compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}{by}"
-    says = TableCell(
-        f"{number}{claim.says}",
-        f"{compared}; {words(metric)}, {SELECTION_WORDS[verdict.selection]}{where}",
-    )
-    missing = unmeasured_words(verdict)
-    if not verdict.n:
-        return [says, TableCell(SAYS[verdict.status], missing), *[TableCell(NONE)] * 2]
-    difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
-    seeds = (
-        "seeds: " + ", ".join(signed(margin, metric) for margin in verdict.margins.values())
-        if verdict.n > 1
-        else ""
-    )
-    p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
-    if interval := verdict.interval:
-        difference += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
-        if interval.p is not None and verdict.p_holm is not None:
-            corrected = f" [{p_value(verdict.p_holm)}]" if claims > 1 else ""
-            p = TableCell(p_value(interval.p) + corrected, f"over {interval.resampled}")
-    in_seeds = f"in {verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
-    said = TableCell(
-        SAYS[verdict.status],
-        ", ".join(filter(None, (in_seeds, missing))),
-        strong=verdict.status == "holds",
-    )
-    return [says, said, TableCell(difference, seeds), p]
+def recalls(group: Iterable[SeedResult], selection: str) -> Floats | None:
+    """Return (C,): the recall of every class in percent, a mean over seeds; NaN for a class without test samples."""
+    rates = []
+    for measured in group:
+        rates += [point.numbers.recall for point in select(measured.points, selection)]
+    return 100 * np.array(rates, float).mean(0) if rates else None
 
 
-def unmeasured_words(verdict: Verdict) -> str:
-    """Return how many seeds a claim is not measured in, and that they never can be where that is so."""
-    if not verdict.unmeasured:
-        return ""
-    return (
-        f"{verdict.unmeasured} cannot be"
-        if verdict.why_not
-        else f"{verdict.unmeasured} not measured yet"
-    )
+def recall_tables(results: ExperimentResults) -> list[Table]:
+    """Return the recall of every class, for few classes."""
+    experiment, names = results.experiment, class_names(results)
+    if not 0 < len(names) <= MOST_CLASSES:
+        return []
+    positions = {name: index for index, name in enumerate(names)}
+
+    def cell(row: str, column: str, heading: str) -> TableCell:
+        recall_C = recalls(results.of(row, column), experiment.selection)
+        if recall_C is None or np.isnan(recall_C[positions[heading]]):
+            return TableCell(NONE)
+        recall = float(recall_C[positions[heading]])
+        return TableCell(f"{recall:.0f}", heat=recall / 100)
+
+    def shown(column: str) -> Sequence[str]:
+        any_run = any(results.of(row.label, column) for row in experiment.rows)
+        return names if any_run else []
+
+    selected = SELECTION_WORDS[experiment.selection]
+    caption = f"recall by class in percent, {selected}, mean over seeds."
+    tables = per_column(results, lambda _: caption, shown, cell)
+    return [fitted(table, "class") for table in tables]
 
 
-def selection_tables(results: ExperimentResults) -> list[Table]:
-    """Return ours by every selection."""
-    rows = [row.label for row in results.experiment.rows]
-    metric_of = results.experiment.metric_of
-    keys = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
-
-    def summary(row: str, column: str, heading: str) -> Summary | None:
-        return summarize_seeds(results.of(row, column), keys[heading], metric_of(column))
-
-    return per_column(
-        results,
-        lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
-        lambda column: [
-            heading for heading in keys if any(summary(row, column, heading) for row in rows)
-        ],
-        lambda row, column, heading: TableCell(
-            spread_words(summary(row, column, heading), metric_of(column))
-        ),
-    )
+def client_tables(results: ExperimentResults) -> list[Table]:
+    """Return accuracy and AUROC at every client where clients measure: one row per client, mean and spread over
+    seeds."""
+    tables = []
+    for column in results.experiment.columns:
+        for what, key in BY_CLIENT.items():
+            table = client_table(results, column, what, key)
+            if table is not None:
+                tables.append(table)
+    return tables
 
 
-def reach_table(results: ExperimentResults) -> Table:
-    """Return rounds and bytes that each row needs for the reference's number."""
-    experiment, standard = results.experiment, reference(results.experiment)
-    columns = list(experiment.columns)
-    base = {column: first_had(results, column) for column in columns}
-    fair = {column: takes_training(results, column) for column in columns}
+def client_table(results: ExperimentResults, column: str, what: str, key: str) -> Table | None:
+    """Return one table of `client_tables`; None where the rows do not all have it of the same clients."""
+    selection = results.experiment.selection
+    by_row: dict[str, Floats] = {}
+    runs = []
+    for row in results.experiment.rows:
+        group = results.of(row.label, column)
+        values_SK = at_clients(group, selection, key)
+        if values_SK is not None:
+            by_row[row.label] = values_SK
+            runs += [measured.run for measured in group]
+    clients = {values_SK.shape[1] for values_SK in by_row.values()}
+    if len(clients) != 1 or any(len(run.sites) not in clients for run in runs):
+        return None
+
+    tests = runs[0].samples.get("client-test")
     rows = []
-    for row in experiment.rows:
-        cells = []
-        for column in columns:
-            than = {measured.cell.seed: measured for measured in results.of(standard, column)}
-            ours = results.of(row.label, column)
-            if any(
-                in_last_alone(run, than[run.cell.seed]) for run in ours if run.cell.seed in than
-            ):
-                cells.append(TableCell(NONE, "a model in the last round alone"))
-            else:
-                goals = reached(results, row.label, column)
-                below = seeds_below(results, row.label, column)
-                same = row.label == standard
-                cells.append(reach_cell(goals, base[column], fair[column], same, below))
-        rows.append([TableCell(row.label), *cells])
-    caption = (
-        f"Rounds until {standard}'s {words(experiment.metric)} ({SELECTION_WORDS[experiment.selection]}) is reached, "
-        "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
-    )
-    return Table(
-        caption, [TableCell("method"), *(TableCell(column or "rounds") for column in columns)], rows
-    )
+    for number, site in enumerate(runs[0].sites):
+        cells = [TableCell(site)]
+        if tests:
+            cells.append(TableCell(str(tests[number])))
+        cells += [over_seeds(values_SK[:, number], key) for values_SK in by_row.values()]
+        rows.append(cells)
+    headings = ["client", "test samples"] if tests else ["client"]
+    caption = f"{named(column)}{what} in percent at each client, {SELECTION_WORDS[selection]}, over seeds."
+    return Table(caption, list(map(TableCell, [*headings, *by_row])), rows)
 
 
-def reach_cell(
-    by_seed: Mapping[int, Reached | None],
-    base: Mapping[int, Reached | None],
-    fair: bool = True,
-    standard: bool = False,
-    below: Sequence[int] = (),
-) -> TableCell:
-    """Return rounds, and below them bytes and the speed-up over the round in which the `standard` row first had the
-    number; of that row itself this round.
+def at_clients(group: Sequence[SeedResult], selection: str, key: str) -> Floats | None:
+    """Return (seeds, clients): a number that clients measured, a mean over the rounds selected.
 
-    Neither where the level is none that takes training. No speed-up for a row that ends below the level in any of the
-    seeds `below`: it had the number and lost it again.
+    It is NaN where a client has none. None where it is not recorded, or not of the same clients in every seed.
     """
-    if not by_seed:
+    by_seed = []
+    for measured in group:
+        points = select(measured.points, selection)
+        if points:
+            values = [point.numbers.spreads.get(key, Spread()).values for point in points]
+            by_seed.append(np.mean(values, axis=0))
+    if len({len(values_K) for values_K in by_seed}) != 1:
+        return None
+    return np.array(by_seed)
+
+
+def over_seeds(value_S: Floats, key: str) -> TableCell:
+    """Return mean and standard deviation of a share over the seeds that have one, shaded by it."""
+    percent = {
+        seed: 100 * value for seed, value in enumerate(value_S.tolist()) if not np.isnan(value)
+    }
+    if not percent:
         return TableCell(NONE)
-    ours = list(by_seed.values())
-    never = sum(reach is None for reach in ours)
-    if never == len(ours):
-        return TableCell("never", f"in {never} seeds" if never > 1 else "")
-    if never:
-        got = ", ".join("never" if reach is None else str(reach.round) for reach in ours)
-        return TableCell(got, f"by seed; never in {never} of {len(ours)}")
-    if not fair:
-        return TableCell(NONE, "a level that is had at once, or by chance")
-    rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
-    first = mean_or_never([base[seed] for seed in by_seed], "round")
-    assert rounds is not None and sent is not None and first is not None
-    beside = f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
-    if standard:
-        beside = f"first in {in_rounds(first)}"
-    elif below:
-        beside = (
-            f"ends below it in {len(below)} of {len(ours)} seeds"
-            if len(ours) > 1
-            else "ends below it"
-        )
-    return TableCell(in_rounds(rounds), f"{beside}, {in_bytes(sent)}")
+    summary = Summary(percent)
+    return TableCell(spread_words(summary, key), heat=summary.mean / 100)
 
 
-def in_rounds(rounds: float) -> str:
-    """Return a mean of rounds."""
-    return f"{rounds:.1f}".removesuffix(".0")
+def skew_lines(results: ExperimentResults) -> list[str]:
+    """Return which skew the clients' counts show, one line per column, of its first run that has them."""
+    lines = []
+    for column in results.experiment.columns:
+        runs = []
+        for row in results.experiment.rows:
+            runs += [measured.run for measured in results.of(row.label, column)]
+        for run in runs:
+            with suppress(TableError):  # one client has all samples: there is no skew
+                table = table_of_samples(run.name, run.samples)
+                if table:
+                    skew = line(diagnose(table, plan=plan_of(run.settings)))
+                    lines.append(named(column) + skew)
+                    break
+    return lines
+
+
+def bar_lines(results: ExperimentResults) -> list[str]:
+    """Return by how much rows are below local and below centralized training, where these rows exist.
+
+    These are mean differences over the seeds in common.
+    """
+    experiment = results.experiment
+    lines = []
+    for column in experiment.columns:
+        metric = experiment.metric_of(column)
+        if not in_percent(metric):
+            continue
+        summaries: dict[str, Summary] = {}
+        for row in experiment.rows:
+            summary = summarize_seeds(results.of(row.label, column), experiment.selection, metric)
+            if summary is not None:
+                summaries[row.label] = summary
+        for bar, of_bar in summaries.items():
+            what = bar_name(results.of(bar, column)[0])
+            if not what:
+                continue
+            below = []
+            for row_label, of_row in summaries.items():
+                gap = mean_gap(of_bar, of_row)
+                if gap > 0:
+                    below.append(f"{row_label} by {plain(gap, metric)}")
+            if below:
+                lines.append(f"{named(column)}below {bar}, {what}, in points: {', '.join(below)}.")
+    return lines
+
+
+def bar_name(measured: SeedResult) -> str:
+    """Return what a row's run is a bar for; empty where it is an ordinary row."""
+    settings = measured.run.settings
+    if "singleset" in settings.general.method.split("+"):
+        return "each site alone"
+    return "centralized training" if settings.data.partition == "pooled" else ""
+
+
+def mean_gap(of_bar: Summary, of_row: Summary) -> float:
+    """Return by how much a row is below a bar, over the seeds that both have; 0 without any."""
+    gaps = [
+        of_bar.by_seed[seed] - value
+        for seed, value in of_row.by_seed.items()
+        if seed in of_bar.by_seed
+    ]
+    return float(np.mean(gaps)) if gaps else 0.0

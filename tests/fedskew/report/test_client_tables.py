@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from frozen import frozen_results
 
-from fedskew.report.detail_tables import client_tables
 from fedskew.report.document import document
 from fedskew.report.format import Table, TableCell, fitted
 from fedskew.report.page import html
 from fedskew.report.results import ExperimentResults
+from fedskew.report.tables import client_tables
 from server_app.evaluation import spread
 from server_app.round_selection import Point
 

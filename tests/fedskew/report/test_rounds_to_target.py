@@ -7,12 +7,11 @@ import pytest
 from frozen import frozen_results
 
 from fedskew.report.claims import SAYS, judge, never_lines
-from fedskew.report.detail_tables import bar_lines
 from fedskew.report.document import counted
 from fedskew.report.format import chance_of
 from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import takes_training
-from fedskew.report.tables import main_table, reach_table
+from fedskew.report.rounds_to_target import reach_table, takes_training
+from fedskew.report.tables import bar_lines, main_table
 from fedskew.report.text import seeds_words
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import Point
