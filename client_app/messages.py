@@ -6,9 +6,8 @@ from contextvars import ContextVar
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 
+from client_app.flower_internals import RecordDictProto, recorddict_from_proto, recorddict_to_proto
 from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from client_app.state import State
 

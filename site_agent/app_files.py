@@ -37,7 +37,7 @@ def app_files(path: Path) -> dict[str, bytes]:
 
 def build(folder: Path) -> bytes:
     """Return the .fab that flwr makes of an app's folder. Raises DataError for a folder that is no app."""
-    from flwr.cli.build import build_fab_from_disk
+    from site_agent.flower_internals import build_fab_from_disk
 
     try:
         with (

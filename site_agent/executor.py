@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.serde import message_from_proto
-from flwr.proto.message_pb2 import Message as MessageOnTheWire
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    AcquireTaskResponse,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    SendTaskHeartbeatRequest,
-)
-from flwr.proto.task_pb2 import Task
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
-from flwr.supercore.retry.retry_invoker import RetryInvoker, constant
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_task_output
-from flwr.supernode.runtime.run_clientapp import push_message as push_as_it_is
 
+from client_app.flower_internals import message_from_proto
 from client_app.local_site import hash_of
 from client_app.messages import NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
 from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
+from site_agent.flower_internals import (
+    AcquireTaskRequest,
+    AcquireTaskResponse,
+    MessageOnTheWire,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    RetryInvoker,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SendTaskHeartbeatRequest,
+    SuperExecAuthHttpInterceptor,
+    Task,
+    constant,
+    pull_task_input,
+    push_task_output,
+)
+from site_agent.flower_internals import push_message as push_as_it_is
 from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS

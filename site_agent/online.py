@@ -115,10 +115,13 @@ def unreachable(error: Exception) -> str:
 
 def known(site: Site, link: Link) -> Row:
     """Ask whether the coordinator knows the node key, by signing in and out again."""
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-    from flwr.supernode.fleet_http_client import FleetHttpClient
-    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+    from site_agent.flower_internals import (
+        ActivateNodeRequest,
+        DeactivateNodeRequest,
+        FleetHttpClient,
+        NodeAuthHttpInterceptor,
+        public_key_to_bytes,
+    )
 
     assert link.key and link.ca
     try:

@@ -35,11 +35,11 @@ def child_command(command: list[str]) -> list[str]:
 
 def main() -> None:
     """Run `flower-supernode` with this process's arguments, `flower-supernode ...`, and end when it returns."""
-    from flwr.supernode.cli import flower_supernode
+    from site_agent.flower_internals import run_supernode
 
     sys.argv = sys.argv[1:]
     try:
-        flower_supernode()
+        run_supernode()
     except SystemExit:  # flwr ends itself, and has stopped its server
         raise
     except BaseException:

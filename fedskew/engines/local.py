@@ -6,10 +6,9 @@ from contextlib import ExitStack
 from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.flower_internals import TaskIdentity, message_from_proto, message_to_proto
 from client_app.messages import handing_over
 from data.text import printable, sentence
 from strategies.core.exchange import replies

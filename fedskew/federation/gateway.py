@@ -25,10 +25,6 @@ from typing import Any
 
 import httpx
 import uvicorn
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from google.protobuf.message import DecodeError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -37,6 +33,16 @@ from starlette.routing import Route
 
 from data import DataError
 from data.agreement import as_flower_has_it
+from fedskew.federation.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    bytes_to_public_key,
+    verify_signature,
+)
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.gateway_metrics import Traffic
 from fedskew.federation.handed_out import HandedOut

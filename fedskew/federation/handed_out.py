@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.proto.message_pb2 import (
+from google.protobuf.message import DecodeError
+
+from fedskew.federation.flower_internals import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
+    PullMessagesResponse,
     PullObjectRequest,
 )
-from google.protobuf.message import DecodeError
 
 KEPT = 8
 """Messages of each site whose objects it may fetch: a SuperNode fetches those of one at a time."""

@@ -12,11 +12,14 @@ import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
 
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from starlette.requests import Request
 
+from fedskew.federation.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    HEARTBEAT_DEFAULT_INTERVAL,
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+)
 from fedskew.federation.object_cache import Reply
 
 log = logging.getLogger("fedskew.gate")

@@ -8,8 +8,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from google.protobuf.message import DecodeError
+
+from fedskew.federation.flower_internals import PullObjectRequest, PullObjectResponse
 
 Reply = tuple[int, bytes, dict[str, str]]
 """Status, body and headers."""

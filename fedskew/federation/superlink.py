@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
-from flwr.proto.control_pb2 import (
+
+from data.agreement import Agreement, as_flower_has_it
+from fedskew.federation.flower_internals import (
+    ControlHttpClient,
+    Fab,
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    cli_version_header,
+    fab_to_proto,
+    user_config_from_proto,
+    user_config_to_proto,
 )
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-from data.agreement import Agreement, as_flower_has_it
 from site_agent.app_files import build
 
 
@@ -60,7 +62,7 @@ class Control:
             server_address=f"127.0.0.1:{port}",
             insecure=False,
             root_certificates=authority.read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[cli_version_header()],
         )
 
     def ask(self, call: str, request: Any) -> Any:

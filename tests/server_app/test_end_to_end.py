@@ -241,7 +241,7 @@ def test_validation_data_choose_a_round(tmp_path: Path, method: str, model: str)
         )
 
 
-def test_a_run_of_clients_together_in_bfloat16_says_that_its_numbers_are_others(
+def test_a_run_of_clients_per_pass_in_bfloat16_says_that_its_numbers_are_others(
     tmp_path: Path,
 ) -> None:
     coarse = {"rounds": 1, "clients_per_pass": 2, "precision": "bfloat16"}
@@ -254,7 +254,7 @@ def test_a_run_of_clients_together_in_bfloat16_says_that_its_numbers_are_others(
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox+fedshift+iwds+fedbn"])
-def test_clients_together_make_a_run_of_their_own_and_nearly_the_same(
+def test_clients_per_pass_make_a_run_of_their_own_and_nearly_the_same(
     method: str, tmp_path: Path
 ) -> None:
     single = experiment(tmp_path, method=method, rounds=1)

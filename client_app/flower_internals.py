@@ -1,0 +1,23 @@
+"""The private modules of flwr that clients, and the engines that run them, need: a new flwr release is checked here.
+
+flwr documents `flwr.app`, `flwr.clientapp` and `flwr.serverapp`; everything else may change with any release. The
+site's private modules are in site_agent/flower_internals.py, the coordinator's in fedskew/federation/flower_internals.py.
+"""
+
+from flwr.common.serde import (
+    message_from_proto,
+    message_to_proto,
+    recorddict_from_proto,
+    recorddict_to_proto,
+)
+from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = [
+    "RecordDictProto",
+    "TaskIdentity",
+    "message_from_proto",
+    "message_to_proto",
+    "recorddict_from_proto",
+    "recorddict_to_proto",
+]
