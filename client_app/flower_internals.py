@@ -1,7 +1,7 @@
 """The private modules of flwr that clients, and the engines that run them, need: a new flwr release is checked here.
 
-flwr documents `flwr.app`, `flwr.clientapp` and `flwr.serverapp`; everything else may change with any release. The
-site's private modules are in site_agent/flower_internals.py, the coordinator's in fedskew/federation/flower_internals.py.
+flwr documents `flwr.app`, `flwr.clientapp` and `flwr.serverapp`; everything else may change with any release.
+site_agent/flower_internals.py has the site's private modules, fedskew/federation/flower_internals.py the coordinator's.
 """
 
 from flwr.common.serde import (

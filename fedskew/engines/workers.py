@@ -28,6 +28,7 @@ from pathlib import Path
 from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import handing_over
 from client_app.state import State
+from data.renamed_settings import fields_from_stored
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
 from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
@@ -153,8 +154,10 @@ class WorkersGrid(Refusing, Direct):
             Order(self.requests, replace(request.client_request, states={}), region, places)
         )
         regions = {}
-        together = json.loads(request.run_spec)["training"]["clients_per_pass"]
-        for chunk in chunks(list(known), request.examples, self.workers, together):
+        training = fields_from_stored(json.loads(request.run_spec)["training"])
+        for chunk in chunks(
+            list(known), request.examples, self.workers, training["clients_per_pass"]
+        ):
             taken = memory.take()
             regions[
                 self.pool.submit(play, order, {client: known[client] for client in chunk}, taken)
