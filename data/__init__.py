@@ -3,9 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from data.errors import DataError, InputError, SettingError
 from data.resolve import resolve
-from data.rules import OneOf, Rule, SettingError, Settings, require
-from data.settings import DataError, DataSettings
+from data.rules import OneOf, Rule, Settings, require
+from data.settings import DataSettings
 
 if TYPE_CHECKING:
     from data.dataset import Dataset, load
@@ -17,6 +18,7 @@ __all__ = [
     "DataSettings",
     "Dataset",
     "Federation",
+    "InputError",
     "OneOf",
     "Rule",
     "Samples",

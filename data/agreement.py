@@ -14,8 +14,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from data.rules import SettingError
-from data.settings import DataError, DataSettings
+from data.errors import DataError, SettingError
+from data.settings import DataSettings
 from data.toml_file import Table, read_toml
 
 KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "app", "site")

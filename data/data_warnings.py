@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.dataset import Dataset
+from data.errors import DataError
 from data.federation import Federation
 from data.readers import medmnist
 from data.readers.catalog import is_own, is_sites, members
@@ -21,7 +22,7 @@ from data.readers.image_files import ImageFiles, size_of
 from data.readers.npz import shapes_of
 from data.readers.splits import Split
 from data.readers.user_data import path_of, read_own
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 HEADS_READ = 100
 """Files of a split whose heads are read."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.agreement import Agreement
+from data.errors import DataError
 from data.readers import cache
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.readers.image_files import ImageFiles, as_float
@@ -15,7 +16,7 @@ from data.readers.named import fedbn, files_of, read_named
 from data.readers.splits import Raw, Split, checked
 from data.readers.user_data import files_of_own, read_own
 from data.resolve import resolve
-from data.settings import OF_OWN, DataError, DataSettings
+from data.settings import OF_OWN, DataSettings
 
 log = logging.getLogger("fedskew")
 TRIES = 3

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from data.dataset import Dataset, load, without_samples
+from data.errors import DataError, SettingError
 from data.long_tail import long_tail
 from data.partition_files import path_of, read
 from data.partitions import (
@@ -27,9 +28,9 @@ from data.random_draws import balanced_counts, draw_of_each_domain, generator
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
 from data.resolve import resolve
-from data.rules import SettingError, require
+from data.rules import require
 from data.samples import SampleCache, Samples, noisy
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.sites import agreement_of
 from data.text import printable
 from data.unseen_domain import UnseenDomain, left_out, without

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.rules import SettingError
-from data.settings import DataError
+from data.errors import DataError, SettingError
 from data.text import printable
 
 VERSION = 1

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from data.dataset import Dataset
+from data.errors import DataError
 from data.federation import Federation
 from data.partition_files import Dealt, save
 from data.readers.rows import header_of, opened
 from data.rules import require
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import is_whole
 
 SAMPLE, CLIENT = "sample", "client"

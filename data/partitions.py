@@ -9,7 +9,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from data.rules import SettingError, require
+from data.errors import SettingError
+from data.rules import require
 
 Indices = NDArray[np.int64]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.rules import SettingError
+from data.errors import SettingError
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:

@@ -4,6 +4,7 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
+from data.errors import SettingError
 from data.partition_files import marked, read
 from data.readers.catalog import (
     ALIASES,
@@ -18,7 +19,7 @@ from data.readers.catalog import (
     is_sites,
     members,
 )
-from data.rules import SettingError, require
+from data.rules import require
 from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
 from data.sites import resolved
 from data.text import is_whole

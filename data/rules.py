@@ -11,27 +11,15 @@ from typing import Any, ClassVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from data.errors import Remedy, SettingError
+
 Bound = Ge | Gt | Le | Lt
 
 
-class SettingError(ValueError):
-    """A setting whose value breaks a rule; the message names the key, the value and the rule."""
-
-    def __init__(self, key: str, value: object, rule: str) -> None:
-        super().__init__(f"{key} = {shown(value)}: {rule}")
-        self.key, self.value, self.rule = key, value, rule
-
-
-def shown(value: object) -> str:
-    """Return a value as a sentence can hold it."""
-    written = repr(value)
-    return written if len(written) <= 300 else f"{written[:300]}..."
-
-
-def require(holds: bool, key: str, value: object, rule: str) -> None:
+def require(holds: bool, key: str, value: object, rule: str, remedy: Remedy = "") -> None:
     """Raise SettingError(key, value, rule) unless `holds`."""
     if not holds:
-        raise SettingError(key, value, rule)
+        raise SettingError(key, value, rule, remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -74,9 +62,9 @@ class Settings:
     def agree(self) -> None:
         """Raise SettingError for settings of these that contradict each other."""
 
-    def require(self, holds: bool, field: str, rule: str) -> None:
+    def require(self, holds: bool, field: str, rule: str, remedy: Remedy = "") -> None:
         """Raise SettingError about a field's value unless `holds`."""
-        require(holds, self.key(field), getattr(self, field), rule)
+        require(holds, self.key(field), getattr(self, field), rule, remedy)
 
     def is_default(self, field: str) -> bool:
         """Return whether the field has its default."""

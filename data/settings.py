@@ -7,14 +7,10 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from data.errors import SettingError
 from data.readers.catalog import KNOWN, has_domains
-from data.rules import OneOf, Rule, SettingError, Settings, require
+from data.rules import OneOf, Rule, Settings, require
 from data.text import any_number, is_whole
-
-
-class DataError(ValueError):
-    """Data that cannot be used as they are; the message names the file or folder, the key, the value and the rule."""
-
 
 PARTITIONS = (
     "auto",

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.federation import Federation
 from data.readers.image_files import ImageFiles
-from data.settings import DataError
 
 FILE = "data.npz"
 FEDERATION = """\

@@ -8,11 +8,12 @@ import torch
 
 from data.agreement import Agreement
 from data.dataset import Dataset
+from data.errors import DataError
 from data.federation import Federation, federate
 from data.readers.npz import read_arrays
 from data.readers.user_data import path_of
 from data.samples import Samples
-from data.settings import OF_OWN, USUAL, DataError, DataSettings
+from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import settings_at_site
 from data.text import printable
 

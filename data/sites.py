@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from data.agreement import Agreement, read_agreement
+from data.errors import DataError, SettingError
 from data.readers.catalog import KNOWN, SITES_PREFIX
-from data.rules import SettingError
-from data.settings import OF_OWN, DataError, DataSettings
+from data.settings import OF_OWN, DataSettings
 
 RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 """FILE#SHA256: how resolved settings name the agreement, so that it cannot be changed under a run."""

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.rules import shown
-from data.settings import DataError
+from data.errors import DataError, shown
 
 LARGEST = 2**20
 """Bytes of the largest file that is read."""

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.random_draws import generator
 from data.readers.npz import read_arrays
 from data.readers.splits import Raw, Split
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 FOLDS = 5
 

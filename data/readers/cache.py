@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import DataError
+from data.errors import DataError
 
 VERSION = 1
 """Part of every key: raise it when the same files would be read into other arrays."""

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from data.errors import DataError
 from data.readers.image_files import ImageFiles
 from data.readers.splits import Guess, Raw, Split, fifth
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")
 SPLITS = {

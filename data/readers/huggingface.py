@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from data.errors import DataError
 from data.readers.folder import SPLITS
 from data.readers.image_files import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
 from data.readers.intensity import UnknownRange
@@ -17,7 +18,7 @@ from data.readers.medical import needed
 from data.readers.metadata import Belonging
 from data.readers.rows import LABEL, LIKE_LABELS, classes_of, numbered_labels
 from data.readers.splits import Guess, Raw, Split
-from data.settings import ROLES, DataError, DataSettings
+from data.settings import ROLES, DataSettings
 from data.text import said
 
 SAVED = ("dataset_dict.json", "state.json")

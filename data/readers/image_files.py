@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from data.errors import DataError
 from data.readers.file_type import is_dicom, is_nifti
 from data.readers.intensity import Stored, UnknownRange, nearly_black
 from data.readers.medical import needed
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 MOST_LOOKED_AT = 1000
 """Images that are looked at: bounds the work, which is a second decoding."""

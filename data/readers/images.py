@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from data.errors import DataError
 from data.readers.file_type import is_dicom, is_nifti, truly
 from data.readers.intensity import Stored, chosen_frame, shown
 from data.readers.medical import read_dicom, read_nifti
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import said
 
 EIGHT_BIT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import DataError, DataSettings
+from data.errors import DataError
+from data.settings import DataSettings
 
 WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 0.0, "SIGMOID": 0.0}
 """The functions of DICOM's windows and their least width by PS3.3 C.11.2.1; 0 itself is none."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.random_draws import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.catalog import KNOWN
@@ -14,7 +15,7 @@ from data.readers.folder import class_folders, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.npz import refuse_large
 from data.readers.splits import Raw, Split, stratified
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import said
 
 Listed = tuple[list[str], list[int]]

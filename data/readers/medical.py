@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.readers.intensity import WINDOWS, Stored, Window, chosen_frame
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import said
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")

@@ -4,10 +4,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from data.errors import DataError
 from data.readers.medical import needed
 from data.readers.npz import guess_of, read_npz
 from data.readers.splits import Guess, Raw
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import said
 
 ROOT = "~/.medmnist"

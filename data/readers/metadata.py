@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.readers.folder import SPLITS
 from data.readers.splits import Raw, Split, fifth
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.random_draws import generator
 from data.readers.catalog import FAMILIES, KNOWN
 from data.readers.image_files import ImageFiles
 from data.readers.layouts import read_layout
 from data.readers.npz import read_npz
 from data.readers.splits import Raw, Split, stratified
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import said
 
 TEST_OF_EACH_DIGIT = 36

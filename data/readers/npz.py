@@ -14,11 +14,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.readers.file_type import truly
 from data.readers.image_files import DARK, ImageFiles
 from data.readers.intensity import UnknownRange, nearly_black, on_scale, range_hint
 from data.readers.splits import Guess, Raw, Split, keys_of, numbered, require_of
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import said
 
 Notes = list[str]

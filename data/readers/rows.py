@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.errors import DataError
 from data.readers.file_type import HEAD, truly
-from data.settings import ROLES, DataError, DataSettings
+from data.settings import ROLES, DataSettings
 from data.text import is_whole, printable, said
 
 LABEL, SUBJECT = "label", "subject"

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from data.errors import DataError
 from data.random_draws import generator
 from data.readers.image_files import ImageFiles, decoded
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 FOLDS = 5
 CHUNK = 2048

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.readers.abide import folds
 from data.readers.image_files import ImageFiles
 from data.readers.metadata import Belonging
@@ -27,7 +28,7 @@ from data.readers.rows import (
     writing_of,
 )
 from data.readers.splits import Guess, Raw, Split, stratified
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 from data.text import finite_number
 
 LARGEST = float(np.finfo(np.float32).max)

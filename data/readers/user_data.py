@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.errors import DataError
 from data.readers import folder, huggingface, medmnist, npz, tables
 from data.readers.splits import Guess, Raw
-from data.settings import DataError, DataSettings
+from data.settings import DataSettings
 
 Classes = tuple[str, ...]
 Shape = tuple[int, ...]

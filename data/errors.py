@@ -1,0 +1,119 @@
+"""Errors about input: each carries what is wrong in fields, and one function here makes the sentence of them.
+
+Code that handles an error reads its fields or its class. Nothing parses a sentence.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Self
+
+
+class NoValue(Enum):
+    """Stands for a value that an error does not name, as None is a value of YAML."""
+
+    NO_VALUE = "no value"
+
+
+NO_VALUE: Final = NoValue.NO_VALUE
+LONGEST_VALUE = 300
+"""Characters of a value that a sentence shows."""
+HOLD_NAMES = ("columns", "classes")
+"""Settings that hold names from a file, which may need a shell's quotes."""
+
+
+@dataclass(frozen=True)
+class SetOption:
+    """A setting that would help, as a part of a remedy."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        assignment = f"{self.key}={self.value}"
+        if self.key in HOLD_NAMES:
+            assignment = f"'{assignment}'"
+        return f"--set {assignment}"
+
+
+Remedy = str | tuple[str | SetOption, ...]
+"""What to do: a text, or its parts where they name settings."""
+
+
+class InputError(ValueError):
+    """Input that breaks a rule: a setting, a file or data. The subclass is the kind of input.
+
+    Attributes:
+        where: The file, or the part of it. Empty where the key says enough.
+        key: The setting, or the key in the file.
+        value: The key's value, NO_VALUE where there is none.
+        rule: What must hold, or what is wrong. All of the sentence where the other fields are empty.
+        remedy: What to do about it.
+    """
+
+    def __init__(
+        self,
+        rule: str = "",
+        *,
+        where: str = "",
+        key: str = "",
+        value: object = NO_VALUE,
+        remedy: Remedy = "",
+    ) -> None:
+        super().__init__(rule)
+        self.where, self.key, self.value, self.rule, self.remedy = where, key, value, rule, remedy
+
+    def __str__(self) -> str:
+        return sentence_of(self)
+
+    def within(self, where: str) -> Self:
+        """Return the same error, found at this place: `where` goes before the error's own."""
+        error = copy(self)
+        error.where = f"{where}: {self.where}" if self.where else where
+        return error
+
+    def with_remedy_for(self, put: Callable[[SetOption], str]) -> Self:
+        """Return the same error with every setting of its remedy as `put` writes it."""
+        error = copy(self)
+        if not isinstance(self.remedy, str):
+            parts = (part if isinstance(part, str) else put(part) for part in self.remedy)
+            error.remedy = "".join(parts)
+        return error
+
+
+class SettingError(InputError):
+    """A setting whose value breaks a rule."""
+
+    def __init__(
+        self, key: str, value: object, rule: str, *, where: str = "", remedy: Remedy = ""
+    ) -> None:
+        super().__init__(rule, where=where, key=key, value=value, remedy=remedy)
+        self.args = key, value, rule  # pickle and copy call the class with them
+
+
+class DataError(InputError):
+    """Data or a file that cannot be used as they are."""
+
+
+def sentence_of(error: InputError) -> str:
+    """Return the sentence of an error: `WHERE: KEY = VALUE: RULE: REMEDY`, without the parts it does not have."""
+    rule = error.rule
+    if error.key and error.value is NO_VALUE:
+        rule = f"{error.key} {rule}"
+    elif error.key:
+        rule = f"{error.key} = {shown(error.value)}: {rule}"
+    if error.where:
+        rule = f"{error.where}: {rule}"
+    remedy = error.remedy
+    if not isinstance(remedy, str):
+        remedy = "".join(map(str, remedy))
+    if not remedy:
+        return rule
+    return f"{rule}; {remedy}" if remedy.endswith("?") else f"{rule}: {remedy}"
+
+
+def shown(value: object) -> str:
+    """Return a value as a sentence can hold it."""
+    written = repr(value)
+    return written if len(written) <= LONGEST_VALUE else f"{written[:LONGEST_VALUE]}..."
