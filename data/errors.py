@@ -3,7 +3,7 @@
 Code that handles an error reads its fields or its class. Nothing parses a sentence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -39,6 +39,16 @@ class SetOption:
 
 Remedy = str | tuple[str | SetOption, ...]
 """What to do: a text, or its parts where they name settings."""
+
+
+def either(options: Sequence[SetOption]) -> tuple[str | SetOption, ...]:
+    """Return the remedy that any one of these settings is."""
+    parts: list[str | SetOption] = []
+    for option in options:
+        if parts:
+            parts.append(" or ")
+        parts.append(option)
+    return tuple(parts)
 
 
 class InputError(ValueError):
@@ -110,7 +120,9 @@ def sentence_of(error: InputError) -> str:
         remedy = "".join(map(str, remedy))
     if not remedy:
         return rule
-    return f"{rule}; {remedy}" if remedy.endswith("?") else f"{rule}: {remedy}"
+    # A question and a condition do not follow from the rule: they stand beside it.
+    beside = remedy.startswith("if ") or remedy.endswith("?")
+    return f"{rule}; {remedy}" if beside else f"{rule}: {remedy}"
 
 
 def shown(value: object) -> str:

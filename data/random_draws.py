@@ -85,7 +85,5 @@ def draw_of_each_domain(
             drawn = draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value, of_whom)
             chosen.append(of_domain[drawn])
         except SettingError as error:
-            raise SettingError(
-                key, value, f"domain {name}: {str(error).split(': ', 1)[1]}"
-            ) from None
+            raise SettingError(key, value, f"domain {name}: {error.rule}") from None
     return np.sort(np.concatenate(chosen))

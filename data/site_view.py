@@ -1,6 +1,5 @@
 """A site's own view of a federation: one client, with the number that the agreement gives it."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 
 from data.agreement import Agreement
 from data.dataset import Dataset
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.federation import Federation, federate
 from data.readers.npz import read_arrays
 from data.readers.user_data import path_of
@@ -17,8 +16,8 @@ from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import settings_at_site
 from data.text import printable
 
-REMEDY = re.compile(rf"--set '?({'|'.join(map(DataSettings.key, OF_OWN))})=([^' ]*)'?")
-"""What an error advises a run to set; a site says it in its own file."""
+READ_KEYS = {DataSettings.key(field): field for field in OF_OWN}
+"""The fields of the settings that [read] of site.toml holds, by key."""
 
 
 class SiteView:
@@ -46,9 +45,9 @@ class SiteView:
                 check_names(path_of(spec, here), here)
             self.federation: Federation = federate(here, 0)
         except DataError as error:
-            raise DataError(REMEDY.sub(in_site_toml, str(error))) from error
+            raise error.with_remedy_for(in_site_toml) from error
         if not len(self.dataset.test_labels):
-            raise DataError(f"{spec.partition(':')[2]}: the test set is empty")
+            raise DataError("the test set is empty", where=spec.partition(":")[2])
 
     @property
     def dataset(self) -> Dataset:
@@ -84,11 +83,14 @@ class SiteView:
             raise LookupError(f"this is site {self.number}, not {client}")
 
 
-def in_site_toml(remedy: re.Match[str]) -> str:
-    """Return how site.toml states what `--set KEY=VALUE` would."""
-    key, value = remedy.groups()
-    text = isinstance(getattr(DataSettings, key.replace("-", "_")), str)
-    return f"under [read] of site.toml, {key} = " + (f'"{value}"' if text else value)
+def in_site_toml(option: SetOption) -> str:
+    """Return how site.toml states a setting; one that it cannot state as the run states it."""
+    field = READ_KEYS.get(option.key)
+    if field is None:
+        return str(option)
+    text = isinstance(getattr(USUAL, field), str)
+    value = f'"{option.value}"' if text else option.value
+    return f"under [read] of site.toml, {option.key} = {value}"
 
 
 def check_names(path: Path, settings: DataSettings) -> None:
@@ -97,6 +99,5 @@ def check_names(path: Path, settings: DataSettings) -> None:
     if names is not None and tuple(map(str, names.tolist())) != settings.class_names:
         stated = printable(", ".join(map(str, names.tolist())))
         agreed = ", ".join(settings.class_names)
-        raise DataError(
-            f"{path}: class_names are {stated}, and federation.toml says {agreed}, in this order"
-        )
+        rule = f"class_names are {stated}, and federation.toml says {agreed}, in this order"
+        raise DataError(rule, where=str(path))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError, shown
+from data.errors import DataError
 
 LARGEST = 2**20
 """Bytes of the largest file that is read."""
@@ -29,15 +29,12 @@ class Table:
         for key, value in entries.items():
             if key not in keys:
                 near = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
-                raise self.error(
-                    key,
-                    value,
-                    f"there is no such key{f'; did you mean {near[0]}?' if near else ''}",
-                )
+                remedy = f"did you mean {near[0]}?" if near else ""
+                raise self.error(key, value, "there is no such key", remedy)
 
-    def error(self, key: str, value: object, rule: str) -> DataError:
+    def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
         """Return the error of a value that breaks a rule."""
-        return DataError(f"{self.where}: {key} = {shown(value)}: {rule}")
+        return DataError(rule, where=self.where, key=key, value=value, remedy=remedy)
 
     def require(self, holds: bool, key: str, rule: str) -> None:
         """Raise DataError about a key's value unless `holds`."""
@@ -48,7 +45,8 @@ class Table:
         """Return a key's value, or the default where that is not None. Raises DataError for a missing or wrong one."""
         if key not in self.entries:
             if default is None:
-                raise DataError(f"{self.where}: {key} is missing: it must be {KINDS[kind]}")
+                rule = f"is missing: it must be {KINDS[kind]}"
+                raise DataError(rule, where=self.where, key=key)
             return default
         value = self.entries[key]
         if kind is float and type(value) is int:
@@ -76,17 +74,22 @@ class Table:
 def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return a file's bytes and what they say. Raises DataError for a file that is missing, too large or no TOML."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise DataError(
-                f"{path}: has {path.stat().st_size} bytes, and at most {LARGEST} are read"
-            )
+        size = path.stat().st_size
+        if size > LARGEST:
+            rule = f"has {size} bytes, and at most {LARGEST} are read"
+            raise DataError(rule, where=str(path))
         content = path.read_bytes()
-        return content, tomllib.loads(content.decode())
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError("there is no such file", where=str(path)) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    return content, parse_toml(content, str(path))
+
+
+def parse_toml(content: bytes, where: str) -> dict[str, Any]:
+    """Return what the bytes of a file say. Raises DataError, which names `where`, for what is no TOML."""
+    try:
+        return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: is no TOML: {' '.join(str(error).split())[:200]}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"is no TOML: {reason}", where=where) from None

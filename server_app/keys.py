@@ -49,9 +49,8 @@ def no_such(key: str, value: object, known: Iterable[str]) -> SettingError:
         if key in SYNONYMS
         else difflib.get_close_matches(key, list(known), 1, cutoff=0.5)
     )
-    return SettingError(
-        key, value, f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
-    )
+    remedy = f"did you mean {near[0]}?" if near else ""
+    return SettingError(key, value, "there is no such setting", remedy=remedy)
 
 
 def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from client_app.local_site import NotAgreed
-from data import DataError, SettingError
+from data import DataError, InputError
 from site_agent.audit import Audit
 from site_agent.config import Site, path_in, read_link, read_site, table_of
 
@@ -251,7 +251,7 @@ def main() -> None:
     os.umask(0o077)  # what this command writes is for its user alone
     try:
         sys.exit(arguments.command(arguments))
-    except (DataError, SettingError, NotAgreed) as error:
+    except (InputError, NotAgreed) as error:
         print(f"fedskew-site: {error}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     except OSError as error:

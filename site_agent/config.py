@@ -150,15 +150,17 @@ def read_sites(folder: Path) -> dict[int, Site]:
     for file in files:
         site = read_site(file)
         if sites and site.agreement != next(iter(sites.values())).agreement:
-            raise DataError(f"{file}: federation: is another text than that of {files[0]}")
+            rule = f"is another text than that of {files[0]}"
+            raise DataError(rule, where=str(file), key="federation")
         if site.number in sites:
-            raise DataError(f"{file}: name = {site.name!r}: is another folder's site as well")
+            rule = "is another folder's site as well"
+            raise DataError(rule, where=str(file), key="name", value=site.name)
         sites[site.number] = site
     if not sites:
-        raise DataError(f"{folder}: holds no */site.toml")
+        raise DataError("holds no */site.toml", where=str(folder))
     everybody = next(iter(sites.values())).agreement.sites
     if missing := [member.name for number, member in enumerate(everybody) if number not in sites]:
-        raise DataError(f"{folder}: holds no site.toml of {', '.join(missing)}")
+        raise DataError(f"holds no site.toml of {', '.join(missing)}", where=str(folder))
     return dict(sorted(sites.items()))
 
 
@@ -220,7 +222,8 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
     try:
         return DataSettings(**stated)
     except SettingError as error:
-        raise DataError(f"{path}: read: {error}") from None
+        where = f"{path}: read"
+        raise DataError(error.rule, where=where, key=error.key, value=error.value) from None
 
 
 def at_least_one(policy: Table, key: str, default: int = 1) -> int:

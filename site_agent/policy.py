@@ -148,7 +148,8 @@ def check_names(site: Site) -> None:
     ):
         for name in names:
             if name not in known:
-                raise DataError(f"policy: {key} = {name!r}: must be some of {', '.join(known)}")
+                rule = f"must be some of {', '.join(known)}"
+                raise DataError(rule, where="policy", key=key, value=name)
 
 
 def count_question(site: Site, folder: Path, round: int, states: Sequence[State]) -> None:

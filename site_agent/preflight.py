@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data import DataError, Dataset, DataSettings, SettingError
+from data import DataError, Dataset, DataSettings, InputError
 from data.data_warnings import of_samples, refuse_copies
 from data.site_view import SiteView
 from site_agent.approval import approved_app
@@ -147,7 +147,7 @@ def data_of(site: Site) -> Iterator[Row]:
         view = SiteView(
             DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading
         )
-    except (DataError, SettingError) as error:
+    except InputError as error:
         yield Row("data", False, str(error))
         return
     data, least = view.dataset, max(site.min_class_samples, 1)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, either
 from data.readers.folder import SPLITS
 from data.readers.image_files import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
 from data.readers.intensity import UnknownRange
 from data.readers.medical import needed
 from data.readers.metadata import Belonging
-from data.readers.rows import LABEL, LIKE_LABELS, classes_of, numbered_labels
+from data.readers.rows import LABEL, LIKE_LABELS, classes_of, cure_of, numbered_labels
 from data.readers.splits import Guess, Raw, Split
 from data.settings import ROLES, DataSettings
 from data.text import said
@@ -98,9 +98,9 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
         if role in stated:
             continue
         if len(names) != 1:
-            before = f"{settings.columns},".lstrip(",")
-            ways = " or ".join(f"--set 'columns={before}{role}={name}'" for name in names or header)
-            raise DataError(f"{place}: {len(names)} columns look like {kind}, of {shown}: {ways}")
+            ways = [cure_of(settings, {role: name}) for name in names or header]
+            rule = f"{len(names)} columns look like {kind}, of {shown}"
+            raise DataError(rule, where=place, remedy=either(ways))
         roles[role] = names[0]
     if roles["path"] not in images:
         raise DataError(

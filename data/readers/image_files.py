@@ -201,7 +201,7 @@ def widened(error: UnknownRange, look: Look | None) -> UnknownRange:
     if look is None:
         return error
     low, high = min(error.low, look.low), max(error.high, look.high)
-    return UnknownRange(error.where, low, high, f" in {look.number} looked at")
+    return UnknownRange(error.numbers, low, high, f" in {look.number} looked at")
 
 
 def refuse_nearly_black(where: str, look: Look | None) -> None:

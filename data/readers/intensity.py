@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.settings import DataSettings
 
 WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 0.0, "SIGMOID": 0.0}
@@ -19,23 +19,30 @@ class UnknownRange(DataError):
 
     def __init__(
         self,
-        where: str,
+        numbers: str,
         low: float,
         high: float,
         looked: str = "",
         proposed: tuple[float, float] | None = None,
     ) -> None:
-        """`looked` ends the numbers' description; `proposed` is another range than low..high."""
-        self.where, self.low, self.high = where, low, high
-        black = rounded(low, ROUND_FLOOR)
-        white = rounded(max(high, low + 1), ROUND_CEILING)
-        cure = f"--set pixel-range={black},{white} takes these two"
-        if proposed is not None:
-            cure = "--set pixel-range={0:g},{1:g} takes {0:g} and {1:g}".format(*proposed)
+        """`numbers` says which they are, `looked` ends their description.
+
+        `proposed` is another range than low..high.
+        """
+        if proposed is None:
+            black = rounded(low, ROUND_FLOOR)
+            white = rounded(max(high, low + 1), ROUND_CEILING)
+            takes = "takes these two"
+        else:
+            black, white = (f"{number:g}" for number in proposed)
+            takes = f"takes {black} and {white}"
         super().__init__(
-            f"{where} of {low:g}..{high:g}{looked}: nothing says which value is black and which is "
-            f"white: {cure}"
+            f"{numbers} of {low:g}..{high:g}{looked}: nothing says which value is black and which "
+            "is white",
+            remedy=(SetOption("pixel-range", f"{black},{white}"), f" {takes}"),
         )
+        self.numbers, self.low, self.high = numbers, low, high
+        self.args = numbers, low, high, looked, proposed  # copy and pickle call the class with them
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,15 @@ def range_hint(largest: float) -> str:
 def nearly_black(where: str, largest: float, high: float) -> DataError:
     """The error for whole numbers on the scale 0..`high` of which the largest is far below it."""
     bits = max(int(largest).bit_length(), 1)
+    white = f"{2**bits - 1}"
     return DataError(
-        f"{where} of at most {largest:.10g} on the scale 0..{high:.10g}, nearly black: "
-        f"--set pixel-range=0,{2**bits - 1} takes {2**bits - 1} as white, "
-        f"--set pixel-range=0,{high:.10g} leaves them so dark"
+        f"{where} of at most {largest:.10g} on the scale 0..{high:.10g}, nearly black",
+        remedy=(
+            SetOption("pixel-range", f"0,{white}"),
+            f" takes {white} as white, ",
+            SetOption("pixel-range", f"0,{high:.10g}"),
+            " leaves them so dark",
+        ),
     )
 
 
@@ -136,8 +148,11 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
     if count == 1:
         return 0
     if not settings.frame:
+        middle, any_other = SetOption("frame", "middle"), SetOption("frame", "NUMBER")
         raise DataError(
-            f"{file}: holds {count} images: --set frame=middle, or --set frame=NUMBER, takes one of them"
+            f"holds {count} images",
+            where=str(file),
+            remedy=(middle, ", or ", any_other, ", takes one of them"),
         )
     number = count // 2 if settings.frame == "middle" else int(settings.frame)
     if number >= count:

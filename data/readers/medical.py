@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.readers.intensity import WINDOWS, Stored, Window, chosen_frame
 from data.settings import DataSettings
 from data.text import said
@@ -90,11 +90,13 @@ def window_of(file: Path, data: Any) -> Window | None:
     center, width = data.get("WindowCenter"), data.get("WindowWidth")
     if center is None or width is None or center == "" or width == "":
         return None
-    cure = "--set pixel-range=LOW,HIGH takes a range of yours in its place, for all files"
+    own_range = SetOption("pixel-range", "LOW,HIGH")
+    remedy = (own_range, " takes a range of yours in its place, for all files")
     function = str(data.get("VOILUTFunction") or "LINEAR")
     if function not in WINDOWS:
         rule = f"must be one of {', '.join(WINDOWS)}"
-        raise DataError(f"{file}: VOI LUT function {function[:40]!r}: {rule} (DICOM PS3.3): {cure}")
+        rule = f"VOI LUT function {function[:40]!r}: {rule} (DICOM PS3.3)"
+        raise DataError(rule, where=str(file), remedy=remedy)
     window = Window(_first(center), _first(width), function)
     least = WINDOWS[function]
     allowed = window.width >= least if least else window.width > 0
@@ -103,8 +105,10 @@ def window_of(file: Path, data: Any) -> Window | None:
             f"must be {'at least 1' if least else 'greater than 0'} for {function}, and both finite"
         )
         raise DataError(
-            f"{file}: DICOM window of center {window.center:g} and width {window.width:g}: the width "
-            f"{rule} (PS3.3 C.11.2.1): {cure}"
+            f"DICOM window of center {window.center:g} and width {window.width:g}: the width "
+            f"{rule} (PS3.3 C.11.2.1)",
+            where=str(file),
+            remedy=remedy,
         )
     return window
 

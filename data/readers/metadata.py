@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.readers.folder import SPLITS
 from data.readers.splits import Raw, Split, fifth
 from data.settings import DataSettings
@@ -82,10 +82,15 @@ class Belonging:
         """(N,): train, test or val by the columns; None where none says it."""
         if self.of("split") and self.of("fold"):
             columns = f"{self.columns['split']} and {self.columns['fold']}"
-            rule = (
-                "both say who tests: --set 'columns=fold=' or --set 'columns=split=' leaves one out"
+            without_fold, without_split = (
+                SetOption("columns", "fold="),
+                SetOption("columns", "split="),
             )
-            raise DataError(f"{self.where}: columns {columns} {rule}")
+            raise DataError(
+                f"columns {columns} both say who tests",
+                where=self.where,
+                remedy=(without_fold, " or ", without_split, " leaves one out"),
+            )
         if split := self.of("split"):
             unknown = next((cell for cell in split if cell.lower() not in SPLITS), None)
             if unknown is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.readers.file_type import truly
 from data.readers.image_files import DARK, ImageFiles
 from data.readers.intensity import UnknownRange, nearly_black, on_scale, range_hint
@@ -212,7 +212,8 @@ def _numbers_of(
     known = {name: label for label, name in enumerate(settings.class_names)}
     if unknown := [str(name) for name in present if name not in known]:
         listed = ",".join(present.tolist())
-        rule = f"must be one of classes = {settings.classes}; what is there would fit --set 'classes={listed}'"
+        fitting = SetOption("classes", listed)
+        rule = f"must be one of classes = {settings.classes}; what is there would fit {fitting}"
         require_of(split, False, keys_of(split)[1], f"{unknown[0][:80]!r}", rule)
     notes.append("labels that are names are numbered in the order of classes")
     return np.array([known[str(name)] for name in present], np.int64)[places]
@@ -230,9 +231,10 @@ def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> N
     classes = settings.num_classes
     if least >= 1 and largest == classes:
         split = next(iter(splits.values()))
-        rule = f"must be 0..{classes - 1}; if they count from 1: --set first-label=1"
-        require_of(
-            split, False, keys_of(split)[1], f"labels {least}..{largest} of {classes} classes", rule
+        raise DataError(
+            f"labels {least}..{largest} of {classes} classes: must be 0..{classes - 1}",
+            where=f"{split.where}: {keys_of(split)[1]}",
+            remedy=("if they count from 1: ", SetOption("first-label", "1")),
         )
 
 

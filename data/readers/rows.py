@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import DataError
+from data.errors import DataError, SetOption, either
 from data.readers.file_type import HEAD, truly
 from data.settings import ROLES, DataSettings
 from data.text import is_whole, printable, said
@@ -172,11 +172,11 @@ def role_like(name: str) -> str:
     return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
 
 
-def cure_of(settings: DataSettings, roles: dict[str, str]) -> str:
-    """Return the --set that adds roles, each with its column, to those that `columns` states."""
+def cure_of(settings: DataSettings, roles: dict[str, str]) -> SetOption:
+    """Return the setting that adds roles, each with its column, to those that `columns` states."""
     parts = [settings.columns] if settings.columns else []
     parts += [f"{role}={name}" for role, name in roles.items()]
-    return f"--set 'columns={','.join(parts)}'"
+    return SetOption("columns", ",".join(parts))
 
 
 def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
@@ -206,15 +206,15 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     ways = [cure_of(settings, {LABEL: name}) for name in alike]
     if len(alike) > 1:
         raise DataError(
-            f"{path}: columns {' and '.join(alike)} both look like the label: {' or '.join(ways)}"
+            f"columns {' and '.join(alike)} both look like the label",
+            where=str(path),
+            remedy=either(ways),
         )
     if LABEL not in roles:
-        rule = (
-            f"if that is it: {ways[0]}"
-            if ways
-            else f"say which it is: {cure_of(settings, {LABEL: 'NAME'})}"
-        )
-        raise DataError(f"{path}: there is no column {LABEL!r}, only {shown}; {rule}")
+        way = ways[0] if ways else cure_of(settings, {LABEL: "NAME"})
+        advice = "if that is it: " if ways else "say which it is: "
+        rule = f"there is no column {LABEL!r}, only {shown}"
+        raise DataError(rule, where=str(path), remedy=(advice, way))
     return roles
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
 from data.readers.image_files import ImageFiles
 from data.readers.metadata import Belonging
@@ -170,7 +170,9 @@ class Numbers:
             fits = False
         if not fits:
             raise DataError(
-                f"{self.path}: {where}: must be a finite number{self.cure(column, text)}"
+                f"{where}: must be a finite number",
+                where=str(self.path),
+                remedy=self.cure(column, text),
             )
         if len(self.marks) > 1:
             first, second = self.marks.values()
@@ -178,8 +180,8 @@ class Numbers:
             raise DataError(f"{self.path}: {second}: {rule}; {first}")
         return value
 
-    def cure(self, column: str, text: str) -> str:
-        """What a user does about a cell that is no number, as the end of a sentence; empty where nobody knows."""
+    def cure(self, column: str, text: str) -> Remedy:
+        """What a user does about a cell that is no number; empty where nobody knows."""
         likely: dict[str, str] = {}
         for name in self.header:
             role = role_like(name)
@@ -191,14 +193,13 @@ class Numbers:
                 likely.setdefault(role, name)
         if text.lower().endswith(LIKE_IMAGES):
             likely.pop("path", None)
-            return (
-                f"; if it is the image's file: {cure_of(self.settings, {'path': column, **likely})}"
-            )
+            option = cure_of(self.settings, {"path": column, **likely})
+            return "if it is the image's file: ", option
         if column in likely.values():
             role = next(role for role, name in likely.items() if name == column)
-            return f"; if it is the {role}: {cure_of(self.settings, {role: column})}"
+            return f"if it is the {role}: ", cure_of(self.settings, {role: column})
         if "," in text and not self.commas:
-            return "; a decimal comma needs semicolons or tabs between the columns"
+            return "a decimal comma needs semicolons or tabs between the columns"
         return ""
 
 
@@ -328,8 +329,10 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
     )  # as it was written on Windows
     file = root / name
     if not settings.outside_folder and not file.resolve().is_relative_to(root):
-        rule = "leads out of the table's folder: --set outside-folder=true allows that"
-        raise DataError(f"{path}: row {line}: {cell[:200]!r} {rule}")
+        rule = "leads out of the table's folder"
+        remedy = (SetOption("outside-folder", "true"), " allows that")
+        where = f"{path}: row {line}"
+        raise DataError(f"{cell[:200]!r} {rule}", where=where, remedy=remedy)
     if not file.is_file():
         raise DataError(f"{path}: row {line}: {cell[:200]!r}: there is no such file below {root}")
     return name

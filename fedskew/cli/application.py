@@ -152,9 +152,7 @@ def run_command_line() -> int:
     except IsADirectoryError as error:
         return complain(f"{error.filename}: is a folder where a file belongs", BAD_INPUT)
     except (RuntimeError, OSError, ValueError, LookupError) as error:
-        from data import DataError, SettingError  # whoever raises one has imported them
+        from data import InputError  # whoever raises one has imported them
         from data.text import sentence
 
-        return complain(
-            sentence(error), BAD_INPUT if isinstance(error, SettingError | DataError) else FAILED
-        )
+        return complain(sentence(error), BAD_INPUT if isinstance(error, InputError) else FAILED)

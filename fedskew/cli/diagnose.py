@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from data import DataError, require
+from data import require
 from fedskew.cli import completion
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.diagnosis.rules import (
@@ -23,7 +23,7 @@ from fedskew.diagnosis.rules import (
 )
 from fedskew.diagnosis.skews import counted
 from fedskew.diagnosis.statistics import Statistics
-from fedskew.diagnosis.table import TableError, read_counts, read_moments
+from fedskew.diagnosis.table import read_counts, read_moments
 
 
 def diagnose_source(
@@ -44,17 +44,14 @@ def diagnose_source(
     in_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say which skew it is, from counts alone, how sure that is, and what is known to fail there."""
-    try:
-        sources = list(sources_of(source, settings or []))
-        require(
-            moments is None or len(sources) == 1,
-            "--moments",
-            str(moments),
-            "is for one table of counts",
-        )
-        diagnoses = {source.title: diagnosed(source, moments) for source in sources}
-    except TableError as error:
-        raise DataError(str(error)) from error
+    sources = list(sources_of(source, settings or []))
+    require(
+        moments is None or len(sources) == 1,
+        "--moments",
+        str(moments),
+        "is for one table of counts",
+    )
+    diagnoses = {source.title: diagnosed(source, moments) for source in sources}
     with to_stdout():
         if in_json:
             print(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from data import DataError, federate, load, require
+from data import federate, load, require
 from data.data_warnings import refuse_untrainable
 from data.renamed_settings import print_renamed, stored
 from fedskew.cli import completion
@@ -19,7 +19,7 @@ from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
 from fedskew.diagnosis.rules import line, recommended_order
-from fedskew.diagnosis.table import TableError, read_counts
+from fedskew.diagnosis.table import read_counts
 from fedskew.formatting import duration
 from fedskew.method_selection.conduct import Runs
 from fedskew.method_selection.counts import partition_by_counts
@@ -137,10 +137,7 @@ def with_matching_partition(
             stated.get(key, ""),
             "does not go with --match-counts, which says who holds what",
         )
-    try:
-        table = read_counts(match_counts)
-    except TableError as error:
-        raise DataError(str(error)) from error
+    table = read_counts(match_counts)
     if not (file := folder / "partition.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         data = load(parse({**stated, "method": BASELINE}).data)

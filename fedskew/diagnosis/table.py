@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.errors import DataError
 from data.readers.rows import CURE, rows_in, writing_of
 from data.text import is_whole
 
@@ -27,7 +28,7 @@ MOST = 10**12
 """Samples in a cell; sums of them stay far within 64 bits."""
 
 
-class TableError(ValueError):
+class TableError(DataError):
     """A table that cannot be used; the message names the file, the row, the column, the value and the rule."""
 
 

@@ -9,7 +9,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from data import DataError, SettingError
+from data import InputError, SettingError
+from data.errors import NO_VALUE
 from data.text import finite_number, printable, said
 from server_app.keys import written
 from server_app.methods import Setting as Scalar
@@ -42,10 +43,8 @@ def naming(where: str) -> Iterator[None]:
     """Within this context, an error of bad input begins with the file or the experiment that it is about."""
     try:
         yield
-    except SettingError as error:
-        raise SettingError(f"{where}: {error.key}", error.value, error.rule) from error
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+    except InputError as error:
+        raise error.within(where) from error
 
 
 def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -75,7 +74,7 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
         if name.startswith("."):
             continue
         if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
-            raise SettingError(f"{path.name}: {name}", shown(entry), "must be keys with values")
+            raise SettingError(name, shown(entry), "must be keys with values", where=path.name)
     return {name: entry for name, entry in entries.items() if not name.startswith(".")}
 
 
@@ -143,10 +142,12 @@ def refuse_repeated_keys(loader: Any, root: yaml.Node, file: str) -> None:
             line = key_node.start_mark.line + 1
             if key in first_lines:
                 raise SettingError(
-                    f"{file}: key",
+                    "key",
                     shown(key),
                     f"stands twice, in line {first_lines[key]} and in line {line}; the second would "
-                    "replace the first: rename one of them, or delete it",
+                    "replace the first",
+                    where=file,
+                    remedy="rename one of them, or delete it",
                 )
             first_lines[key] = line
 
@@ -162,20 +163,21 @@ def built(
     public = public or {}
     known = sorted({public.get(name, name) for name in hints} - {"name"})
     if unknown := sorted(entry.keys() - hints.keys()):
-        raise SettingError(where, unknown[0], f"is no key; known are {', '.join(known)}")
+        rule = f"is no key; known are {', '.join(known)}"
+        raise SettingError(unknown[0], NO_VALUE, rule, where=where)
     needed = [
         field.name
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     ]
     if missing := [name for name in needed if name not in entry]:
-        there = sorted(public.get(name, name) for name in entry if name != "name")
         names = " and ".join(public.get(name, name) for name in missing)
         lines = ", ".join(
             f"`{public.get(name, name)}: {'TEXT' if hints[name] is str else '[..., ...]'}`"
             for name in missing
         )
-        raise SettingError(where, there, f"needs {names}: write {lines}")
+        rule = "is missing" if len(missing) == 1 else "are missing"
+        raise SettingError(names, NO_VALUE, rule, where=where, remedy=f"write {lines}")
     return kind(
         **{
             name: read_as(hints[name], value, where, public.get(name, name))
@@ -196,11 +198,11 @@ def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
             return value
         case origin if origin is tuple:
             if not isinstance(value, list | tuple):
-                raise no_list(f"{where}: {key}", value)
+                raise no_list(where, key, value)
             return tuple(read_as(parts[0], item, where, key) for item in value)
         case origin if origin is Mapping:
             if not isinstance(value, Mapping | None):
-                raise SettingError(f"{where}: {key}", shown(value), "must be keys with values")
+                raise SettingError(key, shown(value), "must be keys with values", where=where)
             return {label_of(where, key, name): read_as(parts[1], item, where, f"{key}: {name}")
                     for name, item in (value or {}).items()}  # fmt: skip
     if hint is float and type(value) is int:
@@ -220,13 +222,13 @@ def label_of(where: str, key: str, name: Any) -> str:
 def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
     """Return the error of a value of another type."""
     rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
-    return SettingError(f"{where}: {key}", shown(value), rule + remedy(value, kinds[0]))
+    return SettingError(key, shown(value), rule, where=where, remedy=remedy(value, kinds[0]))
 
 
-def no_list(where: str, value: Any) -> SettingError:
+def no_list(where: str, key: str, value: Any) -> SettingError:
     """Return the error of a value where a list has to stand."""
-    cure = f": write [{value}]" if type(value) in (str, int, float) else ""
-    return SettingError(where, shown(value), f"must be a list{cure}")
+    cure = f"write [{value}]" if type(value) in (str, int, float) else ""
+    return SettingError(key, shown(value), "must be a list", where=where, remedy=cure)
 
 
 def defaults() -> Mapping[str, Scalar]:
@@ -245,12 +247,12 @@ def of_kind(where: str, key: str, value: Scalar, kind: type) -> None:
 
 
 def remedy(value: Any, kind: type) -> str:
-    """Return how YAML says what a value of another type probably means, as the end of a sentence; empty if unknown."""
+    """Return how YAML says what a value of another type probably means; empty if unknown."""
     if kind is str and type(value) in (int, float, bool):
         text = str(value).lower() if type(value) is bool else str(value)
-        return f': write "{text}", in quotes'
+        return f'write "{text}", in quotes'
     if kind is bool and str(value).lower() in ("true", "yes", "on", "false", "no", "off"):
-        return f": write {'true' if str(value).lower() in ('true', 'yes', 'on') else 'false'}"
+        return f"write {'true' if str(value).lower() in ('true', 'yes', 'on') else 'false'}"
     if kind not in (int, float) or type(value) not in (str, float):
         return ""
     try:
@@ -258,13 +260,13 @@ def remedy(value: Any, kind: type) -> str:
     except ValueError:
         return ""
     if kind is int:
-        return f": write {int(number)}" if number == int(number) else ""
+        return f"write {int(number)}" if number == int(number) else ""
     mantissa, exponent, power = repr(number).partition("e")
     if exponent and "." not in mantissa:
         mantissa += (
             ".0"  # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number
         )
-    return f": write {mantissa}{exponent}{power}"
+    return f"write {mantissa}{exponent}{power}"
 
 
 def kind_of(value: Any) -> str:

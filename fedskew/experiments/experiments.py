@@ -230,7 +230,7 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     if "methods" in entry:
         methods = entry.pop("methods")
         if not isinstance(methods, list):
-            raise no_list(f"{name}: methods", methods)
+            raise no_list(name, "methods", methods)
         entry["rows"] = tuple(row(name, method) for method in methods)
     entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
     with naming(name):
@@ -269,29 +269,28 @@ def refuse_wrong_settings(experiment: Experiment) -> None:
             if key in known:
                 of_kind(where, key, value, type(known[key]))
             elif "." not in key:
-                error = no_such(key, value, known)
-                raise SettingError(f"{where}: {key}", value, error.rule)
+                raise no_such(key, value, known).within(where)
 
 
 def refuse_repeated_methods(experiment: Experiment) -> None:
     """Raise SettingError for a row that names a method twice (`fedavg+fedavg`), with where it stands."""
     for row in experiment.rows:
         names = [name.strip() for name in row.method.split("+")]
-        where = f"{experiment.name}: methods: {row.label}: method"
-        once = "+".join(dict.fromkeys(names))
-        require(
-            len(set(names)) == len(names), where, row.method, f"names a method twice: write {once}"
-        )
+        if len(set(names)) < len(names):
+            where = f"{experiment.name}: methods: {row.label}"
+            remedy = f"write {'+'.join(dict.fromkeys(names))}"
+            rule = "names a method twice"
+            raise SettingError("method", row.method, rule, where=where, remedy=remedy)
 
 
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:
     """Return the claims of an entry."""
     where = f"{name}: claims"
     if not isinstance(claims, list):
-        raise no_list(where, claims)
+        raise no_list(name, "claims", claims)
     for claim in claims:
-        keys = isinstance(claim, dict) and all(isinstance(key, str) for key in claim)
-        require(keys, where, shown(claim), "must be keys with values")
+        if not isinstance(claim, dict) or not all(isinstance(key, str) for key in claim):
+            raise SettingError("claims", shown(claim), "must be keys with values", where=name)
     return tuple(built(Claim, where, claim) for claim in claims)
 
 
@@ -301,7 +300,8 @@ def row(name: str, entry: Any) -> Row:
     if isinstance(entry, str):
         return Row(entry, entry)
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise SettingError(where, shown(entry), "must be METHOD or LABEL: {settings}")
+        rule = "must be METHOD or LABEL: {settings}"
+        raise SettingError("methods", shown(entry), rule, where=name)
     ((written, stated),) = entry.items()
     heading = label_of(name, "methods", written)
     settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
@@ -346,12 +346,15 @@ def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experimen
         entry = known.get(name)
         if entry is None:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
-            where = " or ".join(dict.fromkeys(path.name for path in (file or FILE, FILE)))
-            raise SettingError("experiment", name, f"is not in {where}; {hint}")
+            files = " or ".join(dict.fromkeys(path.name for path in (file or FILE, FILE)))
+            if near:
+                rule, remedy = f"is not in {files}", f"did you mean {near[0]}?"
+            else:
+                rule, remedy = f"is not in {files}; known are {', '.join(known)}", ""
+            raise SettingError("experiment", name, rule, remedy=remedy)
         for member in entry.experiments if isinstance(entry, Suite) else (name,):
             part = known[member]
             if not isinstance(part, Experiment):
-                raise SettingError(f"{name}: experiments", member, "is no experiment")
+                raise SettingError("experiments", member, "is no experiment", where=name)
             chosen[member] = part
     return list(chosen.values())

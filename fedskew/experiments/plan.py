@@ -134,9 +134,8 @@ def split(row: Row) -> tuple[str, tuple[str, ...]]:
         name for name in names if METHODS[name].deploy and all(map(passive, METHODS[name].variants))
     )
     if len(riders) > 1:
-        raise SettingError(
-            "methods", row.method, f"deploys {' and '.join(riders)}: name each in a row of its own"
-        )
+        rule, remedy = f"deploys {' and '.join(riders)}", "name each in a row of its own"
+        raise SettingError("methods", row.method, rule, remedy=remedy)
     return "+".join(name for name in names if name not in riders) or "fedavg", riders
 
 

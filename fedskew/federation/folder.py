@@ -16,7 +16,7 @@ from pathlib import Path
 from data import DataError, SettingError
 from data.agreement import KEYS, Agreement, Member, agreed_inputs, members_of, read_agreement
 from data.text import is_whole
-from data.toml_file import Table, read_toml
+from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
@@ -104,8 +104,10 @@ class FederationFolder:
         here = app_hash(app_files(APP))
         if self.agreement.app != here:
             raise DataError(
-                f"{self.agreement_file}: app = {self.agreement.app[:16]}...: the app installed here is {here[:16]}...; "
-                "all parties have to agree to one"
+                f"the app installed here is {here[:16]}...; all parties have to agree to one",
+                where=str(self.agreement_file),
+                key="app",
+                value=f"{self.agreement.app[:16]}...",
             )
 
     def renew(self) -> None:
@@ -122,7 +124,7 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
     """Return the parts of HOST:PORT. Raises DataError for what is none."""
     host, colon, port = address.rpartition(":")
     if not (colon and host and is_whole(port) and 0 < int(port) < 65536):
-        raise DataError(f"{where}: address = {address!r}: must be HOST:PORT")
+        raise DataError("must be HOST:PORT", where=where, key="address", value=address)
     return host.strip("[]"), int(port)
 
 
@@ -179,22 +181,15 @@ def add(folder: FederationFolder, name: str, key: str, samples: int | None = Non
     member: dict[str, object] = {"name": name, "key": key.strip()}
     if samples is not None:
         member["samples"] = samples
+    text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}"
+
+    # The text is checked before it is written. It may still hold fewer sites than an agreement needs.
+    sites = members_of(Table(parse_toml(text.encode(), str(file)), str(file), KEYS), file)
+    assert len(sites) == len(known) + 1
     draft = file.with_name(file.name + ".tmp")
-    draft.write_text(f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}", encoding="utf-8")
-    try:
-        sites = members(draft, len(known) + 1)
-    except DataError as error:
-        draft.unlink()
-        raise DataError(str(error).replace(str(draft), str(file))) from None
+    draft.write_text(text, encoding="utf-8")
     draft.replace(file)
     return sites[-1]
-
-
-def members(file: Path, count: int) -> tuple[Member, ...]:
-    """Return the sites of a federation.toml that is being written, which may still be fewer than two."""
-    sites = members_of(Table(read_toml(file)[1], str(file), KEYS), file)
-    assert len(sites) == count
-    return sites
 
 
 def lines_of(entries: dict[str, object]) -> str:

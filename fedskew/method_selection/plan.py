@@ -67,9 +67,8 @@ class Plan:
             ladder = tuple(rung_of(rung) for rung in stated["ladder"])
             return Plan(candidates, ladder, rung_of(stated["last"]), stated["seconds"])
         except (ValueError, TypeError, KeyError) as error:
-            raise SettingError(
-                "plan", str(path), "is damaged: delete it, and the race is planned anew"
-            ) from error
+            remedy = "delete it, and the race is planned anew"
+            raise SettingError("plan", str(path), "is damaged", remedy=remedy) from error
 
 
 def rung_of(stated: Mapping[str, object]) -> Rung:

@@ -161,7 +161,7 @@ def checked(
             reasons[data] = str(error)
             continue
         except SettingError as error:
-            raise SettingError(f"{job.label}: {error.key}", error.value, error.rule) from error
+            raise error.within(job.label) from error
         print_warnings(data, federation, console, warned)
         refuse_what_cannot_fit(job.settings, sizes)
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
