@@ -169,7 +169,7 @@ CASES = {
     ),
     "no label": (
         ["path;kind", "images/0.png;a"],
-        "there is no column 'label', only path, kind; say which it is: --set 'columns=label=NAME'",
+        "there is no column 'label', only path, kind: say which it is: --set 'columns=label=NAME'",
     ),
 }
 

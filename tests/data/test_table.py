@@ -158,7 +158,7 @@ UNCLEAR = {
     "thousands": (["size;label", "1.234,5;a"], "row 2, column size: '1.234,5': must be a finite number"),
     "a decimal comma between commas": (
         ["size,label", '"1,5",a'],
-        "row 2, column size: '1,5': must be a finite number; a decimal comma needs semicolons or tabs",
+        "row 2, column size: '1,5': must be a finite number: a decimal comma needs semicolons or tabs",
     ),
     "full-width digits": ([HEAD, "\uff11,1,a"], "row 2, column size: '\uff11': must be a finite number"),
     "images": (
@@ -173,7 +173,7 @@ UNCLEAR = {
     ),
     "a header that no terminal shows": (
         ["a\x1b[31m,b", "1,2"],
-        "there is no column 'label', only a\\x1b[31m, b; say which it is: --set 'columns=label=NAME'",
+        "there is no column 'label', only a\\x1b[31m, b: say which it is: --set 'columns=label=NAME'",
     ),
 }  # fmt: skip
 
