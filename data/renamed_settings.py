@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from data.rules import SettingError
+from data.errors import SettingError
 
 Value = TypeVar("Value")
 OLD_NAMES = {
