@@ -48,8 +48,14 @@ def groups() -> Iterator[type[Settings]]:
 
 def defaults() -> dict[str, Scalar]:
     """Return every setting's default by its key, sections included."""
+    return dict(defaults_of(tuple(groups())))
+
+
+@lru_cache(maxsize=8)  # the groups change where a method of the user's own is loaded
+def defaults_of(groups: tuple[type[Settings], ...]) -> dict[str, Scalar]:
+    """Return the defaults of these groups by their keys. The dictionary is shared: do not change it."""
     known: dict[str, Any] = {
-        group.key(field.name): field.default for group in groups() for field in fields(group)
+        group.key(field.name): field.default for group in groups for field in fields(group)
     }
     return known
 

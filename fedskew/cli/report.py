@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,11 @@ from fedskew.cli import completion
 from fedskew.cli.run_selection import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import find_all, known_entries
+from fedskew.experiments.experiments import Experiment, find_all, known_entries
+from fedskew.experiments.plan import data_sets
 from server_app.keys import read_texts
+from server_app.run_folder import RunFolder
+from server_app.run_settings import Scalar
 
 
 def report(
@@ -47,10 +51,9 @@ def report(
     overrides = read_texts(settings or [], defaults())
     refuse_unknown(overrides, ())
     overrides |= {"results": results} if results is not None else {}
-    folder = str(overrides.get("results", defaults()["results"]))
-    require(folder != "", "--results", folder, "must name a folder")
-    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
+    folder = results_folder(overrides)
     chosen = find_all(names or list(known_entries(experiments)), experiments)
+    chosen = chosen if names else with_runs(chosen, folder, overrides)
     from fedskew.report import text  # what draws and tests takes a moment to import
     from fedskew.report.document import document
     from fedskew.report.results import ExperimentResults, command, gather
@@ -114,3 +117,28 @@ def report(
             print(json.dumps(text.as_json(documents), indent=2))
         elif html is None:
             text.show(documents, console())
+
+
+def results_folder(overrides: Mapping[str, Scalar]) -> str:
+    """Return the folder of the runs' folders, which may not be there yet. Raises SettingError for what is no folder."""
+    folder = str(overrides.get("results", defaults()["results"]))
+    require(folder != "", "--results", folder, "must name a folder")
+    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
+    return folder
+
+
+def with_runs(
+    experiments: list[Experiment], folder: str, overrides: Mapping[str, Scalar]
+) -> list[Experiment]:
+    """Return the experiments of whose data sets the results folder holds runs.
+
+    Planning an experiment to find that none of its runs is there takes much longer than reading settings.json files.
+    A run whose settings.json is damaged could be of any experiment, so then all are planned.
+    """
+    recorded = set()
+    for file in Path(folder).glob("*/rounds.jsonl"):
+        origin = RunFolder(file.parent).origin()
+        if not origin:
+            return experiments
+        recorded.add(origin["settings"].get("dataset"))
+    return [entry for entry in experiments if data_sets(entry, overrides) & recorded]

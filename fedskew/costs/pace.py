@@ -30,7 +30,7 @@ WITHOUT_EFFECT_ON_TIME = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
 }  # fmt: skip
 FEW = 2
 """Samples that are timed first: batch norm cannot train on fewer."""
-LIMIT = 0.3
+LIMIT = 0.1
 """Seconds from which on an action is long enough to be timed."""
 FEATURES, HEAD_STEPS = 500, 4
 """Features and steps with which a head's training is timed."""

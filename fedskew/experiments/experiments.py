@@ -191,26 +191,14 @@ class Suite:
 
 def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
     """Return the experiments of a file by their names. Raises SettingError for whatever they cannot mean."""
-    path = path or FILE
-    entries = entries_of(path)
-    with naming(path.name):
-        return {
-            name: experiment(name, entry)
-            for name, entry in entries.items()
-            if "experiments" not in entry
-        }
+    entries = entries_in(path or FILE).items()
+    return {name: entry for name, entry in entries if isinstance(entry, Experiment)}
 
 
 def load_suites(path: Path | None = None) -> dict[str, Suite]:
     """Return the suites of a file by their names. Raises SettingError for one of other than known experiments."""
-    path = path or FILE
-    entries = entries_of(path)
-    with naming(path.name):
-        return {
-            name: suite(name, entry, entries)
-            for name, entry in entries.items()
-            if "experiments" in entry
-        }
+    entries = entries_in(path or FILE).items()
+    return {name: entry for name, entry in entries if isinstance(entry, Suite)}
 
 
 def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> Suite:
@@ -311,8 +299,17 @@ def row(name: str, entry: Any) -> Row:
 
 
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:
-    """Return the experiments and suites of a file by their names."""
-    return {**load_experiments(path), **load_suites(path)}
+    """Return the experiments of a file by their names, then its suites. Raises SettingError as they do."""
+    entries = entries_of(path)
+    known: dict[str, Experiment | Suite] = {}
+    with naming(path.name):
+        for name, entry in entries.items():
+            if "experiments" not in entry:
+                known[name] = experiment(name, entry)
+        for name, entry in entries.items():
+            if "experiments" in entry:
+                known[name] = suite(name, entry, entries)
+    return known
 
 
 def known_entries(stated: Path | None = None) -> dict[str, Experiment | Suite]:
@@ -337,9 +334,11 @@ def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experimen
     Says where experiments are read from that nobody named the file of. Raises SettingError with the nearest name when
     there is none.
     """
-    known = known_entries(stated)
     file = user_file(stated)
-    if stated is None and file and (there := [name for name in names if name in entries_in(file)]):
+    of_the_user = entries_in(file) if file else {}
+    known = entries_in(FILE) | of_the_user
+    there = [name for name in names if name in of_the_user]
+    if stated is None and there:
         log.warning("read from ./%s: %s", file, ", ".join(there))
     chosen: dict[str, Experiment] = {}
     for name in names:

@@ -10,7 +10,7 @@ from fedskew.experiments.experiments import Experiment, Row
 from server_app.composition import compose
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
-from server_app.settings import parse
+from server_app.settings import defaults, parse
 from strategies.core.round_result import AVERAGE
 
 HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior",
@@ -84,6 +84,19 @@ def plan(
             stated = {**experiment.assumed, **experiment.settings, **settings}
             cells += planned(experiment, column, stated, {**overrides, "seed": seed})
     return cells
+
+
+def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[str]:
+    """Return the data sets that the experiment's runs are of: values of the setting dataset."""
+    if "dataset" in overrides:
+        return {str(overrides["dataset"])}
+    shared = {**experiment.assumed, **experiment.settings}
+    names = set()
+    for column in experiment.columns.values():
+        for row in experiment.rows:
+            stated = {**shared, **column, **row.settings}
+            names.add(str(stated.get("dataset", defaults()["dataset"])))
+    return names
 
 
 def planned(

@@ -9,7 +9,8 @@ from command_line import FedSkew
 from frozen import HERE, frozen, write
 
 from fedskew.cli import report as report_cli
-from fedskew.experiments.experiments import experiment
+from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.report import results as report_results
 from fedskew.report.results import RunRecords, short_name
 from fedskew.report.single_runs import single_runs
 from server_app.round_selection import summarize
@@ -88,13 +89,19 @@ def test_an_experiment_that_cannot_be_run_does_not_keep_the_others_from_a_report
 ) -> None:
     gone = experiment(
         "gone",
-        {"title": "", "settings": {"dataset": f"npz:{tmp_path}/gone.npz"}, "methods": ["fedavg"]},
+        {
+            "title": "",
+            "settings": {"dataset": "digits", "model": "alexnet-bn"},
+            "methods": ["fedavg"],
+        },
     )
     frozen_ones = frozen(tmp_path)
     monkeypatch.setattr(report_cli, "find_all", lambda names, file: [gone, frozen_ones])
     status, output, errors = fedskew("report", "--csv", "--results", tmp_path)
     assert status == 0 and "frozen,LDA 0.1,fedavg" in output
-    assert "gone: left out, as it cannot be run: classes = '': must be set" in errors
+    assert (
+        "gone: left out, as it cannot be run: model = 'alexnet-bn': needs images of 63x63" in errors
+    )
     assert fedskew("report", "gone", "frozen", "--results", tmp_path)[0] == 2
 
 
@@ -120,3 +127,29 @@ def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
         "digits",
         "domains:mnist,usps",
     ]
+
+
+def test_only_experiments_of_the_runs_data_sets_are_planned(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose settings.json is damaged could be of any experiment: then all are planned."""
+    planned: list[str] = []
+    gather = report_results.gather
+
+    def gather_and_note(entry: Experiment, *rest: Any) -> Any:
+        planned.append(entry.name)
+        return gather(entry, *rest)
+
+    entry = {"title": "", "methods": ["fedavg"], "seeds": [0]}
+    small = {"clients": 2, "rounds": 2}
+    digits = experiment("digits", {**entry, "settings": {"dataset": "digits", **small}})
+    office = experiment("office", {**entry, "settings": {"dataset": "office", **small}})
+    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [digits, office])
+    monkeypatch.setattr(report_results, "gather", gather_and_note)
+    assert fedskew("report", "--results", tmp_path)[0] == 1 and planned == []
+    run = finished(tmp_path, method="fedavg")
+    assert fedskew("report", "--csv", "--results", tmp_path)[0] == 0
+    assert planned == ["digits"]
+    (run.folder / "settings.json").write_text("{")
+    fedskew("report", "--csv", "--results", tmp_path)
+    assert planned == ["digits", "digits", "office"]
