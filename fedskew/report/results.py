@@ -21,6 +21,7 @@ from server_app.record import BY_CLASS, RoundRecord
 from server_app.round_selection import Point, points_of
 from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
+from server_app.settings import defaults
 
 VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is a warning."""
@@ -357,7 +358,11 @@ def origin_warnings(run: RunRecords) -> list[str]:
     warnings = []
     planned, recorded = run.settings.flat(), renamed(run.origin["settings"])
     keys = (planned.keys() | recorded.keys()) - WITHOUT_EFFECT_ON_NUMBERS
-    different = sorted(key for key in keys if planned.get(key) != recorded.get(key))
+    # A run of older code does not know newer settings: it ran with what is their default.
+    usual = defaults()
+    different = sorted(
+        key for key in keys if planned.get(key, usual.get(key)) != recorded.get(key, usual.get(key))
+    )
     if different:
         warnings.append(
             f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}."
