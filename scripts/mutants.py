@@ -62,6 +62,8 @@ NOT_MEASURED = (
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 LEFT_OUT = ("VariableInserter", "VariableReplacer", "Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot")
 """Ends of operator names that are not used: most of their mutants are the same program."""
+GUARDS = ("strict", "frozen")
+"""Arguments of zip and dataclass that stop mistakes of later code; no correct call reaches them."""
 BEGIN, END = "<!-- make mutants -->", "<!-- end of make mutants -->"
 START_UP_S = 30
 """Seconds that a test process gets beyond its tests' own time, which include importing torch."""
@@ -299,12 +301,12 @@ def sample(
 
 
 def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a file, except those of type annotations, which nothing executes."""
+    """Yield every mutant of a file, except those of type annotations and of GUARDS, which change no result."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
     tree = get_ast_from_path(file)
-    annotations = annotation_spans(ast.parse(file.read_text()))
+    left_out = spans_without_effect(ast.parse(file.read_text()))
     for name in sorted(operator_names()):
         if name.endswith(LEFT_OUT):
             continue
@@ -312,23 +314,25 @@ def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
         occurrence = 0
         for node in ast_nodes(tree):
             for start, end in operator.mutation_positions(node):
-                inside = any(first <= start and end <= last for first, last in annotations)
+                inside = any(first <= start and end <= last for first, last in left_out)
                 if not inside:
                     yield Mutant(file.relative_to(folder).as_posix(), name, occurrence, start, end)
                 occurrence += 1
 
 
-def annotation_spans(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the start and end of every type annotation."""
-    annotations: list[ast.expr] = []
+def spans_without_effect(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the start and end of every type annotation and of the value of every argument in GUARDS."""
+    nodes: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
-            annotations.append(node.annotation)
+            nodes.append(node.annotation)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
-            annotations.append(node.returns)
+            nodes.append(node.returns)
+        if isinstance(node, ast.keyword) and node.arg in GUARDS:
+            nodes.append(node.value)
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
-        for node in annotations
+        for node in nodes
     ]
 
 
@@ -419,15 +423,24 @@ def changed_lines(diff: str) -> tuple[list[str], list[str]]:
 
 
 def equivalent(verdict: Verdict) -> bool:
-    """Return whether the list of equivalent mutants has this one: the same file and the same change."""
+    """Return whether a mutant is the same program, such as 1e30 and 1e+30, or stands in the list of equivalent ones."""
     listed = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
     removed, added = changed_lines(verdict.diff)
-    return any(
+    return same_program(removed, added) or any(
         entry["file"] == verdict.mutant.path
         and entry["from"] == "\n".join(removed)
         and entry["to"] == "\n".join(added)
         for entry in listed
     )
+
+
+def same_program(removed: Sequence[str], added: Sequence[str]) -> bool:
+    """Return whether two pieces of code are parsed to the same tree; pieces that are no whole statements are not."""
+    try:
+        before, after = (ast.dump(ast.parse("\n".join(lines))) for lines in (removed, added))
+    except SyntaxError:
+        return False
+    return before == after
 
 
 def report(verdicts: Sequence[Verdict], options: argparse.Namespace, took: str) -> int:

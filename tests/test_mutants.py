@@ -73,10 +73,22 @@ def test_tests_named_after_the_file_come_first_and_the_budget_is_not_exceeded() 
 
 def test_annotations_of_arguments_results_and_variables_are_found() -> None:
     source = "async def f(a: int | None, b=1 | 2) -> str | None:\n    c: 'x' = 3 | 4\n"
-    spans = mutants.annotation_spans(ast.parse(source))
+    spans = mutants.spans_without_effect(ast.parse(source))
     lines = source.splitlines()
     texts = {lines[start[0] - 1][start[1] : end[1]] for start, end in spans}
     assert texts == {"int | None", "str | None", "'x'"}
+
+
+def test_arguments_that_only_stop_mistakes_are_left_out() -> None:
+    source = "for a, b in zip(c, d, strict=True):\n    f(loose=True)\n"
+    (span,) = mutants.spans_without_effect(ast.parse(source))
+    assert span == ((1, 30), (1, 34))
+
+
+def test_the_same_program_written_in_another_way_is_no_mutant() -> None:
+    assert mutants.same_program(["x = 1e30"], ["x = 1e+30"])
+    assert not mutants.same_program(["x = 1e30"], ["x = 1e31"])
+    assert not mutants.same_program(["if a:"], ["if  a:"])  # no whole statement
 
 
 def test_a_change_is_what_a_diff_removes_and_adds() -> None:

@@ -17,7 +17,7 @@ import client_app.features as features
 from client_app.client import Client
 from client_app.features import with_features
 from client_app.models import Classifier, ModelSettings, build
-from client_app.models.backbone import body_of, normalization_of, sha256_of
+from client_app.models.backbone import body_of, normalization_of, read, sha256_of
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
@@ -277,3 +277,13 @@ def test_real_weights_tell_handwritten_digits_apart(tmp_path: Path) -> None:
     }
     summary = experiment(tmp_path, **frozen, **even, cache=str(tmp_path / "cache")).summary
     assert summary["models"]["average"]["last"]["accuracy"] > 0.7
+
+
+def test_weights_of_a_training_checkpoint_are_those_under_state_dict(
+    weights: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "checkpoint.pth"
+    torch.save({"epoch": 3, "state_dict": features_file(weights)}, file)
+    read_back, plain = (read(str(path)) for path in (file, weights))
+    assert read_back.keys() == plain.keys()
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in read_back.items())

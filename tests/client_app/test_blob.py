@@ -131,3 +131,9 @@ def test_more_tensors_than_were_expected_are_refused_before_one_is_built(
 def test_as_many_tensors_as_are_expected_are_read() -> None:
     name = "a.long.name.of.a.tensor.that.no.model.of.this.project.has.but.a.user's.may" * 2 + "{}"
     assert len(from_bytes(empty_tensors(64, name), Expected(2**26, 64))) == 64
+
+
+def test_eighty_characters_of_a_long_name_are_shown() -> None:
+    entries = {"n" * 100: {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}
+    with pytest.raises(DecodeError, match=r"^'n{80}' has other bytes"):
+        from_bytes(blob(entries, b"\0" * 8))

@@ -176,3 +176,10 @@ def test_pairs_that_cannot_be_are_refused(
     wrong[1, :2] = wrong[1, 0] * torch.tensor([1, 2]) if pairs is None else torch.tensor(pairs)
     with pytest.raises(ValueError, match=rule):
         Scores.of({**scores.state(), "ranking": wrong}, classes)
+
+
+def test_more_classes_than_are_ranked_have_no_ranking_of_subjects_either() -> None:
+    classes = MOST_RANKED + 1
+    labels_N = torch.arange(classes)
+    scores = measured(torch.eye(classes, dtype=FLOAT), labels_N, labels_N)
+    assert not scores.ranking.any()

@@ -277,3 +277,21 @@ def test_samples_mix_where_one_depends_on_any_other_of_its_batch(neighbor: int) 
     assert mixes(Classifier(Mixing(), head), SHAPE)
     assert not mixes(Classifier(nn.Flatten(), head), SHAPE)
     assert mixes(build("mlp-bn", SHAPE, CLASSES, 0), SHAPE)
+
+
+def test_parameters_that_stay_as_they_are_are_not_stacked() -> None:
+    clients = clients_of([])
+    model = clients[0].model
+    for parameter in list(model.features.parameters())[:2]:
+        parameter.requires_grad_(False)
+    reports = together(clients, [], SETTINGS)
+    assert_alike(reports, [alone(client, [], SETTINGS) for client in clients])
+
+
+def test_a_client_that_cannot_train_takes_no_time() -> None:
+    clients = clients_of([])
+    trainer = Together(clients[0].model, SHAPE, [], SETTINGS, initial)
+    with mock.patch.object(client_app.vectorized, "task_of", side_effect=ValueError("no task")):
+        outcomes = list(trainer.train(clients))
+    assert [str(error) for _, error, _ in outcomes] == ["no task"] * len(clients)
+    assert {seconds for _, _, seconds in outcomes} == {0.0}

@@ -318,3 +318,10 @@ def test_a_client_holds_so_many_classes_and_shares_them_equally(clients, held):
 def test_classes_that_cannot_be_dealt_are_refused(clients, held, rule):
     with pytest.raises(SettingError, match=rule):
         classes_per_client(BALANCED, clients, 10, held, draws())
+
+
+def test_each_of_ten_parts_has_a_tenth_of_every_class() -> None:
+    """Example k of a class with n stands at (k + 1/2) / n of the order that is cut into ten."""
+    labels_N = np.repeat([0, 1], [10, 90])
+    parts = domain_parts(labels_N, np.zeros(100, int), 1, 10, draws())
+    assert [np.bincount(labels_N[part]).tolist() for part in parts] == [[1, 9]] * 10

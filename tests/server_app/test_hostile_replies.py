@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, MetricRecord, RecordDict
-from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, small
+from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, drop, small
 
 from client_app.messages import pack, unpack
 from client_app.metrics import Scores
@@ -163,6 +163,7 @@ def test_divergence_is_a_sentence(train: Train, method: str) -> None:
     ("change", "reason"),
     [
         (lambda s: s["counts"].mul_(-1), "client 2: class counts are not between 0 and"),
+        (lambda s: s["counts"][:1].fill_(-1), "client 2: class counts are not between 0 and"),
         (lambda s: s["counts"].fill_(2**62), "client 2: class counts are not between 0 and"),
         (lambda s: s["counts"].add_(2**16), "client 2: class counts are those of "),
         (lambda s: s.update(counts=s["counts"][:-1]), "client 2: class counts are not int64 of 10"),
@@ -271,3 +272,16 @@ def test_the_hostile_client_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     attacked, _ = hostile.played(tmp_path, "scaled x 1000", "median", 0, 2)
     without, records = hostile.played(tmp_path, "silent", "median", 0, 2)
     assert attacked > without - 3 and hostile.named(records) == "left out: 2 of 2"
+
+
+def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
+    """Three clients do not answer, so that a single update is left, and that one is out of range."""
+
+    def lose_others_and_spoil(asked: Message, records: RecordDict) -> None:
+        if asked.metadata.message_type == "train":
+            for client in (0, 1, 3):
+                drop(records, client)
+            changed("train", "2/model", lambda s: s["head.weight"].fill_(3e38))(asked, records)
+
+    with pytest.raises(Diverged, match=r"^diverged in round 1: client 2: .*head.weight is 3e\+38"):
+        train(grid=TamperingGrid(lose_others_and_spoil), min_replies=0.25)

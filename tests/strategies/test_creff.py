@@ -479,3 +479,9 @@ def test_comparing_features_needs_a_holdout_and_features(server: Server) -> None
     assert CReFF(compare_features=True).needs_holdout and not CReFF().needs_holdout
     with pytest.raises(SettingError, match=r"compare-features.*no effect"):
         CReFF(features_per_class=0, compare_features=True)
+
+
+def test_the_matching_loss_is_the_mean_over_rows_summed_over_classes() -> None:
+    distances_CR = torch.tensor([[1.0, 2.0, 3.0], [5.0, 5.0, 8.0]])
+    assert CReFF(distance="paper-literal").total(distances_CR).item() == 2 + 6
+    assert CReFF(distance="code-scale").total(distances_CR).item() == 6 + 18

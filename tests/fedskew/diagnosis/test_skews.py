@@ -13,8 +13,8 @@ from fedskew.diagnosis.rules import (
     known_failures,
     recommended_order,
 )
-from fedskew.diagnosis.skews import skews
-from fedskew.diagnosis.statistics import statistics
+from fedskew.diagnosis.skews import p_words, skews
+from fedskew.diagnosis.statistics import Shift, statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
 from fedskew.experiments.experiments import load_experiments
 from fedskew.experiments.plan import plan
@@ -197,3 +197,36 @@ def test_fedlc_is_known_to_fail_where_most_sites_have_one_class(
         table = site_table("", "abc", "xyz", counts_KC)
         rules = known_failures(diagnose(table, plan=Plan(participation=participation)))
         assert ("fedlc" in {rule.method for rule in rules}) == fails
+
+
+def shifted(**fields: float) -> str:
+    """Return the reason of the scanner skew for a shift of features; empty where there is none."""
+    shift = Shift(
+        **{
+            "feature": "",
+            "mean": 0.0,
+            "mean_p": 1.0,
+            "deviation": 1.0,
+            "deviation_p": 1.0,
+            **fields,
+        }
+    )
+    found = skews(statistics(np.full((2, 4), 200)), shift)
+    return next((skew.because for skew in found if skew.name == "scanner"), "")
+
+
+def test_a_shift_is_a_skew_where_it_is_large_and_no_chance() -> None:
+    assert shifted(mean=0.6, mean_p=1e-9) == "a site's mean is 0.6 standard deviations from all"
+    assert shifted(deviation=1.6, deviation_p=1e-9) == "standard deviations differ by 1.6"
+    assert shifted(mean=0.6, mean_p=0.5) == shifted(mean=0.4, mean_p=1e-9) == ""
+    assert shifted(deviation=1.6, deviation_p=0.5) == shifted(deviation=1.4, deviation_p=1e-9) == ""
+
+
+def test_a_site_of_one_value_is_said_to_be_that() -> None:
+    constant = "at a site nearly all values are equal"
+    assert shifted(deviation=2000.0, deviation_p=1e-9) == constant
+    assert shifted(deviation=float("inf"), deviation_p=1e-9) == constant
+
+
+def test_p_in_words() -> None:
+    assert (p_words(0.0004), p_words(0.03)) == ("p < 0.001", "p = 0.03")

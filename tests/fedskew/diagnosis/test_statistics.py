@@ -8,6 +8,7 @@ import pytest
 from fedskew.diagnosis.rules import Diagnosis, as_json, diagnose, line
 from fedskew.diagnosis.statistics import (
     independent_samples,
+    local_tail_share,
     permutation_p,
     shift_of,
     spread,
@@ -263,3 +264,22 @@ def test_deviations_that_chance_explains_hide_no_feature_either() -> None:
     rare = Moments(("rare",), moments.means_KF[:, :1], moments.deviations_KF[:, :1])
     assert shift_of(rare, sizes_K).deviation_p > 0.01
     assert shift_of(moments, sizes_K).feature == "real"
+
+
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [
+        ([39, 11], 0.0),  # 39.5 / 20.5 over 11.5 / 20.5 is 3.4
+        ([86, 17], 0.0),  # 86.5 / 17.5 is 4.94
+        ([88, 17], 1.0),  # 88.5 / 17.5 is 5.06
+    ],
+)
+def test_a_tail_of_its_own_is_a_ratio_of_five(counts: list[int], share: float) -> None:
+    assert local_tail_share(np.array([counts]), np.full((1, 2), 20.0)) == share
+
+
+def test_one_patient_at_every_site_says_nothing() -> None:
+    """Any permutation of five patients over five sites gives the same statistic, so that its variance is rounding."""
+    counts_SC = np.array([[7, 0, 1], [1, 6, 1], [0, 3, 5], [4, 4, 0], [2, 0, 6]])
+    p = subject_permutation_p(counts_SC, Subjects(np.arange(5), counts_SC))
+    assert p == 1.0

@@ -372,3 +372,34 @@ def test_test_examples_are_drawn_by_subject(measured: SeedResult) -> None:
     stated = replace(clients, run=replace(clients.run, origin=origin))
     of_clients = strata(stated, "last", "client-accuracy.mean")
     assert of_clients is not None and of_clients.sizes_G.tolist() == [3, 3, 3]
+
+
+def test_the_worst_decile_is_the_mean_of_the_lowest_clients_of_each_run() -> None:
+    runs = [
+        Strata(np.array([1.0, 0.0, 1.0]), np.array([5, 5, 5]), None, lowest=2),
+        Strata(np.array([0.0, 0.0, 1.0]), np.array([5, 5, 5]), None, lowest=2),
+    ]
+    chosen_BS = np.array([[0, 1, 0], [1, 1, 1]])
+    drawn_BS = resample(runs, chosen_BS, np.random.default_rng(0))
+    assert drawn_BS.tolist() == [[50.0, 0.0, 50.0], [0.0, 0.0, 0.0]]
+
+
+def test_a_tenth_of_few_clients_is_one_client(measured: SeedResult) -> None:
+    values = [0.9, 0.4, 0.6]
+    numbers = replace(
+        measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)}
+    )
+    made_of = strata(
+        at(measured, numbers, "0 mnist", "1 usps", "2 svhn"), "last", "client-accuracy.worst-decile"
+    )
+    assert made_of is not None and made_of.lowest == 1
+
+
+@pytest.mark.parametrize("values", [[0.9, math.nan, 0.6], [0.9, 0.4]])
+def test_a_client_without_a_score_has_no_strata(values: list[float], measured: SeedResult) -> None:
+    """One client was not tested, or the record has other clients than the run."""
+    numbers = replace(
+        measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.7, 0.4, 0.4, values)}
+    )
+    run = at(measured, numbers, "0 mnist", "1 usps", "2 svhn")
+    assert strata(run, "last", "client-accuracy.mean") is None
