@@ -43,7 +43,7 @@ VARIED: dict[str, dict[str, Any]] = {
         **SMALL,
         **SERVER_SMALL["creff"],
         "method": "fedshift+creff",
-        "clients-together": 4,
+        "clients-per-pass": 4,
     },
 }
 """Runs beside one of every method: what is set."""

@@ -201,5 +201,5 @@ def test_a_record_may_hold_two_models_and_eight_tensors_for_each_class(classes: 
 
 
 def test_clients_with_the_most_samples_come_first() -> None:
-    request = Request(TRAIN, {"round": 1}, {}, "", {}, examples={0: 5, 1: 9, 3: 9})
+    request = Request("train", {"round": 1}, {}, "", {}, examples={0: 5, 1: 9, 3: 9})
     assert request.longest_first([0, 3, 2, 1]) == [1, 3, 0, 2]
