@@ -270,7 +270,9 @@ def failed_tests(output: str, tests: Iterable[str]) -> tuple[str, ...]:
     """Return which tests failed, and which files could not be loaded, from the summary that ends pytest's output."""
     known = set(tests)
     failed = []
-    for line in output.splitlines():
+    # A failed test that itself runs pytest shows the inner run's summary before the outer one.
+    summary = output.rpartition("short test summary info")[2]
+    for line in summary.splitlines():
         word, _, rest = line.partition(" ")
         if word not in ("FAILED", "ERROR"):
             continue

@@ -79,6 +79,12 @@ def test_annotations_of_arguments_results_and_variables_are_found() -> None:
     assert texts == {"int | None", "str | None", "'x'"}
 
 
+def test_the_summary_of_an_inner_run_of_pytest_is_not_read() -> None:
+    heading = "=== short test summary info ===\n"
+    output = f"{heading}ERROR inner/test_a.py\n{heading}FAILED test_b.py::test_c - boom\n"
+    assert mutants.failed_tests(output, ["test_b.py::test_c"]) == ("test_b.py::test_c",)
+
+
 def test_arguments_that_only_stop_mistakes_are_left_out() -> None:
     source = "for a, b in zip(c, d, strict=True):\n    f(loose=True)\n"
     (span,) = mutants.spans_without_effect(ast.parse(source))
