@@ -256,6 +256,7 @@ def test_no_step_waits_for_a_number(row: object) -> None:
     variant: Variant = row.default  # type: ignore[attr-defined]
     clients = clients_of([variant], "mlp-bn" if variant.needs_batch_norm else "small-cnn")
     few, many = (replace(SETTINGS, local_epochs=1, local_steps=steps) for steps in (1, 3))
+    alone(clients[0], [variant], many)  # fills caches, so that the order of tests does not matter
     single = [waits(partial(alone, clients[0], [variant], settings)) for settings in (few, many)]
     stacked = [
         waits(partial(together, clients[:3:2], [variant], settings)) for settings in (few, many)

@@ -250,3 +250,18 @@ def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_pat
     kurtosis = (pooled**4).mean() / (pooled**2).mean() ** 2
     assert kurtosis > 4
     assert moments.kurtosis_F == pytest.approx([kurtosis], rel=1e-5)
+
+
+def test_every_column_of_a_table_has_its_name(tmp_path: Path) -> None:
+    """Three columns at two sites: the names count columns."""
+    draws = np.random.default_rng(0)
+    rows = ["a,b,c,label,site"]
+    for k in range(40):
+        numbers = ",".join(f"{number:.4f}" for number in draws.normal(size=3))
+        rows.append(f"{numbers},{'xy'[k % 2]},{('north', 'south')[k // 20]}")
+    file = tmp_path / "own.csv"
+    file.write_text("\n".join(rows) + "\n")
+    federation = federate(DataSettings(f"csv:{file}", classes="x,y", input_shape="3"), 0)
+    moments = moments_of(federation, table_of_federation(federation))
+    assert moments is not None
+    assert moments.names == ("number 1 of 3", "number 2 of 3", "number 3 of 3")
