@@ -264,4 +264,4 @@ def test_every_column_of_a_table_has_its_name(tmp_path: Path) -> None:
     federation = federate(DataSettings(f"csv:{file}", classes="x,y", input_shape="3"), 0)
     moments = moments_of(federation, table_of_federation(federation))
     assert moments is not None
-    assert moments.names == ("number 1 of 3", "number 2 of 3", "number 3 of 3")
+    assert moments.features == ("number 1 of 3", "number 2 of 3", "number 3 of 3")
