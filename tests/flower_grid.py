@@ -51,6 +51,8 @@ class FakeGrid(Grid):
             for number, node in enumerate(self.nodes)
         }
         self.errors: list[Exception] = []
+        self.refusals: list[str] = []
+        """The reasons of the error replies that mods made."""
         self.change: Callable[[int, Message], None] = lambda number, reply: None
         """What a dishonest or broken client does to its reply."""
 
@@ -76,6 +78,8 @@ class FakeGrid(Grid):
             reply = Message(Error(2, str(error)), reply_to=received)
         else:
             self.contexts[node] = context
+            if reply.has_error():
+                self.refusals.append(str(reply.error.reason))
             self.change(self.nodes.index(node), reply)
         return by_wire(reply)
 

@@ -144,8 +144,9 @@ class MethodStrategy(FedAvg):
     def _check_alone(self, method: str) -> None:
         """Raise TypeError where another of flwr's strategies combines the models as well."""
         for base in type(self).__mro__:
-            own = issubclass(base, MethodStrategy) or base in (FedAvg, Strategy)
-            if not own and "aggregate_train" in vars(base):
+            own = issubclass(base, MethodStrategy)
+            combine = getattr(base, "aggregate_train", FedAvg.aggregate_train)
+            if not own and combine not in (FedAvg.aggregate_train, Strategy.aggregate_train):
                 raise TypeError(
                     f"{method} combines the clients' models itself, and so does {base.__name__}: "
                     "use one of the two"
@@ -441,6 +442,11 @@ class CCVR(MethodStrategy):
                 f"no node's {part.final_question} can be used, the first because: {reasons[0]}; "
                 'use @app.query() and local_round(..., variants=["ccvr"]) on the clients'
             )
+        log.info(
+            "%s of %d nodes, without noise: no privacy wrapper or mod covers them",
+            part.final_question,
+            len(answers),
+        )
         state = self._states[part.name]
         self._keep(part.deploy_finally(self.server, state, self.server.start, answers))
         return self.deployed[part.name]

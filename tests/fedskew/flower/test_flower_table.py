@@ -1,0 +1,27 @@
+"""docs/guides/flower.md: its tables are what comes of every pair of a method and a wrapper, a mod or a strategy."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+from flower_grid import PlainNet
+from flwr.serverapp.strategy import FedAvg
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "flower_table.py"))
+PAGE = (ROOT / "docs" / "guides" / "flower.md").read_text()
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+
+
+@pytest.mark.parametrize("name", SCRIPT["TABLES"])
+def test_the_table_is_what_comes_of_every_pair(name: str) -> None:
+    table = SCRIPT["TABLES"][name]()
+    assert SCRIPT["written"](PAGE, name, table) == PAGE, "scripts/flower_table.py writes it"
+    assert table in PAGE
+
+
+def test_an_update_that_nobody_clips_is_not_said_to_be_protected() -> None:
+    arguments = (FedAvg(fraction_evaluate=0.0), ["iwds"], [], PlainNet)
+    assert SCRIPT["outcome"](*arguments, False) == "works"
+    with pytest.raises(AssertionError, match="moved further than a client may"):
+        SCRIPT["outcome"](*arguments, True)
