@@ -1,1 +1,1 @@
-"""What happens on a client: one training loop, local variants, memory."""
+"""The client side: one training loop, the methods' local variants, and each client's memory."""

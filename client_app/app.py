@@ -1,4 +1,4 @@
-"""The ClientApp: flwr's messages in, the answers of clients out.
+"""The ClientApp: reads flwr's messages and returns the replies of clients.
 
 A message names the clients that this node plays, so a model travels once a node however many clients there are.
 """

@@ -1,4 +1,4 @@
-"""What a client is, what it reports, and what a local variant may contribute.
+"""The client, its report after a round, and the interface of local variants.
 
 Shape letters, here and in the whole project: N a client's samples, B a batch, C classes, D features (the head's
 inputs), K clients.

@@ -1,4 +1,4 @@
-"""Finding the parts of methods: a file in the right folder is all that a part needs to be known."""
+"""Discovery of variants and server methods: a file in the right folder is enough."""
 
 import pkgutil
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What a client keeps between rounds: one file a round, in the client's own folder.
+"""A client's memory between rounds: one file per round, in the client's own folder.
 
 The server decides which file counts: it names the round of the client's last update that it used, and the digest that
 came with it. So a reply that was lost or refused, or a run that was killed, leaves no trace in what the client goes on

@@ -1,4 +1,4 @@
-"""How well a model does on some samples: counts and sums that add up over clients, never predictions.
+"""Evaluation of a model on samples, as counts and sums that can be added over clients; never predictions.
 
 Where samples are parts of a subject, as the windows of a scan, the subject is what is tested: its probabilities are the
 mean of its samples' softmax, and it counts once.

@@ -1,4 +1,4 @@
-"""What holds for a process that plays clients: its device, its threads, and the hash of the code that it runs."""
+"""Set-up of a process that runs clients: its device, its threads, and the hash of its code."""
 
 import ctypes
 import functools

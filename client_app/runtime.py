@@ -1,4 +1,4 @@
-"""What a process keeps to compute for any client of a run: data, model and variants."""
+"""The objects that a process keeps to compute for any client of a run: data, model and variants."""
 
 import functools
 from collections.abc import Mapping, Sequence

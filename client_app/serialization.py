@@ -1,4 +1,4 @@
-"""A state as one piece of bytes in the safetensors format, and back, whoever wrote them.
+"""Conversion of a state to bytes in the safetensors format, and safe reading of untrusted bytes.
 
 In a blob the tensors follow each other without a gap, in the order of its head, which is the state's. A reader looks at
 the whole head before it builds anything, and what it builds takes no more bytes than arrived.

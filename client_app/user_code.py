@@ -1,4 +1,4 @@
-"""Code of the user's own by MODULE:NAME, as models and methods: from the working folder, or installed."""
+"""Import of a user's own models and methods by MODULE:NAME, from the working folder or an installed package."""
 
 import hashlib
 import importlib

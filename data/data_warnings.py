@@ -1,4 +1,4 @@
-"""What is odd about data and no score shows: copies, empty classes, images of one value, test images of another size.
+"""Checks for data problems that no score shows: duplicates, empty classes, constant images, other test image sizes.
 
 `refuse_untrainable` raises where no training makes sense. `warnings_of` returns a sentence for everything with which a
 run can go on. `fedskew data check`, `data show`, `run` and `select` print them, and a ServerApp that flwr starts does.

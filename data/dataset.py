@@ -1,4 +1,4 @@
-"""A data set as the rest of the program sees it: memory-mapped inputs of one shape, labels, and the domain of each."""
+"""A data set: memory-mapped inputs of one shape, labels, and the domain of each sample."""
 
 import logging
 from dataclasses import dataclass

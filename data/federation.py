@@ -1,4 +1,4 @@
-"""The data of all clients: what is drawn from a data set by a seed, and who holds which part of it."""
+"""The data of all clients: the subset that a seed draws from a data set, and its partition."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial

@@ -1,4 +1,4 @@
-"""A partition as a file: who holds which sample, bound to the data by their hash."""
+"""Partition files: the samples of each client, bound to the data by their hash."""
 
 import hashlib
 import json

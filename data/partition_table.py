@@ -1,4 +1,4 @@
-"""Who holds what, written into a partition file: as it was dealt, or by a CSV file with columns sample and client."""
+"""Writing partition files, from settings or from a CSV file with columns sample and client."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which client holds which sample.
+"""Partitions: the assignment of samples to clients.
 
 Each partition takes the labels (N,) of the samples to deal out and returns one sorted array of indices a client; the
 arrays are disjoint and cover every sample.

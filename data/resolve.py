@@ -1,4 +1,4 @@
-"""From the settings a user wrote to settings in which nothing is left to guess."""
+"""Resolution of data settings: `auto` and derived values become explicit."""
 
 import difflib
 from dataclasses import replace

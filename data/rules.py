@@ -1,4 +1,4 @@
-"""A setting's rule stands beside its field, as an annotation: here it is put in words and held.
+"""Rules for settings, written as annotations of their fields: checked and put into words here.
 
 `Annotated[float, Ge(0), Lt(1)]` is a range (annotated-types), OneOf a choice, Rule anything else about one value. What
 two settings mean together is code, in `agree`.

@@ -1,4 +1,4 @@
-"""The settings of data and partition: which images there are, and which client holds which."""
+"""The settings of data set and partition."""
 
 import math
 from dataclasses import dataclass

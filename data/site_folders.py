@@ -1,4 +1,4 @@
-"""What a client holds as a folder of its own: OUT/NAME/data.npz and site.toml, beside OUT/federation.toml."""
+"""`fedskew data export-sites`: one folder OUT/NAME per client, with data.npz and site.toml."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""sites:FILE: data that the server sees nothing of. FILE is federation.toml, and every site reads its own data."""
+"""sites:FILE: data that the server never sees. FILE is federation.toml, and every site reads its own data."""
 
 import re
 from dataclasses import fields, replace

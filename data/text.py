@@ -1,4 +1,4 @@
-"""Text from elsewhere: what clients, workers, files and errors say."""
+"""Sanitizing of untrusted text from clients, workers, files and errors."""
 
 import builtins
 import math

@@ -1,4 +1,4 @@
-"""The domain that no client holds: the setting unseen-domain."""
+"""The setting unseen-domain: a domain without a client."""
 
 from dataclasses import dataclass
 

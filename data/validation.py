@@ -1,4 +1,4 @@
-"""What clients keep of their training samples for validation: the settings validation-fraction and evaluate-on."""
+"""Validation samples that clients take from their training data: validation-fraction and evaluate-on."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What `import fedskew` offers: a run from settings, a run's folder as a typed result, the methods there are."""
+"""The Python interface: start a run from settings, read a run's folder as a typed result, list the methods."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

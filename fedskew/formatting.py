@@ -1,4 +1,4 @@
-"""How the workbench writes numbers, clients' names, Markdown and tables for a terminal."""
+"""Formatting of numbers, clients' names, Markdown, and tables for a terminal."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""FedSkew's top-level packages have common names: what becomes of a user's own data.py beside them."""
+"""Imports of FedSkew's top-level packages, whose names are common, where a user has a data.py of the same name."""
 
 import importlib.util
 import sys

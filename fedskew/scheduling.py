@@ -1,4 +1,4 @@
-"""What a sweep of runs has to do, and how many of them go at a time."""
+"""The jobs of a sweep, and how many run at the same time."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: an end within seconds, with one sentence, whatever is going on.
+"""Handling of Ctrl-C, SIGTERM and a closed terminal: the command ends within seconds, with one sentence.
 
 Only the standard library is imported here: the command sets its handlers before torch and flwr are loaded.
 """

@@ -1,1 +1,1 @@
-"""What surrounds the rounds: settings, evaluation, checkpoints, results, engines and the command line."""
+"""Everything around the rounds: settings, methods, evaluation, records, checkpoints and run folders."""

@@ -1,4 +1,4 @@
-"""A run's checkpoint: model, every method's state and what else a resume needs, in one file replaced in one step.
+"""A run's checkpoint: model, every method's state and all else that a resume needs, in one atomically replaced file.
 
 A `Writer` writes it, and the round's record, while the next round trains.
 """

@@ -1,4 +1,4 @@
-"""The settings' keys and defaults as pyproject.toml holds them for `flwr run`: known without the methods."""
+"""The settings' keys and defaults in pyproject.toml, read without importing the methods."""
 
 import contextlib
 import difflib

@@ -1,4 +1,4 @@
-"""A folder's lock, which falls with the process that holds it, however that ends."""
+"""A folder's lock, which is released when its process ends, however it ends."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What a method of one's own has to keep to, tried on two tiny clients: the contract tests' rules that need no row.
+"""Checks of a user's own method on two tiny clients: the contract tests' rules that need no row.
 
 Two rounds of made-up data with a class missing, of one class, and of one sample: it runs, changes nothing that it is
 given, repeats to the bit, sends what a part of it takes and no more than it says, and what it makes is finite.

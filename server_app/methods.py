@@ -1,4 +1,4 @@
-"""The methods by name, and the parts that a name stands for; nothing is imported that takes time."""
+"""The methods by name, and the parts of each. This module imports nothing slow."""
 
 import difflib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""MLflow behind the trackers' interface: the run's settings, and every round's numbers as metrics."""
+"""MLflow as a tracker: the run's settings as parameters, and every round's numbers as metrics."""
 
 import os
 import re

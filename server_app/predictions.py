@@ -1,4 +1,4 @@
-"""What the final models said of the server's test set, sample by sample, in a file of the run's folder.
+"""The final models' predictions for each sample of the server's test set, in a file of the run's folder.
 
 With it a report resamples test examples and compares two methods on the same ones. Only a server that measures on a
 test set of its own has it: clients send sums.

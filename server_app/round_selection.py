@@ -1,4 +1,4 @@
-"""Which round of a run counts: the last, the best on one of two sets, or the mean of the last ones."""
+"""The selection of a run's round: the last, the best on test or validation data, or the mean of the last ones."""
 
 import math
 from collections.abc import Mapping, Sequence

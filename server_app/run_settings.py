@@ -1,4 +1,4 @@
-"""What the settings of a run are, and the run's name: an id made of everything that can change its numbers."""
+"""The settings of a run, and its name: an id made of every setting that can change its numbers."""
 
 import hashlib
 import json

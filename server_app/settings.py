@@ -1,4 +1,4 @@
-"""From what a user states to a run's settings: parsed strictly, resolved fully; defaults, explanations, flwr's TOML."""
+"""Settings: strict parsing and resolution of a user's values, defaults, explanations, and flwr's TOML."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""A run between sites: what the server asks them first, and what it writes down of data that it does not see."""
+"""A run between sites: the server's questions before round 1, and its record of data that it does not see."""
 
 import json
 from pathlib import Path

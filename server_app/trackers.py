@@ -1,4 +1,4 @@
-"""Who follows a run: all that its settings ask for."""
+"""The trackers that a run's settings ask for."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

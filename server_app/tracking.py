@@ -1,4 +1,4 @@
-"""Following a run while it goes on: one small interface, and TensorBoard behind it."""
+"""The interface of trackers, and TensorBoard."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""After the last round: the deployed models on the domain that no client holds, by what batch norm they get there."""
+"""The study of an unseen domain after the last round: the deployed models, by the source of their batch norm."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What made a run: the versions of everything that its numbers may depend on."""
+"""The versions of all software that a run's numbers may depend on."""
 
 import functools
 import platform

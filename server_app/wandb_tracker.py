@@ -1,4 +1,4 @@
-"""Weights & Biases behind the trackers' interface: a run in offline mode, to be sent by `wandb sync` or never."""
+"""Weights & Biases as a tracker: a run in offline mode, which `wandb sync` can upload."""
 
 import os
 import shutil

@@ -1,1 +1,1 @@
-"""`fedskew-site`: what a hospital runs, with its own data, its own rules and its own copy of the code."""
+"""`fedskew-site`, the hospital's side of a federation: its data, its policy and its copy of the approved code."""

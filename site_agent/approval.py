@@ -1,4 +1,4 @@
-"""What a site has agreed to: one federation.toml and one app, which is the code that is installed here."""
+"""A site's approval: one federation.toml and one app, which is the installed code."""
 
 import getpass
 import hashlib

@@ -1,4 +1,4 @@
-"""The site's audit log: what was asked, what left, what was refused; each line holds the hash of the line before."""
+"""The site's audit log: requests, replies and refusals; each line contains the hash of the line before."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""A site as `client_app` sees it: its data, checked against the agreement, and its policy for a run."""
+"""A site as `client_app` sees it: its data, checked against federation.toml, and its policy for a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

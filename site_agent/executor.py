@@ -1,4 +1,4 @@
-"""The executor: takes the SuperNode's tasks, and has the code installed here play them, never code from the wire."""
+"""The executor: takes the SuperNode's tasks and runs them with the installed code, never with received code."""
 
 import logging
 import secrets

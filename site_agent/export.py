@@ -1,4 +1,4 @@
-"""`fedskew-site export`: a run's model as it is whole at this site alone, for its own use."""
+"""`fedskew-site export`: joins a run's shared model with this site's own tensors, for its own use."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The node key: who a site is."""
+"""The node key, which identifies a site."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`/metrics` in Prometheus' text form, on loopback: what the audit log and the disk say when somebody asks."""
+"""`/metrics` in Prometheus' text format, on loopback, from the audit log and the disk."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`fedskew-site check --online`: the way to the coordinator."""
+"""`fedskew-site check --online`: the connection to the coordinator."""
 
 import http.client
 import os

@@ -1,4 +1,4 @@
-"""What may leave a site: asked before round 1, and held at every message. In a simulation there is no policy."""
+"""The policy for what may leave a site, checked before round 1 and at every message. Simulations have none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

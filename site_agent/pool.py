@@ -1,4 +1,4 @@
-"""The processes that play: one at a time, warm, new for every run and every 200 messages.
+"""The processes that run clients: one at a time, pre-forked, replaced for every run and every 200 messages.
 
 They are forked from a process that has imported everything and computed nothing, so a new one costs no time and little
 memory.

@@ -1,4 +1,4 @@
-"""`fedskew-site check`: whether this site can take part, one line a matter, with what to do where it cannot."""
+"""`fedskew-site check`: whether this site can take part, one line per check, each failure with its remedy."""
 
 import os
 import shutil

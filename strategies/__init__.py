@@ -1,1 +1,1 @@
-"""What happens on the server between receiving and sending: how updates become a model, and what is deployed."""
+"""The server side of a round: how updates become a model, and which models are deployed."""

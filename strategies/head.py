@@ -1,4 +1,4 @@
-"""Training a head alone, on features: what CReFF, CCVR and real features do with theirs."""
+"""Training of a head alone on features, as CReFF, CCVR and real features do."""
 
 from collections.abc import Iterable
 from itertools import repeat

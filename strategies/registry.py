@@ -1,4 +1,4 @@
-"""Server methods: one file each, known by being here."""
+"""The registry of server methods: one file each, found in this folder."""
 
 import strategies
 from client_app.discovery import parts_in

@@ -1,4 +1,4 @@
-"""Backbones: a published network without its head, the weights of a file, and what of them stays as it is."""
+"""Backbones: a published network without its head, pretrained weights from a file, and which of them are frozen."""
 
 import hashlib
 import pickle

@@ -1,4 +1,4 @@
-"""The shape every model has: features, then one linear head."""
+"""The structure of every model: features, then one linear head."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

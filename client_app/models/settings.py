@@ -1,4 +1,4 @@
-"""What is settled of a model beside its name."""
+"""The settings of a model beside its name."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What a site may tell of its own batch norm, once, for a site nobody trained with."""
+"""Batch norm that a site uploads once, for a site that joins after training."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What is known of each named data set before a byte of it is read: classes, shape, normalization, where it lies."""
+"""The catalog of named data sets: classes, shape, normalization and location of each, without reading it."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

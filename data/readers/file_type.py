@@ -1,4 +1,4 @@
-"""What a file truly is, whatever its name says, as an error about it has to say."""
+"""Detection of a file's type from its first bytes, for error messages."""
 
 from pathlib import Path
 

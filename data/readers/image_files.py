@@ -1,4 +1,4 @@
-"""Images that stay in their files until they are needed, and what a look at some of them says: their range and size."""
+"""Images that stay in their files until a batch needs them, and the range and size of a sample of them."""
 
 import os
 from collections import Counter

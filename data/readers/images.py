@@ -1,4 +1,4 @@
-"""One image file as pixels: what PIL reads, 16 bits a channel as well, DICOM, and slices of NIfTI volumes."""
+"""One image file as pixels: all formats of Pillow, 16 bits per channel included, DICOM, and slices of NIfTI volumes."""
 
 import warnings
 from pathlib import Path

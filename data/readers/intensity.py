@@ -1,4 +1,4 @@
-"""Which number is black and which is white."""
+"""The intensity range: which value is black and which is white."""
 
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context

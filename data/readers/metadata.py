@@ -1,4 +1,4 @@
-"""What each row of a table says beside its input: whose sample it is, of which site, and who tests."""
+"""Metadata of a table's rows: subject, site and test split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

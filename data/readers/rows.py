@@ -1,4 +1,4 @@
-"""A table in a CSV file: its rows, and which column means what."""
+"""A table in a CSV file: its rows, and the meaning of its columns."""
 
 import csv
 import re

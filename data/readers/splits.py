@@ -1,4 +1,4 @@
-"""Images and labels as they come from disk: their checks, their split into train and test, and their one shape."""
+"""Images and labels as read from disk: checks, the split into train and test, and resizing to one shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,1 +1,1 @@
-"""The command line: a file a command, and what they print with."""
+"""The command line: one file per command, and shared output functions."""

@@ -1,4 +1,4 @@
-"""The command line: its subcommands, each imported when it is called, and what becomes of an error."""
+"""The command line's subcommands, each imported on use, and the handling of errors."""
 
 import logging
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a shell proposes when a word is completed; it imports neither torch nor flwr."""
+"""Shell completion; it imports neither torch nor flwr."""
 
 from contextlib import redirect_stderr
 from io import StringIO

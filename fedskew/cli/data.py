@@ -1,4 +1,4 @@
-"""The command line's `fedskew data`: which data are there, who holds what, and whether one's own will work."""
+"""`fedskew data`: list data sets, show and save partitions, check a user's own data."""
 
 import functools
 import json

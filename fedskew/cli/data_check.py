@@ -1,4 +1,4 @@
-"""One's own data looked through: what is there, and a command that works with them."""
+"""`fedskew data check`: a summary of a user's own data, and a command that uses them."""
 
 import shlex
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The command line's `fedskew diagnose`."""
+"""`fedskew diagnose`: name the skew of a federation."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The command line's `fedskew export` and `fedskew predict`."""
+"""`fedskew export` and `fedskew predict`: write a model, and use it."""
 
 import csv
 import json

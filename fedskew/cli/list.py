@@ -1,4 +1,4 @@
-"""`fedskew list`: the methods, settings, models or experiments there are."""
+"""`fedskew list`: the available methods, settings, models or experiments."""
 
 import json
 from enum import StrEnum

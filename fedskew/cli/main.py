@@ -1,4 +1,4 @@
-"""The command `fedskew`, which a signal may end at any moment: its handlers stand before anything heavy is imported."""
+"""The command `fedskew`. It sets its signal handlers before it imports anything heavy."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""What `fedskew run` does with what is asked for: the plan and its cost, or the runs and their table."""
+"""The work of `fedskew run`: print the plan and its cost, or execute the runs and print their table."""
 
 import json
 from collections.abc import Sequence

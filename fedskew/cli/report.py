@@ -1,4 +1,4 @@
-"""The command line's `fedskew report`."""
+"""`fedskew report`: results of experiments and other runs."""
 
 import json
 import sys

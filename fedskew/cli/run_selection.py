@@ -1,4 +1,4 @@
-"""What a command line asks for: named experiments, one made on the spot of methods and seeds, or one run."""
+"""The runs that a command line selects: named experiments, an experiment from --method and --seed, or one run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

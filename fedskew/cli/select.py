@@ -1,4 +1,4 @@
-"""The command line's `fedskew select`."""
+"""`fedskew select`: compare methods on a federation."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Where the command line prints."""
+"""The consoles that the command line prints to."""
 
 import os
 import sys

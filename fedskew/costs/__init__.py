@@ -1,1 +1,1 @@
-"""What a run will cost: samples, memory, seconds, bytes on disk and between server and clients."""
+"""The estimated cost of a run: samples, memory, seconds, bytes on disk and between server and clients."""

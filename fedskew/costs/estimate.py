@@ -1,4 +1,4 @@
-"""What a run takes from where it stands: seconds, bytes of disk, memory and messages."""
+"""The remaining cost of a run: seconds, bytes of disk, memory and messages."""
 
 from dataclasses import dataclass
 

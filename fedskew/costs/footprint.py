@@ -1,4 +1,4 @@
-"""The tensors of a run by formula: memory, bytes on disk and on the way; and which runs this machine cannot hold."""
+"""Formulas for a run's memory and bytes on disk and in messages, and the runs that do not fit this machine."""
 
 import statistics
 from functools import lru_cache

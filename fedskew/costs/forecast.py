@@ -1,4 +1,4 @@
-"""`fedskew run --dry-run`: every run of the plan with what it will cost, and what stands in its way."""
+"""`fedskew run --dry-run`: every run of the plan with its cost and its obstacles."""
 
 import shutil
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How long a round takes: by the records of finished rounds of the same kind, else by one timed step and batch."""
+"""The seconds of a round: from the records of similar finished rounds, else from one timed step and batch."""
 
 import statistics
 import time

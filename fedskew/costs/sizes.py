@@ -1,4 +1,4 @@
-"""How many samples a run's clients hold, and the steps they take on them.
+"""The number of samples of a run's clients, and of the steps that they take.
 
 Samples are counted where the data are there, else they follow from what is known of the data set.
 """

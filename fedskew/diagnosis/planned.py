@@ -1,4 +1,4 @@
-"""What is diagnosed beside a table as it is: a run, an experiment, or what settings would deal out."""
+"""The counts to diagnose from a run, an experiment, or the partition of planned settings."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which skew a table shows, and how sure that is."""
+"""The skews that a table of counts shows, and how certain they are."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a table of counts says of skew, in numbers.
+"""Statistics of skew in a table of counts.
 
 All are functions of counts and margins alone, summed exactly (math.fsum), so that no order of sites or classes changes
 a bit of them. Letters: K sites, C classes, n_kc samples of class c at site k, n_k and n_c its margins, N all of them.

@@ -1,4 +1,4 @@
-"""Where a run's clients are played: in this process, in worker processes, or by Flower's simulation on Ray."""
+"""The engines that run clients: this process, worker processes, or Flower's simulation on Ray."""
 
 import contextlib
 import multiprocessing

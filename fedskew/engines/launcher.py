@@ -1,4 +1,4 @@
-"""Run a Flower app by `flwr run` on a SuperLink of its own, and tell truly whether it completed.
+"""Run a Flower app by `flwr run` on a SuperLink of its own, and report reliably whether it completed.
 
 flwr's own way has four traps, each avoided here: `flwr run --stream` exits 0 though the ServerApp raised; its daemon, a
 SuperLink, stays for ever, with the environment and working directory of the first run; clients import from that working

@@ -1,4 +1,4 @@
-"""A flwr Grid without Ray: messages played in this process."""
+"""A flwr Grid without Ray: it answers messages in this process."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator

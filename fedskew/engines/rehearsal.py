@@ -1,4 +1,4 @@
-"""The sites of a federation played in one process: what a deployment's hash of everything is compared with."""
+"""A rehearsal: all sites of a federation in one process, for comparison with the deployment's hash."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Memory that several processes of this machine see, for states.
+"""Shared memory for states, used by several processes of one machine.
 
 It has no name anywhere: the kernel takes it back with the last process that holds it, however that one ends, so that
 there is nothing to clean up. What is written into it begins at multiples of 64 bytes, as what torch allocates does: a

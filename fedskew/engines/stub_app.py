@@ -1,4 +1,4 @@
-"""A small Flower app that imports another one from where it lies.
+"""A small Flower app that imports another app in place.
 
 flwr packs an app's folder and unpacks it into a new one at every run, where each process would have to compile it anew.
 """

@@ -1,4 +1,4 @@
-"""Clients played without a message: in this process, or in worker processes that share memory with it.
+"""Clients without messages: in this process, or in worker processes that share memory with it.
 
 What clients are asked stands once in shared memory, and each chunk of clients writes what it answers into a region of
 its own: through the pipes go names and numbers alone.

@@ -1,1 +1,1 @@
-"""Named experiments, and the runs that they stand for."""
+"""Named experiments, and their runs."""

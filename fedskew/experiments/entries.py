@@ -1,4 +1,4 @@
-"""What a file of experiments holds, read strictly: every value has the type of its field, or one sentence says so."""
+"""The entries of an experiments file, read strictly: a value of a wrong type gives an error of one sentence."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Named experiments: experiments.yaml, read strictly. What runs they stand for is in plan.py."""
+"""Named experiments: experiments.yaml, read strictly. plan.py makes their runs."""
 
 import difflib
 import logging

@@ -1,4 +1,4 @@
-"""From a run's folder to a model's: which deployed model, what each site keeps, the card, ONNX."""
+"""Export from a run's folder: the deployed model, the tensors that each site keeps, the model card, ONNX."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a model is to be used on: an npz file or a folder of images, read as in training."""
+"""Inputs for predictions: an npz file or a folder of images, read as in training."""
 
 import zipfile
 from collections.abc import Callable

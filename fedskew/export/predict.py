@@ -1,4 +1,4 @@
-"""An exported model on new inputs."""
+"""Predictions of an exported model on new inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The SuperLink's database: whether it is damaged, and what to do then."""
+"""The SuperLink's database: a check for damage, and the remedy."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A federation's folder at its coordinator: what is in it, how it begins, and how a site is added.
+"""A federation's folder at its coordinator: its files, its creation, and the addition of sites.
 
 FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
       /coordinator.toml   the address that sites use, and the ports

@@ -1,4 +1,4 @@
-"""What has passed a gateway, by site: its `/metrics` in Prometheus' text form."""
+"""The gateway's traffic by site: `/metrics` in Prometheus' text format."""
 
 import time
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Which objects a site may fetch: those of the messages that were handed out to it.
+"""The objects that a site may fetch: those of the messages that it was given.
 
 flwr names an object by the sha256 of its content, and its SuperLink serves an object of a run to every node that names
 it. A site could so fetch another's update, or test its guesses of another's class counts, one name each.

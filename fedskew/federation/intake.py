@@ -1,4 +1,4 @@
-"""Room for the bodies of requests: how many bytes the gateway holds at the same time, for each site and for all.
+"""A limit on the bytes of request bodies that the gateway buffers at the same time, per site and in all.
 
 A body is held once, as the pieces in which it came. Its room is taken whole before the first piece is read, so that two
 half-read bodies never wait for each other; what has to wait stays at the sender, as TCP sees to.

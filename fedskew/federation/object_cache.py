@@ -1,4 +1,4 @@
-"""What sites fetch from the SuperLink at the same time: the gateway fetches it once.
+"""A cache of objects that several sites fetch at the same time: the gateway fetches each once.
 
 The model that goes out to N sites is one object of flwr's, named by the sha256 of its content. The SuperLink reads it
 from its database and counts it there for every site that asks.

@@ -1,4 +1,4 @@
-"""The coordinator's two services, SuperLink and gate: started, looked at and ended by process id."""
+"""The coordinator's two services, SuperLink and gateway: started, checked and stopped by process id."""
 
 import os
 import shutil

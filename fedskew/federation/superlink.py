@@ -1,4 +1,4 @@
-"""What the coordinator asks of its SuperLink: sites registered and online, runs submitted and how they ended.
+"""The coordinator's requests to its SuperLink: register sites, list those online, submit runs, read how they ended.
 
 flwr's own client of the control interface in one process: each call of flwr's command line would cost a second.
 """

@@ -1,4 +1,4 @@
-"""What can hold up a submitted run from outside the app: its SuperExec and the gate.
+"""Supervision of a submitted run from outside the app: its SuperExec and the gateway.
 
 A run that waits must say what for. `fedskew federation run` and `status` look with these classes while they wait.
 """

@@ -1,1 +1,1 @@
-"""Which method pays on a federation: a fair race, scored on what clients keep for validation."""
+"""Selection of a method for a federation: a race with equal budgets, scored on validation data."""

@@ -1,4 +1,4 @@
-"""A race on runs: every candidate's training is a run of the results folder, and so is finished or goes on."""
+"""Execution of a race: each candidate's training is a run in the results folder, so a race can be resumed."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A federation like a table of counts: a data set dealt by exactly these, as a partition file."""
+"""`--match-counts`: a data set partitioned by exactly the counts of a table, as a partition file."""
 
 from pathlib import Path
 

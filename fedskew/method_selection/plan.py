@@ -1,4 +1,4 @@
-"""What a race runs in the time that there is: settled once by the measured pace, and kept in a file."""
+"""The plan of a race for the available time: decided once from the measured speed, and stored in a file."""
 
 import json
 import math

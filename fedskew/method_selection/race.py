@@ -1,4 +1,4 @@
-"""Successive halving over candidates with equal budgets (Jamieson and Talwalkar, 2016), and what its end tells.
+"""Successive halving over candidates with equal budgets (Jamieson and Talwalkar, 2016), and its conclusion.
 
 Nothing here trains: scores come from a function, so that a race can be run on drawn ones.
 """

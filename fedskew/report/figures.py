@@ -1,4 +1,4 @@
-"""The report's figures, one panel each: curves, who holds what, recall, spread over clients, time, claims."""
+"""The report's figures, one panel each: curves, partition, recall, spread over clients, time, claims."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

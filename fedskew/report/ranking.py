@@ -1,4 +1,4 @@
-"""How well the final models rank the test samples: with intervals, by class, and two methods on the same samples."""
+"""Ranking metrics of the final models: with intervals, by class, and for two methods on the same samples."""
 
 import math
 from collections.abc import Sequence

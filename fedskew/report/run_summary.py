@@ -1,4 +1,4 @@
-"""What was run: data, clients, partition and settings in words; every run, its seconds, and clients that stand out."""
+"""Summary of the runs: data, clients, partition and settings in words; seconds of each run; clients that stand out."""
 
 import math
 import statistics

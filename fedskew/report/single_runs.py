@@ -1,4 +1,4 @@
-"""Runs that belong to no experiment, as one table a data set: columns by what differs of the data, rows by the rest."""
+"""Runs without an experiment, as one table per data set: columns for differences of the data, rows for the rest."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""From matplotlib to SVG elements that take their colors and their font from the page, light or dark."""
+"""matplotlib figures as SVG elements that take their colors and font from the page, light or dark."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Tables of numbers: ours beside the paper's, every selection, classes, clients, and rows against their bars."""
+"""Tables of numbers: ours beside the paper's, every selection, classes, clients, and comparisons with baselines."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A sweep of runs: what is finished is skipped, the rest conducted several at a time, and every failure named."""
+"""A sweep of runs: finished ones are skipped, the others run in parallel, and every failure is named."""
 
 import contextlib
 from collections.abc import Mapping, Sequence

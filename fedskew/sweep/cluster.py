@@ -1,4 +1,4 @@
-"""A sweep on the machines of a Ray cluster that is there: each run a Ray task, in a results folder that they share."""
+"""A sweep on an existing Ray cluster: each run is a Ray task, in a results folder that all machines share."""
 
 import contextlib
 import logging

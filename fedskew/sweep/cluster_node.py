@@ -1,4 +1,4 @@
-"""What a machine of a cluster does for a sweep: shows that it shares the sweep's folder, and executes runs in it.
+"""A cluster machine's part in a sweep: it shows that it shares the sweep's folder, and executes runs in it.
 
 Called in processes that Ray started, on any machine, with the paths that the sweep has on its own.
 """

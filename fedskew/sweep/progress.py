@@ -1,4 +1,4 @@
-"""What a user sees of a sweep while it runs: one live table in a terminal, plain lines elsewhere."""
+"""The progress display of a sweep: one live table in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Conducting a sweep: worker processes pull runs from a queue, and no run costs another one anything."""
+"""The queue of a sweep: worker processes take runs from it, and a failed run does not affect the others."""
 
 import os
 from abc import ABC, abstractmethod

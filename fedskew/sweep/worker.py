@@ -1,4 +1,4 @@
-"""A process that executes runs one after the other, and what the sweep holds of it."""
+"""A process that executes runs one after the other, and the sweep's handle of it."""
 
 import contextlib
 import logging

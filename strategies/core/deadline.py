@@ -1,4 +1,4 @@
-"""A deadline for checks: one that does not end costs the client whose answer it looks at, and not the run."""
+"""A deadline for checks: a check that takes too long refuses the client's reply instead of stopping the run."""
 
 import queue
 import threading

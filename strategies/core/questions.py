@@ -1,4 +1,4 @@
-"""What clients are asked outside training: once before round 1, and once after the last round."""
+"""Questions to clients outside training: once before round 1, and once after the last round."""
 
 import time
 from collections.abc import Mapping, Sequence

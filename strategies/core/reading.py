@@ -1,4 +1,4 @@
-"""A client's records of a message, read as its answer: whatever is not what it must be raises."""
+"""Strict reading of a client's records in a message: an invalid record raises."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Rounds: choose clients, ask, check, combine, deploy, and keep what to record."""
+"""Rounds: sample clients, collect replies, validate, combine, deploy, and record."""
 
 import logging
 import math

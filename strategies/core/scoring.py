@@ -1,4 +1,4 @@
-"""How the deployed models do on the clients' own test sets."""
+"""Evaluation of the deployed models on the clients' own test sets."""
 
 import math
 from collections.abc import Collection, Mapping

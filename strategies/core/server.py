@@ -1,4 +1,4 @@
-"""What a server method sees (Server, Update) and what it may contribute (ServerMethod)."""
+"""The interface of server methods: their inputs (Server, Update) and their hooks (ServerMethod)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How every client moved the model in a round, for the records: an update that stands out leaves a trace."""
+"""Statistics of each client's update in a round, for the records, so that outliers can be found."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""The only gate between a site and the model: what a client's answer must be before anything is computed with it.
+"""Validation of clients' replies, before anything is computed with them: the only way from a site to the model.
 
 A site is a stranger, and its reply may be anything. The rules stand in tables: METRICS and TENSORS here, what a method
 takes in its `accepts`, and who may say what in exchange.py: a client is answered for by the node that was asked for it.
