@@ -86,7 +86,7 @@ def as_field(key: str) -> str:
 
 
 @cache
-def print_renamed(old: str, new: str) -> None:
-    """Print, once per process, that a word has another name now."""
-    line = f"fedskew: {old} is called {new} now; the old name goes with the next release"
+def print_renamed(old: str, new: str, program: str = "fedskew") -> None:
+    """Print, once per process, that a word of the command `program` has another name now."""
+    line = f"{program}: {old} is called {new} now; the old name goes with the next release"
     print(line, file=sys.stderr)

@@ -24,7 +24,7 @@ from fedskew.engines.processes import free_port
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control, Unreachable
 from server_app.run_folder import ROUND, verified
-from site_agent.cli import parser
+from site_agent.cli import application as site_application
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -64,15 +64,14 @@ def fedskew_site(*words: str | Path) -> str:
     """Call `fedskew-site WORDS` in this process and return what it prints. Raises what the command raises."""
     shown = [str(word) for word in words]
     print(f"$ fedskew-site {' '.join(shown)}"[:200], flush=True)
-    arguments, mask = parser().parse_args(shown), os.umask(0o077)
+    mask = os.umask(0o077)
     try:
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            if status := arguments.command(arguments):
-                raise SystemExit(
-                    f"fedskew-site {' '.join(shown)} ended with {status}: {output.getvalue()}"
-                )
+            status = site_application(shown, standalone_mode=False)
     finally:
         os.umask(mask)
+    if isinstance(status, int) and status:
+        raise SystemExit(f"fedskew-site {' '.join(shown)} ended with {status}: {output.getvalue()}")
     return output.getvalue()
 
 

@@ -1,259 +1,328 @@
-"""The command `fedskew-site`."""
+"""The command `fedskew-site`. Its modules are imported by the command that needs them, so that --help is quick."""
 
-import argparse
 import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, TypeVar
 
-from client_app.local_site import NotAgreed
-from data import DataError, InputError
-from site_agent.audit import Audit
-from site_agent.config import Site, path_in, read_link, read_site, table_of
+import click
+import typer
 
 BAD_INPUT = 2
+INTERRUPTED = 130
+
+application = typer.Typer(
+    name="fedskew-site",
+    help="A hospital's part in a federation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, because rich takes another 0.1 s to import
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Function = TypeVar("Function", bound=Callable[..., int | None])
 
 
-def key(arguments: argparse.Namespace) -> int:
+def command(function: Function) -> Function:
+    """Make a function a command of its name, whose whole docstring stands in the list of commands."""
+    return application.command(short_help=function.__doc__)(function)
+
+
+SiteFile = Annotated[
+    Path, typer.Option("--site", show_default=False, help="This site's file; default site.toml.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+SITE_FILE = Path("site.toml")
+
+
+class Half(StrEnum):
+    """The two halves of `fedskew-site start`, which may be processes of different users."""
+
+    link = "link"
+    train = "train"
+
+
+@command
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes.")],
+    name: Annotated[
+        str, typer.Option(show_default=False, help="The site's name in federation.toml.")
+    ] = "NAME",
+    samples: Annotated[
+        int | None, typer.Option(help="Training samples that the site may state at most.")
+    ] = None,
+) -> None:
     """Make a node key and print the lines of federation.toml that name it."""
     from site_agent.keys import make_key
 
-    public = make_key(arguments.file)
-    print(f'[[site]]\nname = "{arguments.name}"\nkey = "{public}"')
-    if arguments.samples:
-        print(f"samples = {arguments.samples}")
-    return 0
+    public = make_key(file)
+    print(f'[[site]]\nname = "{name}"\nkey = "{public}"')
+    if samples:
+        print(f"samples = {samples}")
 
 
-def approve(arguments: argparse.Namespace) -> int:
+@command
+def approve(
+    federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="federation.toml.")],
+    app: Annotated[Path, typer.Argument(metavar="APP", help="A clone's folder, or a .fab.")],
+    site: SiteFile = SITE_FILE,
+    yes: Yes = False,
+) -> int:
     """Show both hashes and what a run may ask of this site, ask, and keep a copy."""
     from site_agent.approval import approve as decide
+    from site_agent.config import read_site
 
     def ask(text: str) -> bool:
         print(text)
-        return arguments.yes or asked("Approve? [y/N] ")
+        return yes or confirmed("Approve? [y/N] ")
 
-    if decide(read_site(arguments.site), arguments.federation, arguments.app, ask):
+    if decide(read_site(site), federation, app, ask):
         print("approved")
         return 0
     print("not approved")
     return 1
 
 
-def runs(arguments: argparse.Namespace) -> int:
+@command
+def runs(site: SiteFile = SITE_FILE) -> None:
     """List the runs that wait for approval, and those that are approved; only with approve-runs are any asked about."""
+    from site_agent.config import read_site
     from site_agent.run_approval import approved, waiting
 
-    site = read_site(arguments.site)
-    for code in waiting(site):
+    settings = read_site(site)
+    for code in waiting(settings):
         print(f"waits      {code}")
-    for file in sorted(approved(site).glob("*.json")):
+    for file in sorted(approved(settings).glob("*.json")):
         print(f"approved   {file.stem}")
-    return 0
 
 
-def approve_run(arguments: argparse.Namespace) -> int:
+@command
+def approve_run(
+    settings: Annotated[
+        str,
+        typer.Argument(
+            metavar="SHA256", help="The hash of its settings, as `fedskew-site runs` prints it."
+        ),
+    ],
+    site: SiteFile = SITE_FILE,
+    yes: Yes = False,
+) -> int:
     """Show the settings of a run that waits, ask, and let it take place here."""
-    from site_agent.run_approval import approve as let_in
+    from site_agent.audit import Audit
+    from site_agent.config import read_site
+    from site_agent.run_approval import approve as approve_settings
     from site_agent.run_approval import settings_waiting, shown
 
-    site = read_site(arguments.site)
-    print(
-        "\n".join(
-            [*shown(settings_waiting(site, arguments.settings)), f"sha256 {arguments.settings}"]
-        )
-    )
-    if not (arguments.yes or asked("Approve this run? [y/N] ")):
+    this_site = read_site(site)
+    for line in shown(settings_waiting(this_site, settings)):
+        print(line)
+    print(f"sha256 {settings}")
+    if not (yes or confirmed("Approve this run? [y/N] ")):
         print("not approved")
         return 1
-    let_in(site, arguments.settings)
-    Audit(site.state / "audit.jsonl").write("run approved", settings=arguments.settings)
+    approve_settings(this_site, settings)
+    Audit(this_site.state / "audit.jsonl").write("run approved", settings=settings)
     print("approved")
     return 0
 
 
-def asked(question: str) -> bool:
+def confirmed(question: str) -> bool:
     """Return whether somebody at a terminal says yes."""
     return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
 
 
-def check(arguments: argparse.Namespace) -> int:
+@command
+def check(
+    site: SiteFile = SITE_FILE,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also the way to the coordinator.")
+    ] = False,
+) -> int:
     """Check data, rights, disk, device and versions; with --online also the way to the coordinator."""
-    from site_agent.online import online
+    from site_agent.config import read_link, read_site
+    from site_agent.online import online as check_online
     from site_agent.preflight import offline
 
-    site, rows = read_site(arguments.site), []
-    for row in offline(site, arguments.site):
+    this_site = read_site(site)
+    rows = []
+    for row in offline(this_site, site):
         print(row, flush=True)
         rows.append(row)
-    for row in online(site, read_link(arguments.site)) if arguments.online else ():
-        print(row, flush=True)
-        rows.append(row)
+    if online:
+        for row in check_online(this_site, read_link(site)):
+            print(row, flush=True)
+            rows.append(row)
     return 0 if all(row.holds for row in rows) else 1
 
 
-def start(arguments: argparse.Namespace) -> int:
+@command
+def start(
+    site: SiteFile = SITE_FILE,
+    only: Annotated[
+        Half | None, typer.Option(help="One half: who talks, or who has the data.")
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            show_default=False, help="With --only: the halves' port on loopback; default 9094."
+        ),
+    ] = 9094,
+    secret: Annotated[
+        Path | None, typer.Option(help="With --only: the file with the halves' secret.")
+    ] = None,
+    metrics: Annotated[
+        int, typer.Option(show_default=False, help="A port of loopback for /metrics; default none.")
+    ] = 0,
+) -> None:
     """Take part, until a signal comes."""
+    from data import DataError
     from site_agent import service
+    from site_agent.config import path_in, read_link, read_site, table_of
 
-    if arguments.only and not arguments.secret:
-        raise DataError(
-            f"--only {arguments.only}: --secret must name the file that both halves read"
-        )
     try:
-        if arguments.only == "link":
-            state = path_in(table_of(arguments.site), arguments.site, "state")
-            service.link_only(read_link(arguments.site), state, arguments.port, arguments.secret)
-        elif arguments.only == "train":
-            service.train_only(
-                read_site(arguments.site), arguments.port, arguments.secret, arguments.metrics
-            )
+        if only is None:
+            service.start(read_site(site), read_link(site), metrics)
+            return
+        if secret is None:
+            raise DataError(f"--only {only}: --secret must name the file that both halves read")
+        if only is Half.link:
+            state = path_in(table_of(site), site, "state")
+            service.link_only(read_link(site), state, port, secret)
         else:
-            service.start(read_site(arguments.site), read_link(arguments.site), arguments.metrics)
+            service.train_only(read_site(site), port, secret, metrics)
     except SystemExit:  # everything has ended; to unload torch takes seconds
         os._exit(0)
-    return 0
 
 
-def status(arguments: argparse.Namespace) -> int:
+@command
+def status(site: SiteFile = SITE_FILE) -> None:
     """Say what is approved, whether this site is at work, its last exchange, and what its runs keep."""
+    from data import DataError
     from site_agent.approval import approved_app
+    from site_agent.audit import Audit
+    from site_agent.config import read_site
     from site_agent.service import lock
 
-    site = read_site(arguments.site)
+    this_site = read_site(site)
+    agreement = this_site.agreement
     try:
-        print(
-            f"approved   {site.agreement.name} {site.agreement.sha256[:16]}, app {approved_app(site)[:16]}"
-        )
+        app = approved_app(this_site)
+        print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
     except DataError as error:
         print(f"approved   no: {error}")
-    site.state.mkdir(parents=True, exist_ok=True)
-    with (site.state / "lock").open("a") as file:
+    this_site.state.mkdir(parents=True, exist_ok=True)
+    with (this_site.state / "lock").open("a") as file:
         print(f"at work    {'no' if lock(file) else 'yes'}")
-    lines = Audit(site.state / "audit.jsonl").lines()
+    lines = Audit(this_site.state / "audit.jsonl").lines()
     print(f"last entry {describe(lines[-1]) if lines else 'none'}")
-    for folder in sorted((site.state / "runs").glob("*")):
-        print(
-            f"run        {folder.name}, {sum(file.stat().st_size for file in folder.rglob('*')) / 2**20:.1f} MiB"
-        )
-    return 0
+    for folder in sorted((this_site.state / "runs").glob("*")):
+        size = sum(file.stat().st_size for file in folder.rglob("*"))
+        print(f"run        {folder.name}, {size / 2**20:.1f} MiB")
 
 
-def log(arguments: argparse.Namespace) -> int:
+@command
+def log(
+    site: SiteFile = SITE_FILE,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Find a removed or changed line.")
+    ] = False,
+) -> None:
     """Print the audit log, or verify that no line of it was changed or removed."""
-    audit = Audit(read_site(arguments.site).state / "audit.jsonl")
-    if arguments.verify:
+    from site_agent.audit import Audit
+    from site_agent.config import read_site
+
+    audit = Audit(read_site(site).state / "audit.jsonl")
+    if verify:
         print(f"{audit.verify()} lines follow from each other")
-        return 0
+        return
     for line in audit.lines():
         print(describe(line))
-    return 0
 
 
 def describe(line: bytes) -> str:
     """Return a line of the audit log for people."""
     entry = json.loads(line)
-    left = "; ".join(
-        f"{row['name']} {row['bytes']} bytes" + (f", norm {row['norm']:g}" if "norm" in row else "")
-        for row in entry.pop("left", [])
-    )
-    words = " ".join(
+    uploads = []
+    for row in entry.pop("left", []):
+        norm = f", norm {row['norm']:g}" if "norm" in row else ""
+        uploads.append(f"{row['name']} {row['bytes']} bytes{norm}")
+    words = [
         f"{key} {value}" for key, value in entry.items() if key not in ("time", "event", "before")
-    )
-    return f"{entry['time'][:19]} {entry['event']:<9} {words}{f' left: {left}' if left else ''}"
+    ]
+    left = f" left: {'; '.join(uploads)}" if uploads else ""
+    return f"{entry['time'][:19]} {entry['event']:<9} {' '.join(words)}{left}"
 
 
-def export(arguments: argparse.Namespace) -> int:
+@command
+def export(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="What the coordinator's export wrote.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the joined model.")],
+    site: SiteFile = SITE_FILE,
+) -> None:
     """Join what all sites share of a run's model with what this site keeps, for its own use."""
+    from site_agent.config import read_site
     from site_agent.export import export as join
 
-    print(join(read_site(arguments.site), arguments.model, arguments.output))
-    return 0
+    print(join(read_site(site), model, output))
 
 
-def forget(arguments: argparse.Namespace) -> int:
+@command
+def delete_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    site: SiteFile = SITE_FILE,
+) -> None:
     """Delete what this site keeps of a run: its memory, and the copy of the data that is made again when needed."""
-    site: Site = read_site(arguments.site)
-    folder = site.run_folder(arguments.run)
+    from data import DataError
+    from site_agent.audit import Audit
+    from site_agent.config import read_site
+
+    this_site = read_site(site)
+    folder = this_site.run_folder(run)
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such run; `fedskew-site status` lists them")
-    for gone in (folder, site.cache):
+    for gone in (folder, this_site.cache):
         shutil.rmtree(gone, ignore_errors=not gone.exists())
-    Audit(site.state / "audit.jsonl").write("forgotten", run=arguments.run)
-    print(f"forgotten: {arguments.run}")
-    return 0
+    Audit(this_site.state / "audit.jsonl").write("forgotten", run=run)
+    print(f"deleted: {run}")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    whole = argparse.ArgumentParser(
-        "fedskew-site", description="A hospital's part in a federation."
-    )
-    commands = whole.add_subparsers(required=True, metavar="COMMAND")
-    parts = {}
-    for command in (key, approve, runs, approve_run, check, start, status, log, export, forget):
-        name = command.__name__.replace("_", "-")
-        part = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
-        part.set_defaults(command=command)
-        if command is not key:
-            part.add_argument(
-                "--site", type=Path, default=Path("site.toml"), help="This site's file."
-            )
-        parts[name] = part
-    parts["key"].add_argument("file", type=Path, metavar="FILE", help="Where the private key goes.")
-    parts["key"].add_argument("--name", default="NAME", help="The site's name in federation.toml.")
-    parts["key"].add_argument(
-        "--samples", type=int, help="Training samples that the site may state at most."
-    )
-    parts["approve"].add_argument("federation", type=Path, help="federation.toml.")
-    parts["approve"].add_argument(
-        "app", type=Path, metavar="APP", help="A clone's folder, or a .fab."
-    )
-    parts["approve"].add_argument("--yes", action="store_true", help="Do not ask.")
-    parts["approve-run"].add_argument(
-        "settings",
-        metavar="SHA256",
-        help="The hash of its settings, as `fedskew-site runs` has it.",
-    )
-    parts["approve-run"].add_argument("--yes", action="store_true", help="Do not ask.")
-    parts["check"].add_argument(
-        "--online", action="store_true", help="Also the way to the coordinator."
-    )
-    parts["start"].add_argument(
-        "--only", choices=("link", "train"), help="One half: who talks, or who has the data."
-    )
-    parts["start"].add_argument(
-        "--port", type=int, default=9094, help="With --only: the halves' port on loopback."
-    )
-    parts["start"].add_argument(
-        "--secret", type=Path, help="With --only: the file with the halves' secret."
-    )
-    parts["start"].add_argument(
-        "--metrics", type=int, default=0, help="A port of loopback for /metrics; 0 is none."
-    )
-    parts["log"].add_argument(
-        "--verify", action="store_true", help="Find a removed or changed line."
-    )
-    parts["export"].add_argument(
-        "model", type=Path, metavar="MODEL", help="What the coordinator's export wrote."
-    )
-    parts["export"].add_argument(
-        "output", type=Path, metavar="OUT", help="Folder for the whole model."
-    )
-    parts["forget"].add_argument("run", metavar="RUN", help="The run's id.")
-    return whole
+@application.command(name="forget", hidden=True)
+def delete_run_by_old_name(
+    run: Annotated[str, typer.Argument(metavar="RUN")], site: SiteFile = SITE_FILE
+) -> None:
+    """The old name of delete-run."""
+    from data.renamed_settings import print_renamed
+
+    print_renamed("forget", "delete-run", program="fedskew-site")
+    delete_run(run, site)
 
 
 def main() -> None:
     """Run the command line; the exit status is 2 for bad input, with one sentence."""
-    arguments = parser().parse_args()
     os.umask(0o077)  # what this command writes is for its user alone
     try:
-        sys.exit(arguments.command(arguments))
-    except (InputError, NotAgreed) as error:
-        print(f"fedskew-site: {error}", file=sys.stderr)
+        status = application(prog_name="fedskew-site", standalone_mode=False)
+    except click.ClickException as error:  # a wrong option: the usage and one sentence
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except (OSError, ValueError) as error:
+        from client_app.local_site import NotAgreed
+        from data import InputError
+
+        if isinstance(error, InputError | NotAgreed):
+            sentence = str(error)
+        elif isinstance(error, OSError):
+            sentence = f"{error.filename or ''}: {error.strerror}"
+        else:
+            raise
+        print(f"fedskew-site: {sentence}", file=sys.stderr)
         sys.exit(BAD_INPUT)
-    except OSError as error:
-        print(f"fedskew-site: {error.filename or ''}: {error.strerror}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -12,6 +12,7 @@ import pytest
 import site_agent
 from client_app.local_site import NotAllowed
 from data import DataError, federate
+from data.renamed_settings import print_renamed
 from site_agent import approval
 from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve, approved_app, check_installed
@@ -227,14 +228,15 @@ def test_start_needs_an_approval(
     assert "nothing is approved" in capsys.readouterr().err
 
 
-def test_a_run_is_forgotten_with_the_copy_of_the_data(
+def test_a_run_is_deleted_with_the_copy_of_the_data(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = read_site(site)
     for folder in (place.run_folder("a"), place.run_folder("b"), place.cache):
         folder.mkdir(parents=True)
         (folder / "file").touch()
-    assert run(monkeypatch, "forget", "a", "--site", site) == 0
+    assert run(monkeypatch, "delete-run", "a", "--site", site) == 0
+    assert capsys.readouterr().err == ""
     assert (
         not place.run_folder("a").exists()
         and not place.cache.exists()
@@ -242,8 +244,64 @@ def test_a_run_is_forgotten_with_the_copy_of_the_data(
     )
     assert b'"event": "forgotten", "run": "a"' in Audit(place.state / "audit.jsonl").lines()[-1]
     for run_id in ("a", "../b"):
-        assert run(monkeypatch, "forget", run_id, "--site", site) == 2
+        assert run(monkeypatch, "delete-run", run_id, "--site", site) == 2
     assert place.run_folder("b").exists()
+
+
+def test_the_old_name_of_delete_run_still_works(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_renamed.cache_clear()
+    folder = read_site(site).run_folder("a")
+    folder.mkdir(parents=True)
+    assert run(monkeypatch, "forget", "a", "--site", site) == 0
+    assert not folder.exists()
+    assert "fedskew-site: forget is called delete-run now" in capsys.readouterr().err
+    assert run(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "delete-run" in shown and "forget" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["start", "--only", "both"], 2, "'both' is not one of 'link', 'train'"),
+        (["start", "--port", "many"], 2, "'many' is not a valid int"),
+        (["approve", "federation.toml"], 2, "Missing argument 'APP'"),
+        (["log", "--verfy"], 2, "No such option"),
+        (["nothing"], 2, "No such command 'nothing'"),
+        ([], 2, "Usage: fedskew-site"),
+        (["-h"], 0, ""),
+        (["start", "--help"], 0, ""),
+    ],
+)
+def test_a_wrong_word_shows_the_usage_and_ends_with_2(
+    words: list[str],
+    status: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, *words) == status
+    assert sentence in capsys.readouterr().err
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    script = """
+import sys
+from site_agent.cli import main
+sys.argv = ["fedskew-site", "start", "--help"]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+loaded = {name.split(".")[0] for name in sys.modules}
+print("loaded:", *sorted(loaded & {"numpy", "torch", "flwr", "rich", "cryptography", "data", "typer"}))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "loaded: typer"
 
 
 def test_key_prints_the_lines_of_federation_toml(
@@ -259,6 +317,7 @@ def test_key_prints_the_lines_of_federation_toml(
 def test_the_hospitals_command_imports_few_packages() -> None:
     """Itself; flwr brings others with it."""
     allowed = {
+        "click",
         "client_app",
         "cryptography",
         "data",
@@ -267,6 +326,7 @@ def test_the_hospitals_command_imports_few_packages() -> None:
         "safetensors",
         "site_agent",
         "torch",
+        "typer",
     }
     for file in Path(site_agent.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
