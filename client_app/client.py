@@ -4,10 +4,11 @@ Shape letters, here and in the whole project: N a client's samples, B a batch, C
 inputs), K clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from types import FunctionType
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -122,8 +123,107 @@ class Report:
     memory: Mapping[str, State] = field(default_factory=dict)
 
 
+class InvalidReply(ValueError):
+    """What is wrong with an upload that a client sent, in a sentence."""
+
+
 @dataclass(frozen=True)
-class Variant(Settings):
+class UploadLimit:
+    """The setting that bounds an upload, for a machine that cannot hold all of them."""
+
+    setting: str
+    """Its key, without the variant's section."""
+    remedy: str
+    """What it must then be, as `must be smaller`."""
+
+
+def no_bytes(model: Classifier, classes_held: int) -> int:
+    """Return 0: nothing is uploaded."""
+    return 0
+
+
+def anything_goes(reply: State, classes: int, samples: int | None) -> int:
+    """Return 0: any reply is valid, and none says how many samples it describes."""
+    return 0
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends beside its model for a variant. `Upload()` is nothing."""
+
+    permission: str = ""
+    """What it reveals, which a site allows or not: one of PERMISSIONS in local_site.py."""
+    bytes: Callable[[Classifier, int], int] = no_bytes
+    """(model, classes held) -> the bytes that a client with samples of so many classes sends at most.
+
+    Of the model the shapes count, not the numbers.
+    """
+    validate: Callable[[State, int, int | None], int] = anything_goes
+    """(reply, classes, samples) -> how many training samples the reply describes; 0 where it does not say.
+
+    The server calls it for an answer. Raises InvalidReply. `samples` is the client's number of training
+    samples, None where the server does not know it.
+    """
+    once: bool = False
+    """Whether it is the variant's `answer`, sent once in a run; else it goes with every update."""
+    question: str = ""
+    """What the server asks all clients before round 1. The sum of their answers, which are int64, arrives
+    in `client.broadcast`. Empty where nothing is asked then."""
+    limit: UploadLimit | None = None
+
+    def __post_init__(self) -> None:
+        if self.question and not self.once:
+            raise ValueError(f"the answer to {self.question} is sent once: Upload(once=True)")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a variant needs of the model, of the data, and of the other variants and settings of a run."""
+
+    batch_norm: bool = False
+    """A model with batch norm. No other variant may say what of batch norm stays on the client."""
+    images: bool = False
+    """Images as inputs."""
+    shared_weights: bool = False
+    """Shared weights: where nothing is shared, the variant would do nothing."""
+    separate_models: bool = False
+    """A model of its own for every client: nothing is shared."""
+    uncorrected_prior: bool = False
+    """No other variant that corrects the class prior, as this one does: it would be corrected twice."""
+    ignored_settings: Mapping[str, str] = field(default_factory=dict)
+    """Keys of settings that change nothing beside the variant, and must keep their defaults; and the reason."""
+
+
+@dataclass(frozen=True)
+class VariantTraits(Settings):
+    """What a variant says about itself. Nothing of this changes the training."""
+
+    name: ClassVar[str]
+    requirements: ClassVar[Requirements] = Requirements()
+
+    @property
+    def upload(self) -> Upload:
+        """What a client sends beside its model."""
+        return Upload()
+
+    def check(self, data: DataSettings) -> None:
+        """Raise SettingError where the variant's settings do not go with the run's data."""
+
+    def kept_bytes(self, model: Classifier) -> int:
+        """Return the bytes that a client keeps between rounds, its private tensors aside: for the cost estimate."""
+        return 0
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        """Return how many samples a client passes through the model beside training: for the cost estimate.
+
+        `samples` is how many it has. Forward and back; a forward pass alone counts a third. They count once in a
+        run where the upload is sent once, and else once per round.
+        """
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Variant(VariantTraits):
     """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
 
     Every hook returns a contribution that the training loop combines with those of the other variants by a commutative
@@ -131,82 +231,10 @@ class Variant(Settings):
     `Contribution`s.
     """
 
-    name: ClassVar[str]
-    corrects_prior: ClassVar[bool] = False
-    """Whether the variant corrects the class prior; two that do would correct it twice and are refused together."""
-    draws_samples: ClassVar[bool] = False
-    """Whether the variant draws the samples; only one can."""
-    needs_batch_norm: ClassVar[bool] = False
-    """Whether the variant is about batch norm and refuses a model without."""
-    needs_images: ClassVar[bool] = False
-    """Whether the variant changes images and refuses inputs that are none."""
-    needs_shared: ClassVar[bool] = False
-    """Whether the variant would do nothing where no weights are shared."""
-    trains_together: ClassVar[bool] = False
-    """Whether torch.vmap can map `loss_weights` and `gradient_offset` over clients: no branch on a tensor's values, and
-    of the client nothing but start, broadcast, memory, round, num_classes, counts_C, effective_prior_C and drawn_C. A
-    variant that overrides neither needs no word: its other hooks are called client by client."""
-    shares_nothing: ClassVar[bool] = False
-    """Whether the variant keeps the whole model on the client."""
-    upload_setting: ClassVar[str] = ""
-    """The setting that bounds what is uploaded, for a machine that cannot hold it; empty where there is none."""
-    upload_remedy: ClassVar[str] = ""
-    """What that setting must then be, as `must be smaller`."""
-
-    makes_idle: ClassVar[Mapping[str, str]] = {}
-    """Keys of the run's settings that change nothing beside the variant, and what it does that this is so."""
-
-    def check(self, data: DataSettings) -> None:
-        """Raise SettingError where the variant's settings do not go with the run's data."""
-
     @property
-    def pull(self) -> float:
+    def proximal_mu(self) -> float:
         """Strength mu of a pull mu (w - w^t) that `gradient_offset` adds: FedNova counts it. Combined by sum."""
         return 0.0
-
-    @property
-    def question(self) -> str | None:
-        """What all clients must be asked once before round 1; their answers' sum arrives in `client.broadcast`."""
-        return None
-
-    @property
-    def reveals(self) -> str:
-        """What a client tells with the upload: one of PERMISSIONS in local_site.py; empty where nothing is uploaded."""
-        return ""
-
-    @property
-    def asked_once(self) -> bool:
-        """Whether the upload is the answer to a question, sent once in a run; else it goes with every update."""
-        return overrides(self, "answer")
-
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
-        """Return the bytes that a client holding samples of so many classes uploads at most.
-
-        Of the model the shapes count, not the numbers; so below.
-        """
-        return 0
-
-    def kept_bytes(self, model: Classifier) -> int:
-        """Return the bytes that a client keeps between rounds, its private tensors aside."""
-        return 0
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        """Return how many samples a client that holds so many passes through the model beside training.
-
-        Forward and back; a forward pass alone counts a third.
-        """
-        return 0.0
-
-    def breach(self, answer: State, classes: int, samples: int | None) -> str:
-        """Return what is wrong with a client's answer to `question`, or an empty sentence; the server asks.
-
-        `samples` is the client's number of training samples, None where the server does not know it.
-        """
-        return ""
-
-    def samples_told(self, answer: State) -> int:
-        """Return of how many training samples a client's answer, in which `breach` finds nothing, tells; 0 of none."""
-        return 0
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the model's state that never leave the client. Combined by union."""
@@ -241,6 +269,37 @@ class Variant(Settings):
         return {}
 
 
-def overrides(variant: Variant, hook: str) -> bool:
+REPORTING_HOOKS = frozenset({"before", "after", "answer"})
+"""Hooks that only make uploads and memory, which the training itself never reads."""
+
+Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
+
+
+def vectorizable(hook: Hook) -> Hook:
+    """Mark a variant's `loss_weights` or `gradient_offset` as one that torch.vmap can map over clients.
+
+    Such a hook branches on no tensor's values. Of the client it reads nothing but start, broadcast, memory,
+    round, num_classes, counts_C, effective_prior_C and drawn_C. The other hooks need no mark: they are called
+    client by client.
+    """
+    hook.vectorizable = True  # type: ignore[attr-defined]
+    return hook
+
+
+def overrides(variant: Variant | type[Variant], hook: str) -> bool:
     """Return whether `variant` has its own `hook`: the loop skips the ones that would contribute nothing."""
-    return getattr(type(variant), hook) is not getattr(Variant, hook)
+    kind = variant if isinstance(variant, type) else type(variant)
+    return getattr(kind, hook) is not getattr(Variant, hook)
+
+
+def affects_training(kind: type[Variant]) -> bool:
+    """Return whether training with the variant can differ from training without it.
+
+    It can where the variant overrides a hook that does more than report. A new hook of `Variant` counts as one.
+    """
+    hooks = [
+        name
+        for name, member in vars(Variant).items()
+        if isinstance(member, FunctionType | property) and not name.startswith("_")
+    ]
+    return any(overrides(kind, hook) for hook in hooks if hook not in REPORTING_HOOKS)

@@ -91,7 +91,7 @@ class Task:
         rate = self.settings.rate(self.client.round)
         trained = Trained(
             steps,
-            coefficient_sum(steps, self.settings.momentum, total_pull(self.variants) * rate),
+            coefficient_sum(steps, self.settings.momentum, total_proximal_mu(self.variants) * rate),
             rate,
             state,
         )
@@ -168,9 +168,9 @@ def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
     return None if total is None else total.to(client.model.head.weight)
 
 
-def total_pull(variants: Sequence[Variant]) -> float:
+def total_proximal_mu(variants: Sequence[Variant]) -> float:
     """Return the strength of the pull towards the weights as received, of all variants together."""
-    return sum(variant.pull for variant in variants)
+    return sum(variant.proximal_mu for variant in variants)
 
 
 def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:

@@ -321,12 +321,17 @@ class Source:
         return inputs_KB, labels_KB, share_KB
 
 
+MAPPED_HOOKS = ("loss_weights", "gradient_offset")
+"""The variants' hooks that torch.vmap maps over the clients; all others are called client by client."""
+
+
 def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Variant]) -> str:
     """Return why clients cannot train together, or an empty sentence; the model is tried on samples of zeros."""
     for variant in variants:
-        mapped = overrides(variant, "loss_weights") or overrides(variant, "gradient_offset")
-        if mapped and not variant.trains_together:
-            return f"{variant.name} does not say that it can (trains_together)"
+        for hook in MAPPED_HOOKS:
+            mapped = overrides(variant, hook)
+            if mapped and not getattr(getattr(variant, hook), "vectorizable", False):
+                return f"{variant.name} does not say that it can (@vectorizable at {hook})"
     if len(dict(model.named_parameters(remove_duplicate=False))) > len(
         dict(model.named_parameters())
     ):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from client_app.client import Variant
+from client_app.client import Variant, overrides
 from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS, Method, Setting, no_method
@@ -52,13 +52,13 @@ def compose(method: str) -> ComposedMethod:
     ]  # one order, whatever the order written
     members = sorted(chosen, key=lambda member: member.name if member.source else "")  # or loaded
     variants = tuple(sorted({variant for member in members for variant in member.variants}))
-    corrections = [name for name in variants if VARIANTS[name].corrects_prior]
+    corrections = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
     samplers = [
         member.name
         for member in members
-        if any(VARIANTS[name].draws_samples for name in member.variants)
+        if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants)
     ]
-    keeping = [name for name in variants if VARIANTS[name].needs_batch_norm]
+    keeping = [name for name in variants if VARIANTS[name].requirements.batch_norm]
     needing = [member.name for member in members if needs_shared(member)]
     for wanting, what in (
         (
@@ -71,16 +71,16 @@ def compose(method: str) -> ComposedMethod:
     ):
         if len(wanting) > 1:
             raise SettingError("method", method, f"{' and '.join(wanting)} {what}")
-    if needing and (alone := [name for name in variants if VARIANTS[name].shares_nothing]):
+    if needing and (
+        alone := [name for name in variants if VARIANTS[name].requirements.separate_models]
+    ):
         raise SettingError(
             "method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing"
         )
     combine = next((member.combine for member in members if member.combine), FedAvg.name)
     monitors = tuple(member.monitor for member in members if member.monitor)
     deploys = tuple(member.deploy for member in members if member.deploy)
-    dividing = [
-        name for name in variants if VARIANTS[name].private_names is not Variant.private_names
-    ]
+    dividing = [name for name in variants if overrides(VARIANTS[name], "private_names")]
     whole = [
         name for name in (combine, *monitors, *deploys) if SERVER_METHODS[name].needs_whole_model
     ]
@@ -107,7 +107,9 @@ def needs_shared(method: Method) -> bool:
     serves = method.serving or any(
         key.startswith("server-") for key in (*method.defaults, *method.fixed)
     )
-    return bool(serves) or any(VARIANTS[name].needs_shared for name in method.variants)
+    return bool(serves) or any(
+        VARIANTS[name].requirements.shared_weights for name in method.variants
+    )
 
 
 def row_name(parts: ComposedMethod, deployed: str) -> str:

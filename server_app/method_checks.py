@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from client_app.client import Client, Variant
+from client_app.client import Client, InvalidReply, Variant
 from client_app.handlers import ClientReply
 from client_app.local_site import QUESTION
 from client_app.messages import size
@@ -104,8 +104,8 @@ class TrialRun:
         """Play it and return a hash of all that it made."""
         rounds = self.rounds
         for variant in self.variants:
-            if variant.question:
-                rounds.states[variant.name] = integer_sum(self.answers(variant, variant.question))
+            if question := variant.upload.question:
+                rounds.states[variant.name] = integer_sum(self.answers(variant, question))
         for number in (1, 2):
             asked = rounds.begin_round(number, rounds.shared)
             exchange = Exchange(asked, rounds.largest)
@@ -180,10 +180,10 @@ class TrialRun:
         held = len(set(client.labels_N.tolist()))
         for variant in self.variants:
             upload = report.uploads.get(variant.name, {})
-            most = variant.upload_bytes(client.model, held)
+            most = variant.upload.bytes(client.model, held)
             keep(
                 size(upload) <= most,
-                f"{variant.name} uploads {size(upload)} bytes, and its upload_bytes says {most}",
+                f"{variant.name} uploads {size(upload)} bytes, and its upload says at most {most}",
             )
         self.memories[number] = report.memory
         return ClientReply(
@@ -212,8 +212,12 @@ class TrialRun:
         for number, samples in enumerate(self.samples):
             answers[number] = variant.answer(self.client(number, 0), question)
             keep(bool(answers[number]), f"{variant.name} has no answer to its question {question}")
-            reason = variant.breach(answers[number], CLASSES, len(samples))
-            keep(not reason, f"{variant.name} refuses its own answer: {reason}")
+            try:
+                variant.upload.validate(answers[number], CLASSES, len(samples))
+            except InvalidReply as reason:
+                raise ContractViolation(
+                    f"{variant.name} refuses its own answer: {reason}"
+                ) from None
         return answers
 
 

@@ -93,10 +93,10 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     check_model(model, about, data)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
     for variant in (sections[name] for name in parts.variants):
-        if variant.needs_batch_norm and not normalizes:
+        if variant.requirements.batch_norm and not normalizes:
             rule = f"has no batch norm, which {general.method} keeps local ({variant.name})"
             raise SettingError("model", model, rule)
-        if variant.needs_images and (len(data.shape) != 3 or about.freeze == "all"):
+        if variant.requirements.images and (len(data.shape) != 3 or about.freeze == "all"):
             inputs = "kept features" if about.freeze == "all" else f"vectors of {data.input_shape}"
             rule = f"changes images ({variant.name}), and the inputs are {inputs}"
             raise SettingError("method", general.method, rule)
@@ -276,11 +276,12 @@ def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
     for variant in (VARIANTS[name] for name in parts.variants):
         combining = (
             [key for key in known if key.startswith(f"{parts.combine}.")]
-            if variant.shares_nothing
+            if variant.requirements.separate_models
             else []
         )
         idle |= {
-            key: f"beside {variant.name}, which {why}" for key, why in variant.makes_idle.items()
+            key: f"beside {variant.name}, which {why}"
+            for key, why in variant.requirements.ignored_settings.items()
         }
         idle |= dict.fromkeys(combining, f"beside {variant.name}, which shares nothing")
     for key, value in values.items():

@@ -56,7 +56,7 @@ def two_sites_warning(settings: RunSettings) -> str:
     Both get the sum of the counts of all, and each knows its own.
     """
     agreement = settings.agreement
-    tells = any(variant.reveals == CLASS_COUNTS for variant in settings.variants)
+    tells = any(variant.upload.permission == CLASS_COUNTS for variant in settings.variants)
     if agreement is None or len(agreement.sites) != 2 or not tells:
         return ""
     first, second = agreement.names

@@ -43,7 +43,7 @@ class Policy:
         needed = {
             "model",
             "scores",
-            *(variant.reveals for variant in self.variants if variant.reveals),
+            *(variant.upload.permission for variant in self.variants if variant.upload.permission),
         }
         if kept := sorted(needed - self.site.allow):
             raise NotAllowed(", ".join(kept))
@@ -86,10 +86,10 @@ class Policy:
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
         """Look at uploads, or answers, by variant; an unknown one is not allowed under any name."""
-        reveals = {variant.name: variant.reveals for variant in self.variants}
+        permissions = {variant.name: variant.upload.permission for variant in self.variants}
         for name in sorted(uploads):
-            self.check_permission(reveals.get(name) or name)
-            self.check_counts(reveals[name])
+            self.check_permission(permissions.get(name) or name)
+            self.check_counts(permissions[name])
 
     def check_scores(self) -> None:
         """Look at scores on the test set."""

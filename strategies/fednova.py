@@ -28,7 +28,7 @@ class FedNova(ServerMethod):
         total = sum(update.examples for update in updates)
         p = [update.examples / total for update in updates]
         norms = [update.metrics["coefficient-sum"] for update in updates]
-        lengths = [update.metrics["steps"] for update in updates] if server.pull else norms
+        lengths = [update.metrics["steps"] for update in updates] if server.proximal_mu else norms
         effective = math.fsum(
             p_i * length for p_i, length in zip(p, lengths, strict=True)
         )  # tau_eff

@@ -101,14 +101,15 @@ import pytest
 import fedskew, server_app.settings
 from client_app.models import build
 from client_app.variants import VARIANTS
-from fedskew.experiments.plan import passive
+from client_app.client import affects_training
 
 server_app.settings.write_toml(pathlib.Path("pyproject.toml"))
 runpy.run_path("scripts/method_tables.py", run_name="__main__")
 settings = {"method": "tempered+fedbn", "model": "mlp-bn", "rounds": 1, "local-epochs": 1,
             "tempered-reweighting.power": 0.25}
-uploaded = VARIANTS["tempered-reweighting"]().upload_bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
-print(fedskew.run(settings).finished, passive("tempered-reweighting"), uploaded)
+added = VARIANTS["tempered-reweighting"]
+uploaded = added().upload.bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
+print(fedskew.run(settings).finished, affects_training(added), uploaded)
 sys.exit(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "-k", sys.argv[1], *sys.argv[2:]]))
 """
 """In one process, as each takes seconds to import torch: `make config`, a run, the rows of the tests."""
@@ -140,7 +141,7 @@ def test_its_contract_row_its_bytes_and_its_settings_hold(printed: str) -> None:
 
 @pytest.mark.slow
 def test_its_name_works_wherever_a_method_s_does(copy: Path, printed: str) -> None:
-    assert printed.startswith("True False 80\n")
+    assert printed.startswith("True True 80\n")
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
     assert (

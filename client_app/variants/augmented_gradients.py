@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge
 
-from client_app.client import Client, Contribution, Loss, Variant
+from client_app.client import Client, Contribution, Loss, Requirements, Upload, Variant
 from client_app.models.classifier import Classifier
 from client_app.variants.feature_gradients import with_bias, with_constant
 from data.siamese import siamese
@@ -23,8 +23,7 @@ class AugmentedGradients(Variant):
     """
 
     name: ClassVar[str] = "augmented-gradients"
-    needs_shared: ClassVar[bool] = True
-    needs_images: ClassVar[bool] = True
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True, images=True)
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
@@ -34,10 +33,11 @@ class AugmentedGradients(Variant):
     """Samples of a class in each draw, without replacement; all when there are fewer."""
 
     @property
-    def reveals(self) -> str:
-        return "head-gradients"
+    def upload(self) -> Upload:
+        return Upload("head-gradients", self.gradient_bytes)
 
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+    def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes of the class numbers and of the gradients of weight and bias."""
         return classes_held * (8 + 4 * (model.head.weight.numel() + model.head.out_features))
 
     def extra_samples(self, samples: int, classes_held: int) -> float:

@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, InvalidReply, Requirements, Upload, Variant
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import Rule
@@ -27,7 +27,7 @@ QUESTION = "class-counts"
 class PriorCorrection(Variant):
     """A variant that compares the client's class prior P_i with the prior P of all clients."""
 
-    corrects_prior: ClassVar[bool] = True
+    requirements: ClassVar[Requirements] = Requirements(uncorrected_prior=True)
 
     smoothing: Annotated[
         float, Ge(0), Rule(lambda a: (a * UNIT).is_integer(), "must be a multiple of 2^-16")
@@ -35,15 +35,8 @@ class PriorCorrection(Variant):
     """Laplace constant a added to class counts, a multiple of 2^-16; 0 leaves missing classes out of the softmax."""
 
     @property
-    def question(self) -> str | None:
-        return QUESTION
-
-    @property
-    def reveals(self) -> str:
-        return "class-counts" if self.question else ""
-
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
-        return 8 * model.head.out_features
+    def upload(self) -> Upload:
+        return Upload("class-counts", counts_bytes, self.check_counts, once=True, question=QUESTION)
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
@@ -53,27 +46,23 @@ class PriorCorrection(Variant):
             else {}
         )
 
-    def breach(self, answer: State, classes: int, samples: int | None) -> str:
-        counts = answer.get("counts")
+    def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
+        """Return how many samples the counts are of. Raises InvalidReply."""
+        counts_C = answer.get("counts")
         if (
             answer.keys() != {"counts"}
-            or counts is None
-            or counts.dtype != torch.int64
-            or counts.shape != (classes,)
+            or counts_C is None
+            or counts_C.dtype != torch.int64
+            or counts_C.shape != (classes,)
         ):
-            return f"class counts are not int64 of {classes}"
-        if counts.min() < 0 or counts.max() > LARGEST:
-            return f"class counts are not between 0 and {LARGEST}"
-        due = None if samples is None else (samples + classes * self.smoothing) * UNIT
-        return (
-            ""
-            if due in (None, int(counts.sum()))
-            else f"class counts are those of {int(counts.sum()) / UNIT:g}"
-        )
-
-    def samples_told(self, answer: State) -> int:
-        counts_C = answer["counts"]
-        return math.ceil(int(counts_C.sum()) / UNIT - len(counts_C) * self.smoothing)
+            raise InvalidReply(f"class counts are not int64 of {classes}")
+        if counts_C.min() < 0 or counts_C.max() > LARGEST:
+            raise InvalidReply(f"class counts are not between 0 and {LARGEST}")
+        total = int(counts_C.sum())
+        expected = None if samples is None else (samples + classes * self.smoothing) * UNIT
+        if expected not in (None, total):
+            raise InvalidReply(f"class counts are those of {total / UNIT:g}")
+        return math.ceil(total / UNIT - classes * self.smoothing)
 
     def local_prior(self, client: Client) -> Tensor:
         """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""
@@ -84,3 +73,8 @@ class PriorCorrection(Variant):
         """Return (C,) P(k) = sum_i (n_ik + a) / sum_i (n_i + aK), from the server's sum."""
         counts_C = client.broadcast[self.name]["counts"].double().cpu()
         return counts_C / counts_C.sum()
+
+
+def counts_bytes(model: Classifier, classes_held: int) -> int:
+    """Return the bytes of one int64 per class."""
+    return 8 * model.head.out_features

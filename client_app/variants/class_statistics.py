@@ -1,6 +1,5 @@
 """CCVR's client side: each class's features, as a mean and a covariance (Luo et al. 2021)."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -8,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, InvalidReply, Upload, UploadLimit, Variant
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
@@ -24,8 +23,6 @@ class ClassStatistics(Variant):
     """
 
     name: ClassVar[str] = "class-statistics"
-    upload_setting: ClassVar[str] = "covariance"
-    upload_remedy: ClassVar[str] = "must be diagonal"
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
@@ -34,10 +31,17 @@ class ClassStatistics(Variant):
     independent; for many classes and wide models, whose full covariances no server can hold."""
 
     @property
-    def reveals(self) -> str:
-        return "class-statistics"
+    def upload(self) -> Upload:
+        return Upload(
+            "class-statistics",
+            self.statistics_bytes,
+            self.check_statistics,
+            once=True,
+            limit=UploadLimit("covariance", "must be diagonal"),
+        )
 
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+    def statistics_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes of the classes' numbers, counts, means and covariances."""
         width = model.head.in_features
         return classes_held * (
             16 + 8 * width + 8 * (width**2 if self.covariance == "full" else width)
@@ -58,22 +62,20 @@ class ClassStatistics(Variant):
             features_ND, client.labels_N.cpu(), self.min_class_samples, diagonal
         )
 
-    def breach(self, answer: State, classes: int, samples: int | None) -> str:
+    def check_statistics(self, answer: State, classes: int, samples: int | None) -> int:
+        """Return how many samples the statistics are of. Raises InvalidReply."""
         if answer["covariances"].dim() != (2 if self.covariance == "diagonal" else 3):
-            return f"covariances are not {self.covariance}"
+            raise InvalidReply(f"covariances are not {self.covariance}")
         counts, least = answer["counts"], self.min_class_samples
         if (counts < least).any():
-            return f"counts are {counts.tolist()}, not all {least} or more"
-        counted, known = int(counts.sum()), samples if samples is not None else math.inf
-        whole = least > 1 or samples in (None, counted)  # classes with fewer samples are held back
-        return (
-            ""
-            if counted <= known and whole
-            else f"counts are of {counted} samples, and the client has {samples}"
-        )
-
-    def samples_told(self, answer: State) -> int:
-        return int(answer["counts"].sum())
+            raise InvalidReply(f"counts are {counts.tolist()}, not all {least} or more")
+        counted = int(counts.sum())
+        if samples is not None:
+            # Classes with fewer than min-class-samples are held back, and then fewer samples are counted.
+            fits = counted <= samples if least > 1 else counted == samples
+            if not fits:
+                raise InvalidReply(f"counts are of {counted} samples, and the client has {samples}")
+        return counted
 
 
 def class_statistics(

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, Requirements, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class ClassWeights(Variant):
     """
 
     name: ClassVar[str] = "class-weights"
-    corrects_prior: ClassVar[bool] = True
-    trains_together: ClassVar[bool] = True
+    requirements: ClassVar[Requirements] = Requirements(uncorrected_prior=True)
 
+    @vectorizable
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         return client.broadcast[self.name]["weights"].to(logits_BC)[labels_B]

@@ -7,7 +7,16 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from client_app.client import Client, Contribution, Loss, Trained, Variant
+from client_app.client import (
+    Client,
+    Contribution,
+    Loss,
+    Requirements,
+    Trained,
+    Upload,
+    Variant,
+    vectorizable,
+)
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
@@ -30,18 +39,14 @@ class ControlVariates(Variant):
     """
 
     name: ClassVar[str] = "control-variates"
-    needs_shared: ClassVar[bool] = True
-    trains_together: ClassVar[bool] = True
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
 
     option: Annotated[str, OneOf("I", "II")] = "II"
     """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""
 
     @property
-    def reveals(self) -> str:
-        return "control-variates"
-
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
-        return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    def upload(self) -> Upload:
+        return Upload("control-variates", parameter_bytes)
 
     def kept_bytes(self, model: Classifier) -> int:
         return sum(8 * weight.numel() for weight in model.parameters())
@@ -49,6 +54,7 @@ class ControlVariates(Variant):
     def extra_samples(self, samples: int, classes_held: int) -> float:
         return samples if self.option == "I" else 0
 
+    @vectorizable
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if name not in client.start:
             return None
@@ -89,6 +95,11 @@ class ControlVariates(Variant):
             for name, step in upload.items()
         }
         return Contribution(upload=upload, memory=memory)
+
+
+def parameter_bytes(model: Classifier, classes_held: int) -> int:
+    """Return the bytes of all parameters; a client sends those of the shared ones."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def full_gradient(client: Client, loss: Loss) -> dict[str, Tensor]:

@@ -7,7 +7,15 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Contribution, Loss, Variant
+from client_app.client import (
+    Client,
+    Contribution,
+    Loss,
+    Requirements,
+    Upload,
+    UploadLimit,
+    Variant,
+)
 from client_app.models.classifier import Classifier
 
 
@@ -21,9 +29,7 @@ class FeatureGradients(Variant):
     """
 
     name: ClassVar[str] = "feature-gradients"
-    needs_shared: ClassVar[bool] = True
-    upload_setting: ClassVar[str] = "classes-per-round"
-    upload_remedy: ClassVar[str] = "must be smaller (0 is all)"
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Send a class only when the client has at least that many samples of it."""
@@ -35,10 +41,12 @@ class FeatureGradients(Variant):
         return min(held, self.classes_per_round or held)
 
     @property
-    def reveals(self) -> str:
-        return "head-gradients"
+    def upload(self) -> Upload:
+        limit = UploadLimit("classes-per-round", "must be smaller (0 is all)")
+        return Upload("head-gradients", self.gradient_bytes, limit=limit)
 
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+    def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes of the class numbers and of the gradients of the classes sent."""
         return self.sent(classes_held) * (8 + 4 * model.head.weight.numel())
 
     def extra_samples(self, samples: int, classes_held: int) -> float:

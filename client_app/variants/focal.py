@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Focal(Variant):
     """
 
     name: ClassVar[str] = "focal"
-    trains_together: ClassVar[bool] = True
 
     gamma: Annotated[float, Ge(0)] = 2.0
     """Focus: 0 is cross-entropy; the larger, the less the easy samples count."""
     alpha: Annotated[float, Gt(0)] = 1.0
     """Factor on the loss of every sample."""
 
+    @vectorizable
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         if not self.gamma:
             return torch.full_like(logits_BC[:, 0], self.alpha)

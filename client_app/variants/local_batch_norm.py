@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from client_app.client import Requirements
 from client_app.models import batch_norm_names
 from client_app.variants.norm_statistics import PrivateNorm
 
@@ -18,8 +19,7 @@ class LocalBatchNorm(PrivateNorm):
     """
 
     name: ClassVar[str] = "local-batch-norm"
-    needs_batch_norm: ClassVar[bool] = True
-    needs_shared: ClassVar[bool] = True
+    requirements: ClassVar[Requirements] = Requirements(batch_norm=True, shared_weights=True)
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return batch_norm_names(model)

@@ -1,12 +1,14 @@
 """SingleSet: every client trains a model of its own (the lower bar in Li et al. 2021)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Variant
+from client_app.client import Requirements, Variant
+
+IDLE = ("server-learning-rate", "server-momentum", "server-momentum-form", "unseen-domain")
+"""Settings about what the clients share."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +19,8 @@ class LocalModel(Variant):
     """
 
     name: ClassVar[str] = "local-model"
-    shares_nothing: ClassVar[bool] = True
-    makes_idle: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("server-learning-rate", "server-momentum", "server-momentum-form", "unseen-domain"),
-        "shares nothing",
+    requirements: ClassVar[Requirements] = Requirements(
+        separate_models=True, ignored_settings=dict.fromkeys(IDLE, "shares nothing")
     )
 
     def private_names(self, model: nn.Module) -> frozenset[str]:

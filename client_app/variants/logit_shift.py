@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client
+from client_app.client import Client, Upload
 from client_app.variants.class_prior import PriorCorrection
 from data import OneOf
 
@@ -31,8 +31,9 @@ class LogitShift(PriorCorrection):
     """global: the prior P of all clients. uniform: equal classes, which needs no question (local balanced softmax)."""
 
     @property
-    def question(self) -> str | None:
-        return super().question if self.target == "global" and self.scale else None
+    def upload(self) -> Upload:
+        asks = self.target == "global" and self.scale > 0
+        return super().upload if asks else Upload()
 
     def logit_offset(self, client: Client) -> Tensor | None:
         """Return (C,) the shift s_i."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import torch
 
-from client_app.client import Client, Variant
+from client_app.client import Client, Upload, Variant
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import DataSettings, Rule
@@ -53,16 +53,15 @@ class PrivateNorm(Variant):
         return frozenset(map(int, self.refused_by.split(",") if self.refused_by else ()))
 
     @property
-    def reveals(self) -> str:
-        return "batch-norm" if self.share_norm_statistics else ""
+    def upload(self) -> Upload:
+        if not self.share_norm_statistics:
+            return Upload()
+        return Upload("batch-norm", self.private_bytes, once=True)
 
-    def upload_bytes(self, model: Classifier, classes_held: int) -> int:
+    def private_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes of the tensors kept."""
         state = model.state_dict()
-        kept = (
-            [state[name] for name in self.private_names(model)]
-            if self.share_norm_statistics
-            else []
-        )
+        kept = [state[name] for name in self.private_names(model)]
         return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def answer(self, client: Client, question: str) -> State:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, Requirements, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,16 @@ class Proximal(Variant):
     """
 
     name: ClassVar[str] = "proximal"
-    needs_shared: ClassVar[bool] = True
-    trains_together: ClassVar[bool] = True
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
 
     mu: Annotated[float, Ge(0)] = 0.01
     """Strength of the pull."""
 
     @property
-    def pull(self) -> float:
+    def proximal_mu(self) -> float:
         return self.mu
 
+    @vectorizable
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if not self.mu or name not in client.start:
             return None

@@ -20,7 +20,6 @@ class Resampling(Variant):
     """
 
     name: ClassVar[str] = "resampling"
-    draws_samples: ClassVar[bool] = True
 
     beta_start: Annotated[float, Ge(0), Le(1)] = 0.9999
     """beta_0, in the first round."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from client_app.client import Client
+from client_app.client import Client, vectorizable
 from client_app.variants.class_prior import PriorCorrection
 
 
@@ -18,8 +18,8 @@ class Reweighting(PriorCorrection):
     """
 
     name: ClassVar[str] = "reweighting"
-    trains_together: ClassVar[bool] = True
 
+    @vectorizable
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         weights_C = self.global_prior(client) / self.local_prior(client)  # w_ik = P(k) / P_i(k)
         return weights_C.to(logits_BC)[labels_B]

@@ -126,7 +126,7 @@ def server_that_knows(examples_by_client: dict[int, int], sites: Sequence[Member
         seed=0,
         training=TrainingSettings(momentum=0.9),
         examples_by_client=examples_by_client,
-        pull=0.01,
+        proximal_mu=0.01,
         sites=sites,
     )
 
@@ -134,7 +134,7 @@ def server_that_knows(examples_by_client: dict[int, int], sites: Sequence[Member
 def metrics_of(examples: int, server: Server) -> dict[str, float]:
     """Return metrics as a client with so many samples sends them: all of them fit each other."""
     steps = steps_of(examples, server.training)
-    pull = server.pull * server.training.rate(server.round)
+    pull = server.proximal_mu * server.training.rate(server.round)
     return {
         "num-examples": examples,
         "loss": 1.0,

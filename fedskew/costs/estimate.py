@@ -54,9 +54,7 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
         + evaluations(settings, left) * pace.evaluation / testing
     )
     up, answers = up_of(settings, sizes)
-    questions = sum(
-        variant.asked_once and variant.upload_bytes(model, 1) > 0 for variant in settings.variants
-    )
+    questions = sum(variant.upload.once for variant in settings.variants)
     return Cost(
         left=left,
         seconds=seconds + (pace.once if left else 0.0),

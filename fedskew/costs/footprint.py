@@ -90,8 +90,12 @@ def down_of(settings: RunSettings) -> int:
     with torch.device("meta"):
         server = server_of(settings)
         sent = [part.broadcast(server, part.initial_state(server)) for part in parts_of(settings)]
-    asked = (variant for variant in settings.variants if variant.question)
-    sums = sum(variant.upload_bytes(server.model, settings.data.num_classes) for variant in asked)
+    uploads = [variant.upload for variant in settings.variants]
+    sums = sum(
+        upload.bytes(server.model, settings.data.num_classes)
+        for upload in uploads
+        if upload.question
+    )
     return (
         size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
     )
@@ -110,11 +114,8 @@ def upload_of(settings: RunSettings, held: int, once: bool) -> int:
     """Return the bytes that a client holding samples of `held` classes sends at most beside its model, as an answer
     (`once`) or with every update."""
     model = model_of(settings)
-    return sum(
-        variant.upload_bytes(model, held)
-        for variant in settings.variants
-        if variant.asked_once is once
-    )
+    uploads = [variant.upload for variant in settings.variants]
+    return sum(upload.bytes(model, held) for upload in uploads if upload.once is once)
 
 
 def parts_of(settings: RunSettings) -> list[ServerMethod]:
@@ -192,19 +193,14 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
     model, held = model_of(settings), max(sizes.held)
     short = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}"
     for variant in settings.variants:
-        upload = variant.upload_bytes(model, held)
-        replies = settings.data.clients if variant.asked_once else participants(settings)
-        if (
-            variant.upload_setting and 4 * replies * upload > need
-        ):  # half of it, as replies count twice
-            key, value = (
-                variant.upload_setting,
-                getattr(variant, variant.upload_setting.replace("-", "_")),
-            )
-            rule = (
-                f"a client's upload is up to {in_bytes(upload)}, {short}: {variant.upload_remedy}"
-            )
-            raise SettingError(f"{variant.name}.{key}", value, rule)
+        upload, limit = variant.upload, variant.upload.limit
+        sent = upload.bytes(model, held)
+        replies = settings.data.clients if upload.once else participants(settings)
+        # Half of the memory, as replies count twice.
+        if limit is not None and 4 * replies * sent > need:
+            value = getattr(variant, limit.setting.replace("-", "_"))
+            rule = f"a client's upload is up to {in_bytes(sent)}, {short}: {limit.remedy}"
+            raise SettingError(f"{variant.name}.{limit.setting}", value, rule)
     for part in parts_of(settings):
         if (work := part.memory_bytes(model)) > there / 2:
             rule = f"{part.name}'s own work takes {in_bytes(work)}, {short}: must be another one, or a smaller model"

@@ -106,8 +106,8 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     sample, taking = rates.step / training.batch_size, participants(settings)
     samples, held = (round(statistics.fmean(counts)) for counts in (sizes.train, sizes.held))
 
-    def of_variants(asked_once: bool) -> float:
-        kind = [variant for variant in settings.variants if variant.asked_once is asked_once]
+    def of_variants(once: bool) -> float:
+        kind = [variant for variant in settings.variants if variant.upload.once is once]
         return sample * sum(variant.extra_samples(samples, held) for variant in kind)
 
     def of_parts(final: bool) -> float:
@@ -117,10 +117,10 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
 
     whole = bool(private_names(model, settings.variants)) and not sizes.own_tests
     return Pace(
-        clients=taking * (mean_steps(training, sizes) * rates.step + of_variants(asked_once=False)),
+        clients=taking * (mean_steps(training, sizes) * rates.step + of_variants(once=False)),
         server=of_parts(final=False),
         evaluation=sizes.test * (data.clients if whole else 1) * rates.tested,
-        once=data.clients * of_variants(asked_once=True) + of_parts(final=True),
+        once=data.clients * of_variants(once=True) + of_parts(final=True),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from client_app.client import Variant
+from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row
@@ -12,13 +12,6 @@ from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse
 from strategies.core.round_result import AVERAGE
-
-HARMLESS = frozenset({"name", "rules", "question", "before", "after", "answer", "corrects_prior",
-                      "needs_batch_norm", "needs_images", "needs_shared", "makes_idle", "check", "breach",
-                      "asked_once", "upload_bytes", "kept_bytes", "extra_samples", "upload_setting",
-                      "upload_remedy", "reveals", "samples_told"})  # fmt: skip
-"""What of a Variant may be a variant's own and training with it is still the same, to the bit, as without: uploads and
-answers, which training never reads, and what only refuses. Whatever else a Variant has counts as training."""
 
 
 @dataclass(frozen=True)
@@ -144,19 +137,15 @@ def split(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return what of a row's method trains, and what only deploys another model of that training."""
     names = compose(row.method).names
     riders = tuple(
-        name for name in names if METHODS[name].deploy and all(map(passive, METHODS[name].variants))
+        name
+        for name in names
+        if METHODS[name].deploy
+        and not any(affects_training(VARIANTS[variant]) for variant in METHODS[name].variants)
     )
     if len(riders) > 1:
         rule, remedy = f"deploys {' and '.join(riders)}", "name each in a row of its own"
         raise SettingError("methods", row.method, rule, remedy=remedy)
     return "+".join(name for name in names if name not in riders) or "fedavg", riders
-
-
-def passive(variant: str) -> bool:
-    """Return whether training with the variant is the same, to the bit, as without."""
-    kind = VARIANTS[variant]
-    hooks = [name for name in vars(Variant) if not name.startswith("_") and name not in HARMLESS]
-    return all(getattr(kind, hook) is getattr(Variant, hook) for hook in hooks)
 
 
 def used(settings: Mapping[str, Scalar], sections: Iterable[str]) -> dict[str, Scalar]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from client_app.training import private_names, total_pull
+from client_app.training import private_names, total_proximal_mu
 from fedskew.flower.model import as_classifier, outside_names
 from fedskew.flower.questions import ask
 from fedskew.flower.records import (
@@ -134,7 +134,7 @@ class MethodStrategy(FedAvg):
             training=training or TrainingSettings(),
             device=device,
             parameters=frozenset(self.model.trained) - private,
-            pull=total_pull(chosen),
+            proximal_mu=total_proximal_mu(chosen),
             holdout=samples,
         )
         for part in self.parts:

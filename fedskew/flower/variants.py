@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from client_app.client import Client, Variant, overrides
+from client_app.client import Client, InvalidReply, Variant, overrides
 from client_app.models import Classifier
 from client_app.models.classifier import has_batch_norm
 from client_app.runtime import sorted_by_name
@@ -84,12 +84,12 @@ def settings_of(variant: Variant, parts: ComposedMethod) -> dict[str, Any]:
 def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) -> None:
     """Raise ValueError where a variant does not go with the model or with its inputs."""
     for variant in variants:
-        if variant.needs_batch_norm and not has_batch_norm(model):
+        if variant.requirements.batch_norm and not has_batch_norm(model):
             raise ValueError(
                 f"{variant.name} keeps batch norm on the client, and the model has none: leave it out"
             )
         is_image = isinstance(inputs, torch.Tensor) and inputs.dim() == 4
-        if variant.needs_images and not is_image:
+        if variant.requirements.images and not is_image:
             raise ValueError(f"{variant.name} changes images and needs inputs (N, C, H, W)")
 
 
@@ -114,12 +114,12 @@ def check_server(variants: Sequence[Variant], sent: Iterable[str], uploads: Iter
 
 def uploads_each_round(variant: Variant) -> bool:
     """Return whether a variant sends something beside the model with every update."""
-    return bool(variant.reveals) and not variant.asked_once
+    return bool(variant.upload.permission) and not variant.upload.once
 
 
 def sums_class_counts(variant: Variant) -> bool:
     """Return whether a variant needs the sum of all clients' class counts."""
-    return isinstance(variant, PriorCorrection) and variant.question == CLASS_COUNTS
+    return variant.upload.question == CLASS_COUNTS
 
 
 def answers_of(client: Client, variants: Sequence[Variant], question: str) -> dict[str, State]:
@@ -130,12 +130,16 @@ def answers_of(client: Client, variants: Sequence[Variant], question: str) -> di
 
 def invalid_class_counts(counts_C: torch.Tensor) -> str:
     """Return what is wrong with a client's class counts, or an empty sentence."""
-    return PriorCorrection().breach({"counts": counts_C}, len(counts_C), None)
+    try:
+        PriorCorrection().upload.validate({"counts": counts_C}, len(counts_C), None)
+    except InvalidReply as reason:
+        return str(reason)
+    return ""
 
 
 def largest_upload(name: str, model: Classifier) -> int:
     """Return the bytes of arrays that a variant's upload may have at most, for this model."""
-    return VARIANTS[name]().upload_bytes(model, model.head.out_features)
+    return VARIANTS[name]().upload.bytes(model, model.head.out_features)
 
 
 def beyond_the_loss(task: Task) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from client_app.client import Variant
+from client_app.client import InvalidReply, Variant
 from client_app.local_site import QUESTION
 from client_app.messages import size
 from client_app.state import State
@@ -46,39 +46,31 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     asking = [
         variant
         for variant in rounds.variants
-        if variant.question and variant.name not in rounds.states
+        if variant.upload.question and variant.name not in rounds.states
     ]
     for variant in asking:
-        assert variant.question is not None
-        exchange = ask_question(rounds, grid, variant.question, variant.name)
-        classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
+        question = variant.upload.question
+        exchange = ask_question(rounds, grid, question, variant.name)
         for client, answer in exchange.uploads(variant.name).items():
-            if reason := breach_of(rounds, variant, client, answer, classes, known.get(client)):
+            if reason := invalid_reply(rounds, variant, client, answer):
                 exchange.refuse(client, reason)
-        exchange.check_enough(1.0, f"question {variant.question} for {variant.name}")
+        exchange.check_enough(1.0, f"question {question} for {variant.name}")
         rounds.states[variant.name] = integer_sum(exchange.uploads(variant.name))
     return bool(asking)
 
 
-def breach_of(
-    rounds: Rounds,
-    variant: Variant,
-    client: int,
-    answer: State,
-    classes: int,
-    samples: int | None,
-) -> str:
+def invalid_reply(rounds: Rounds, variant: Variant, client: int, answer: State) -> str:
     """Return what is wrong with a client's answer to a variant's question, or an empty sentence.
 
-    `samples` is the client's number of training samples, None where the server does not know it. An answer
-    that tells of more samples than the client may have weighs too much in what is made of all answers.
+    An answer that describes more samples than the client may have weighs too much in what is made of all answers.
     """
-    if reason := variant.breach(answer, classes, samples):
-        return reason
+    classes = rounds.server.model.head.out_features
+    samples = rounds.server.examples_by_client.get(client)  # None where the server does not know it
     try:
-        check_samples(client, variant.samples_told(answer), "its answer is of", rounds.server)
-    except RejectedUpdate as refusal:
-        return str(refusal)
+        described = variant.upload.validate(answer, classes, samples)
+        check_samples(client, described, "its answer is of", rounds.server)
+    except (InvalidReply, RejectedUpdate) as reason:
+        return str(reason)
     return ""
 
 
@@ -99,7 +91,6 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
     checkpoint repeats both.
     """
-    classes, known = rounds.server.model.head.out_features, rounds.server.examples_by_client
     asked = {variant.name: variant for variant in rounds.variants}
     for part in (part for part in rounds.deploys if part.final_question):
         exchange = ask_question(rounds, grid, part.final_question, part.final_question)
@@ -110,8 +101,7 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 except (RejectedUpdate, TooSlow) as refusal:
                     exchange.refuse(client, str(refusal))
                     continue
-                variant, samples = asked[part.final_question], known.get(client)
-                if reason := breach_of(rounds, variant, client, answer, classes, samples):
+                if reason := invalid_reply(rounds, asked[part.final_question], client, answer):
                     exchange.refuse(client, reason)
         exchange.check_enough(
             rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"

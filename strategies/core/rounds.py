@@ -16,7 +16,7 @@ from client_app.models import Classifier
 from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
 from client_app.state import State, copy
-from client_app.training import private_names, total_pull
+from client_app.training import private_names, total_proximal_mu
 from data import Samples
 from data.agreement import Member
 from strategies.core.adaptive_optimizer import AdaptiveOptimizer
@@ -122,7 +122,7 @@ class Rounds:
             parameters=frozenset(model.trained) - private,
             examples_by_client=examples or {},
             holdout=holdout,
-            pull=total_pull(self.variants),
+            proximal_mu=total_proximal_mu(self.variants),
             sites=sites,
         )
         self.round = 0

@@ -47,7 +47,7 @@ class Server:
     """Names of the parameters; the other names of the state are buffers."""
     examples_by_client: Mapping[int, int] = field(default_factory=dict)
     """Training samples of each client: known from the start, or what a client said first."""
-    pull: float = 0.0
+    proximal_mu: float = 0.0
     """Strength mu of the clients' pull towards `start`; 0 without."""
     holdout: Samples | None = None
     """The server's own samples, which no client holds."""

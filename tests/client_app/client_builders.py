@@ -61,8 +61,8 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     """Return what the server would send: the sum of the clients' answers, CReFF's head, SCAFFOLD's first c, weights."""
     sent: dict[str, State] = {}
     for variant in variants:
-        if variant.question:
-            answers = [variant.answer(client, variant.question) for client in clients]
+        if question := variant.upload.question:
+            answers = [variant.answer(client, question) for client in clients]
             sent[variant.name] = {
                 "counts": torch.stack([answer["counts"] for answer in answers]).sum(0)
             }

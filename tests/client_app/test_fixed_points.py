@@ -14,7 +14,7 @@ import torch
 from client_builders import FLOAT, broadcast_of, client_of, linear_model
 from torch import Tensor, nn
 
-from client_app.client import Client, Contribution, Loss, Variant
+from client_app.client import Client, Contribution, Loss, Variant, affects_training
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import weighted_mean
@@ -29,7 +29,6 @@ from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
-from fedskew.experiments.plan import passive
 
 LIKELIHOOD_XC = torch.tensor([[0.5, 0.25], [0.25, 0.25], [0.25, 0.5]], dtype=FLOAT)
 COUNTS_KC = [(36, 4), (12, 108)]
@@ -154,9 +153,11 @@ COMPANIONS: list[list[Variant]] = [
 def test_every_variant_is_a_companion_or_says_why_not() -> None:
     beside = {variant.name for variants in COMPANIONS for variant in variants}
     correcting = {
-        name for name, variant in VARIANTS.items() if variant.corrects_prior
+        name for name, variant in VARIANTS.items() if variant.requirements.uncorrected_prior
     }  # refused beside the shift
-    uploading = set(filter(passive, VARIANTS))  # training is untouched: test_variant_contract.py
+    uploading = {
+        name for name, variant in VARIANTS.items() if not affects_training(variant)
+    }  # training is untouched: test_variant_contract.py
     minimizing_another = {"focal"}  # below
     assert VARIANTS.keys() == beside | correcting | uploading | minimizing_another
 
@@ -168,7 +169,7 @@ def test_every_variant_is_a_companion_or_says_why_not() -> None:
 def test_the_posterior_is_at_rest_beside_every_companion(companions: list[Variant], k: int) -> None:
     variants = [SHIFT, *companions, ExpectedGradient()]
     random.Random(k).shuffle(variants)
-    batch_norm = any(variant.needs_batch_norm for variant in companions)
+    batch_norm = any(variant.requirements.batch_norm for variant in companions)
     member = federation(variants, [posterior_model(batch_norm), posterior_model(batch_norm)])[k]
     settings = TrainingSettings(local_steps=1, batch_size=200, learning_rate=1.0)
     report = train_round(member, variants, settings)
@@ -195,7 +196,7 @@ def test_focal_loss_has_another_minimizer() -> None:
     "companions", COMPANIONS, ids=lambda variants: "+".join(v.name for v in variants) or "alone"
 )
 def test_without_the_shift_it_is_not(companions: list[Variant]) -> None:
-    batch_norm = any(variant.needs_batch_norm for variant in companions)
+    batch_norm = any(variant.requirements.batch_norm for variant in companions)
     variants = [*companions, ExpectedGradient()]
     member = federation(variants, [posterior_model(batch_norm), posterior_model(batch_norm)])[0]
     report = train_round(member, variants, TrainingSettings(local_steps=1))

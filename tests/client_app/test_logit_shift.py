@@ -16,7 +16,7 @@ from client_builders import (
 )
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, InvalidReply, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import total_offset, train_round, with_sampler
 from client_app.variants.logit_shift import LogitShift
@@ -110,24 +110,24 @@ def test_answers_are_integers_in_units() -> None:
 def test_class_counts_beside_something_else_are_refused() -> None:
     variant = LogitShift()
     answer = variant.answer(counting_client((3, 0, 1)), "class-counts")
-    assert variant.breach(answer, 3, 4) == ""
-    assert "class counts are not" in variant.breach({**answer, "more": answer["counts"]}, 3, 4)
-    assert "class counts are not" in variant.breach({"more": answer["counts"]}, 3, 4)
+    assert variant.upload.validate(answer, 3, 4) == 4
+    for wrong in ({**answer, "more": answer["counts"]}, {"more": answer["counts"]}):
+        with pytest.raises(InvalidReply, match="class counts are not"):
+            variant.upload.validate(wrong, 3, 4)
 
 
 @pytest.mark.parametrize(
     ("variant", "question"),
     [
         (LogitShift(), "class-counts"),
-        (LogitShift(scale=0.0), None),
-        (LogitShift(target="uniform"), None),
+        (LogitShift(scale=0.0), ""),
+        (LogitShift(target="uniform"), ""),
         (Reweighting(), "class-counts"),
     ],
 )
-def test_a_question_is_asked_only_when_its_answer_is_used(
-    variant: Variant, question: str | None
-) -> None:
-    assert variant.question == question
+def test_a_question_is_asked_only_when_its_answer_is_used(variant: Variant, question: str) -> None:
+    assert variant.upload.question == question
+    assert variant.upload.once is bool(question)
 
 
 def test_equal_priors_need_no_shift() -> None:
@@ -337,5 +337,7 @@ def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
         for variants in ([], [Proximal(5.0)])
     )
     assert all(torch.equal(plain[name], pulled[name]) for name in plain)
-    correcting = {variant.name for variant in all_variants() if variant.corrects_prior}
+    correcting = {
+        variant.name for variant in all_variants() if variant.requirements.uncorrected_prior
+    }
     assert correcting == {"class-weights", "logit-calibration", "logit-shift", "reweighting"}

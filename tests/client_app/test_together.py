@@ -24,7 +24,7 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
-from client_app.vectorized import Together, mixes, obstacle
+from client_app.vectorized import MAPPED_HOOKS, Together, mixes, obstacle
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -111,12 +111,12 @@ def assert_alike(left: Sequence[Report], right: Sequence[Report]) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
 def test_every_variant_trains_together_as_one_by_one(row: object, which: str) -> None:
     variant: Variant = getattr(row, which)
-    clients = clients_of([variant], "mlp-bn" if variant.needs_batch_norm else "small-cnn")
+    clients = clients_of([variant], "mlp-bn" if variant.requirements.batch_norm else "small-cnn")
     with mock.patch.object(client_app.vectorized, "train_round") as single:
         single.side_effect = train_round
         reports = together(clients, [variant], SETTINGS)
     assert single.call_count <= (
-        2 if variant.needs_batch_norm else 1
+        2 if variant.requirements.batch_norm else 1
     )  # the rest of six by three, and a single example
     assert_alike(reports, [alone(client, [variant], SETTINGS) for client in clients])
 
@@ -172,9 +172,10 @@ def test_together_differs_by_no_more_than_a_change_of_one_rounding_in_the_first_
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
 def test_a_variant_whose_hooks_are_mapped_says_whether_they_can_be(row: object) -> None:
     variant: Variant = row.default  # type: ignore[attr-defined]
-    assert variant.trains_together == (
-        overrides(variant, "loss_weights") or overrides(variant, "gradient_offset")
-    )
+    marked = [
+        hook for hook in MAPPED_HOOKS if getattr(getattr(variant, hook), "vectorizable", False)
+    ]
+    assert marked == [hook for hook in MAPPED_HOOKS if overrides(variant, hook)]
 
 
 def test_augmented_images_are_drawn_as_for_one() -> None:
@@ -254,7 +255,7 @@ def waits(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
 def test_no_step_waits_for_a_number(row: object) -> None:
     variant: Variant = row.default  # type: ignore[attr-defined]
-    clients = clients_of([variant], "mlp-bn" if variant.needs_batch_norm else "small-cnn")
+    clients = clients_of([variant], "mlp-bn" if variant.requirements.batch_norm else "small-cnn")
     few, many = (replace(SETTINGS, local_epochs=1, local_steps=steps) for steps in (1, 3))
     alone(clients[0], [variant], many)  # fills caches, so that the order of tests does not matter
     single = [waits(partial(alone, clients[0], [variant], settings)) for settings in (few, many)]

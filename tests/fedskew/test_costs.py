@@ -58,7 +58,7 @@ def known(settings: RunSettings) -> Sizes:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
-    """An upload that upload_bytes does not tell of, in training or as an answer, fails here: for every method."""
+    """An upload whose bytes are not declared, in training or as an answer, fails here: for every method."""
     heard: dict[str, dict[str, int]] = {}
 
     def hear(asked: Any, records: RecordDict) -> None:
@@ -81,13 +81,13 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     model = build("mlp-bn", (1, 8, 8), 10, 0)
     expected = {
         name: {
-            str(client): variant.upload_bytes(model, held)
+            str(client): variant.upload.bytes(model, held)
             for client, held in enumerate(sample.held)
         }
         for name, variant in variants.items()
     }
     assert heard == {name: uploads for name, uploads in expected.items() if any(uploads.values())}
-    answers = {variant.name for variant in settings.variants if variant.asked_once}
+    answers = {variant.name for variant in settings.variants if variant.upload.once}
     once = sum(sum(uploads.values()) for name, uploads in heard.items() if name in answers)
     trained = [message for message in grid.asked if message.metadata.message_type == "train"]
     sent = [
@@ -113,25 +113,25 @@ def test_batch_norm_is_an_upload_where_it_is_shared(variant: type[PrivateNorm]) 
     samples = Samples(torch.zeros(1, 1, 8, 8), torch.zeros(1).long(), torch.zeros(1), torch.ones(1))
     client = Client(0, model, samples, 10, memory={"private": kept})
     for sharing in (variant(share_norm_statistics=True), variant()):
-        assert sharing.asked_once
-        assert sharing.upload_bytes(model, 10) == size(sharing.answer(client, QUESTION))
+        assert sharing.upload.once is sharing.share_norm_statistics
+        assert sharing.upload.bytes(model, 10) == size(sharing.answer(client, QUESTION))
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_only_shared_parameters_have_control_variates(tmp_path: Path, option: str) -> None:
-    """What upload_bytes says is the most that a client sends: all parameters."""
+    """Upload.bytes is the most that a client sends: all parameters."""
     settings = small(tmp_path, method="scaffold+fedbn", control_variates__option=option)
     (variant,) = (variant for variant in settings.variants if variant.name == "control-variates")
     server = server_of(settings)
     sent = sum(size({name: server.start[name]}) for name in server.parameters)
-    assert 0 < sent < variant.upload_bytes(model_of(settings), 10)
+    assert 0 < sent < variant.upload.bytes(model_of(settings), 10)
     assert variant.extra_samples(100, 10) == (100 if option == "I" else 0)
 
 
 def test_classes_per_round_bound_the_gradients() -> None:
     model = build("mlp-bn", (1, 8, 8), 10, 0)
     row, bounded = 8 + 4 * model.head.weight.numel(), FeatureGradients(classes_per_round=2)
-    assert [bounded.upload_bytes(model, held) for held in (1, 2, 9)] == [row, 2 * row, 2 * row]
+    assert [bounded.upload.bytes(model, held) for held in (1, 2, 9)] == [row, 2 * row, 2 * row]
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
 def test_memory_counts_data_models_replies_and_the_server_s_work() -> None:
     few, many = (run_of(method="creff", participation=share) for share in (0.25, 1.0))
     model = build("mlp-bn", (1, 8, 8), 10, 0)
-    reply = size(model.state_dict()) + few.variants[0].upload_bytes(model, 4)
+    reply = size(model.state_dict()) + few.variants[0].upload.bytes(model, 4)
     assert memory_of(many, SIZES) - memory_of(few, SIZES) == 2 * 3 * reply
     more = replace(SIZES, train=tuple(10 * samples for samples in SIZES.train))
     assert memory_of(few, more) - memory_of(few, SIZES) == 9 * sum(SIZES.train) * 64
@@ -343,7 +343,7 @@ def test_memory_counts_data_models_replies_and_the_server_s_work() -> None:
     asked = memory_of(run_of(method="ccvr", participation=0.25), SIZES) - memory_of(
         run_of(participation=0.25), SIZES
     )
-    answer = run_of(method="ccvr").variants[0].upload_bytes(model, 4)
+    answer = run_of(method="ccvr").variants[0].upload.bytes(model, 4)
     assert asked == 2 * (4 * answer - size(model.state_dict())), (
         "all clients answer, four times as many as train"
     )

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from command_line import FedSkew
 
-from client_app.client import Variant
+from client_app.client import REPORTING_HOOKS, Variant, affects_training
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.experiments import experiments
@@ -23,7 +23,7 @@ from fedskew.experiments.experiments import (
     load_experiments,
     load_suites,
 )
-from fedskew.experiments.plan import HARMLESS, Cell, passive, plan, runs, selected, split
+from fedskew.experiments.plan import Cell, plan, runs, selected, split
 from fedskew.report.results import values_of
 from server_app.methods import METHODS
 
@@ -524,27 +524,30 @@ def test_overrides_win_and_cannot_name_the_method() -> None:
 def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(built(methods=[name]).rows[0])[1]}
     assert riders == {"creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"}
-    assert not any(
-        map(passive, ("logit-shift", "proximal", "resampling", "local-batch-norm", "focal"))
-    )
 
 
-def test_a_hook_that_nobody_has_called_harmless_counts_as_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two trainings that differ by a new hook must not be merged because nobody thought of the list."""
-    assert passive("class-statistics")
+def test_the_variants_that_leave_training_alone_are_those_that_only_report() -> None:
+    """What the list of names decided that stood here before: the same three variants, and no other."""
+    assert {name for name, kind in VARIANTS.items() if not affects_training(kind)} == {
+        "augmented-gradients",
+        "class-statistics",
+        "feature-gradients",
+    }
+
+
+def test_a_new_hook_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trainings that differ by a new hook must not be merged because nobody thought of the rule."""
+    kind = VARIANTS["class-statistics"]
+    assert not affects_training(kind)
     monkeypatch.setattr(Variant, "label_noise", lambda self, labels_B: labels_B, raising=False)
-    assert passive("class-statistics")
-    monkeypatch.setattr(
-        VARIANTS["class-statistics"], "label_noise", lambda self, labels_B: 0, raising=False
-    )
-    assert not passive("class-statistics")
+    assert not affects_training(kind)
+    monkeypatch.setattr(kind, "label_noise", lambda self, labels_B: 0, raising=False)
+    assert affects_training(kind)
     assert not split(built(methods=["ccvr"]).rows[0])[1]
 
 
-def test_what_is_called_harmless_is_there() -> None:
-    assert {"name", *vars(Variant)} >= HARMLESS
+def test_the_hooks_that_only_report_are_there() -> None:
+    assert vars(Variant).keys() >= REPORTING_HOOKS
 
 
 def test_two_deployed_models_are_two_rows() -> None:

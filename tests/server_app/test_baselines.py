@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from in_process import Outcome, TamperingGrid, losses, small
 
-from client_app.client import Client, Report
+from client_app.client import Client, Report, Variant, overrides
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import from_flower, pack, to_flower, unpack
@@ -38,6 +38,15 @@ Train = Callable[..., Outcome]
 
 # ---- which compose ---------------------------------------------------------------------------------------------------
 
+
+def corrects_prior(variant: type[Variant]) -> bool:
+    return variant.requirements.uncorrected_prior
+
+
+def draws_samples(variant: type[Variant]) -> bool:
+    return overrides(variant, "sample_weights")
+
+
 REFUSED = {
     ("fedlc", "fedshift"): "correct it twice",
     ("reweighting", "fedshift"): "correct it twice",
@@ -52,13 +61,12 @@ REFUSED = {
     },
     **{
         (name, companion): reason
-        for companion, flag, reason in (
-            ("fedshift", "corrects_prior", "correct it twice"),
-            ("iwds", "draws_samples", "want to draw the samples"),
+        for companion, holds, reason in (
+            ("fedshift", corrects_prior, "correct it twice"),
+            ("iwds", draws_samples, "want to draw the samples"),
         )
         for name, method in METHODS.items()
-        if name != companion
-        and any(getattr(VARIANTS[variant], flag) for variant in method.variants)
+        if name != companion and any(holds(VARIANTS[variant]) for variant in method.variants)
     },
     **{(name, name): "name it once" for name in ("fedshift", "fedbn", "iwds")},
 }
@@ -185,7 +193,7 @@ def test_fednova_is_told_of_the_pull(
         shorter = all(
             update.metrics["coefficient-sum"] < update.metrics["steps"] for update in updates
         )
-        seen.append((server.pull, shorter))
+        seen.append((server.proximal_mu, shorter))
         return combine(part, server, state, updates)
 
     monkeypatch.setattr(FedNova, "combine", spy)

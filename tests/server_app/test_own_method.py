@@ -12,6 +12,7 @@ from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS
+from server_app.plugins import OLD_MEMBERS
 from server_app.settings import defaults, parse, parse_text
 from strategies.registry import SERVER_METHODS
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from client_app.client import Contribution, Variant
+from client_app.client import Contribution, Upload, Variant
 from server_app.methods import Method
 from strategies.core.server import ServerMethod
 
@@ -42,8 +43,9 @@ class Counting(Variant):
     def after(self, client, trained):
         return Contribution(upload={"counts": client.counts_C})
 
-    def upload_bytes(self, model, classes_held):
-        return 8 * model.head.out_features
+    @property
+    def upload(self):
+        return Upload(bytes=lambda model, classes_held: 8 * model.head.out_features)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,32 @@ class Taken(Variant):
 class Listing(Variant):
     name: ClassVar[str] = "listing"
     shares: tuple = ()
+
+
+@dataclass(frozen=True)
+class Pulling(Halved):
+    name: ClassVar[str] = "pulling"
+
+    @property
+    def pull(self):
+        return 0.1
+
+
+@dataclass(frozen=True)
+class Grown(Halved):
+    name: ClassVar[str] = "grown"
+
+    def upload_bytes(self, model, classes_held):
+        return 0
+
+
+@dataclass(frozen=True)
+class Renewed(Halved):
+    name: ClassVar[str] = "renewed"
+
+    @property
+    def proximal_mu(self):
+        return 0.1
 
 
 @dataclass(frozen=True)
@@ -239,6 +267,8 @@ def test_a_method_that_is_checked_is_told_in_a_sentence(
         ("Nameless", "Nameless.name must be words like my-part"),
         ("Taken", "Taken.name is proximal, and there is such a part already"),
         ("Listing", "Listing.shares must have a default that is a number, text, or true or false"),
+        ("Pulling", "Pulling.pull is proximal_mu now (client_app/client.py)"),
+        ("Grown", "Grown.upload_bytes is upload.bytes now (client_app/client.py)"),
         ("Idle", "Idle must fill one of combine, monitor, deploy, and fills none"),
         ("Largest", "there is no part counting: name its class in parts"),
         ("Counting", "upload 'counting' is not one that fedavg takes"),
@@ -260,6 +290,14 @@ def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: 
         f"method = 'my_methods:{name}': breaks the contract of methods: "
     )
     assert reason in str(caught.value) and f"my_methods:{name}" not in METHODS
+
+
+def test_the_new_name_of_a_member_is_taken() -> None:
+    """The control of Pulling and Grown: the same variant with the member's new name, and no old name is in use."""
+    (variant,) = parse({"method": "my_methods:Renewed"}).variants
+    assert variant.proximal_mu == 0.1
+    for kind in VARIANTS.values():
+        assert not [old for old in OLD_MEMBERS if hasattr(kind, old)], kind
 
 
 @pytest.mark.parametrize(

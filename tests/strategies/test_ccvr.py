@@ -242,7 +242,7 @@ def test_wrong_answers_are_refused(server: Server, change: State, reason: str) -
 
 def test_the_variant_answers_one_question() -> None:
     assert CCVR.final_question == ClassStatistics.name
-    assert ClassStatistics().question is None
+    assert ClassStatistics().upload.question == ""
 
 
 # ---- heads -----------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_many_large_values_pass_whose_norm_is_beyond_the_limit() -> None:
 def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
     """Return the metrics of an honest client of so many samples, with changes; keys with `_` for `-`."""
     steps = steps_of(examples, server.training)
-    pull = server.pull * server.training.rate(server.round)
+    pull = server.proximal_mu * server.training.rate(server.round)
     return {
         "num-examples": examples,
         "loss": 1.0,
@@ -95,7 +95,7 @@ def no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stated_number_of_samples_costs_the_server_no_loop(momentum: float, pull: float) -> None:
     """2^53 samples make 2^53 steps of one sample each: for years the server computed their coefficient sum."""
     training = TrainingSettings(batch_size=1, local_epochs=1, momentum=momentum)
-    server = replace(server_of(), training=training, pull=pull)
+    server = replace(server_of(), training=training, proximal_mu=pull)
     for examples in (2**53, MOST_SAMPLES + 1):
         with pytest.raises(
             RejectedUpdate, match=f"num-examples is {examples}, and a client has at most"
@@ -123,7 +123,7 @@ def test_the_expected_sum_is_that_of_the_steps(momentum: float, mu: float, decay
 
 
 def test_steps_that_diverge_are_refused_and_do_not_warn() -> None:
-    server = replace(server_of(), pull=1000.0)
+    server = replace(server_of(), proximal_mu=1000.0)
     assert not math.isfinite(expected_coefficient_sum(10**6, 0.9, 50.0))
     with pytest.raises(RejectedUpdate, match="coefficient-sum is 1, and "):
         checked_metrics(0, stated(server, 10**7, coefficient_sum=1.0), server)
@@ -133,7 +133,7 @@ def test_the_due_sum_takes_the_rate_of_the_round() -> None:
     """A proximal pull and a learning rate that decays: the sum of the first round's rate is another one."""
     training = TrainingSettings(learning_rate=0.1, learning_rate_decay=0.5, local_steps=20)
     training = replace(training, learning_rate_decay_every=1)
-    first = replace(server_of(), training=training, pull=1.0, round=1)
+    first = replace(server_of(), training=training, proximal_mu=1.0, round=1)
     third = replace(first, round=3)
     assert checked_metrics(0, stated(third, 300), third) == 300
     with pytest.raises(RejectedUpdate, match=r"coefficient-sum is .* and 20 steps make "):

@@ -39,7 +39,10 @@ def random_state(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Ten
 
 
 def server_of(
-    start: State, parameters: frozenset[str] = PARAMETERS, clients: int = 5, pull: float = 0.0
+    start: State,
+    parameters: frozenset[str] = PARAMETERS,
+    clients: int = 5,
+    proximal_mu: float = 0.0,
 ) -> Server:
     model = Classifier(nn.Linear(3, 4), nn.Linear(4, 3))
     return Server(
@@ -50,7 +53,7 @@ def server_of(
         seed=0,
         training=TrainingSettings(),
         parameters=parameters,
-        pull=pull,
+        proximal_mu=proximal_mu,
     )
 
 
@@ -80,7 +83,7 @@ def test_fednova_is_its_equation(pull: float) -> None:
         [3.5, 11.0, 30.25],
     )
     updates = updates_of(examples, steps, norms, torch.float64)
-    shared, state = FedNova().combine(server_of(start, pull=pull), {}, updates)
+    shared, state = FedNova().combine(server_of(start, proximal_mu=pull), {}, updates)
     p = [n / 60 for n in examples]
     effective = sum(p_i * length for p_i, length in zip(p, steps if pull else norms, strict=True))
     for name in PARAMETERS:
