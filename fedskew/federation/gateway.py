@@ -13,10 +13,8 @@ lost_messages.py recovers messages that are lost for good.
 import asyncio
 import contextlib
 import logging
-import shutil
 import ssl
 import sys
-import threading
 import time
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -26,6 +24,7 @@ from typing import Any
 import httpx
 import uvicorn
 from google.protobuf.message import DecodeError
+from prometheus_client import start_http_server
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,7 +58,6 @@ from fedskew.federation.intake import (
 )
 from fedskew.federation.lost_messages import BEGIN, END, LostMessageRecovery
 from fedskew.federation.object_cache import Objects, Reply
-from site_agent.metrics import server
 
 log = logging.getLogger("fedskew.gate")
 PASSED = frozenset(
@@ -113,7 +111,7 @@ class Gateway:
         self.objects = Objects()
         self.handed_out = HandedOut(folder.state / HANDED_OUT)
         self.intake = Intake(self.largest)
-        self.traffic = Traffic(self.sites.values())
+        self.traffic = Traffic(self.sites.values(), folder.state)
 
     def application(self) -> Starlette:
         """Return the gateway as an ASGI application."""
@@ -276,11 +274,9 @@ def main() -> None:
     except DataError as error:
         sys.exit(f"gate: {error}")
     if coordinator.metrics_port:
-        metrics = server(
-            coordinator.metrics_port,
-            lambda: gateway.traffic.text(shutil.disk_usage(folder.state).free),
+        start_http_server(
+            coordinator.metrics_port, addr="127.0.0.1", registry=gateway.traffic.registry
         )
-        threading.Thread(target=metrics.serve_forever, daemon=True).start()
     certificate, key = map(str, folder.server)
     uvicorn.run(
         gateway.application(),

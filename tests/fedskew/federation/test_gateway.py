@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -29,6 +31,7 @@ from flwr.proto.message_pb2 import (
     PullObjectResponse,
 )
 from flwr.proto.node_pb2 import Node
+from prometheus_client import generate_latest
 
 from data import DataError, SettingError
 from fedskew.cli.federation import application
@@ -650,20 +653,46 @@ def test_the_metrics_say_what_has_passed_by_site_and_what_was_refused(
     client.post("/v1/fleet/push-object", content=b"x" * 70, headers=header(NORTH))
     client.post("/v1/fleet/push-object", content=b"x" * 101, headers=header(NORTH))
     client.post("/v1/control/start-run", headers=header(STRANGER))
-    rows = dict(row.rsplit(" ", 1) for row in client.gateway.traffic.text(7).splitlines())
-    assert (
-        rows['fedskew_gate_site_online{site="north"}'] == "1"
-        and rows["fedskew_gate_disk_free_bytes"] == "7"
+    registry = client.gateway.traffic.registry
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    assert value("fedskew_gate_site_online", site="north") == 1
+    assert value("fedskew_gate_site_online", site="south") == 0
+    assert value("fedskew_gate_last_request_timestamp_seconds", site="south") == 0
+    assert value("fedskew_gate_disk_free_bytes") == pytest.approx(
+        shutil.disk_usage(folder.state).free, rel=0.1
     )
-    assert rows['fedskew_gate_site_online{site="south"}'] == "0"
-    assert rows['fedskew_gate_requests_total{site="north",status="200"}'] == "1"
-    assert rows['fedskew_gate_requests_total{site="north",status="413"}'] == "1"
-    assert rows['fedskew_gate_requests_total{site="unknown",status="404"}'] == "1"
-    assert (
-        rows['fedskew_gate_received_bytes_total{site="north"}'] == "70"
-    )  # the other states its length
-    assert rows['fedskew_gate_sent_bytes_total{site="north"}'] == str(len(b"answer"))
-    assert float(rows['fedskew_gate_seconds_total{site="north",call="push-object"}']) > 0
+    assert value("fedskew_gate_requests_total", site="north", status="200") == 1
+    assert value("fedskew_gate_requests_total", site="north", status="413") == 1
+    assert value("fedskew_gate_requests_total", site="unknown", status="404") == 1
+    # the refused request states its length, and no byte of it was read
+    assert value("fedskew_gate_received_bytes_total", site="north") == 70
+    assert value("fedskew_gate_sent_bytes_total", site="north") == len(b"answer")
+    seconds = value("fedskew_gate_seconds_total", site="north", call="push-object")
+    assert seconds is not None and seconds > 0
+
+
+def test_the_metrics_have_types_and_no_other_series(
+    folder: FederationFolder, client: Client
+) -> None:
+    """A path that is not passed on makes no series, and no counter has a second one with its age."""
+    for number in range(20):
+        client.post(f"/v1/fleet/made-up-{number}", headers=header(NORTH))
+    client.post("/v1/fleet/push-object", content=b"x", headers=header(NORTH))
+    text = generate_latest(client.gateway.traffic.registry).decode()
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert types == {
+        "fedskew_gate_requests_total": "counter",
+        "fedskew_gate_received_bytes_total": "counter",
+        "fedskew_gate_sent_bytes_total": "counter",
+        "fedskew_gate_seconds_total": "counter",
+        "fedskew_gate_site_online": "gauge",
+        "fedskew_gate_last_request_timestamp_seconds": "gauge",
+        "fedskew_gate_disk_free_bytes": "gauge",
+    }
+    assert re.findall(r'call="([^"]+)"', text) == ["push-object"]
 
 
 def test_the_metrics_have_a_port_of_their_own(folder: FederationFolder) -> None:
