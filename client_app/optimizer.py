@@ -49,7 +49,7 @@ class TrainingSettings(Settings):
     """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums
     have another order, so results are not bit-identical to clients one by one; in bfloat16 they differ visibly."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         rule = "contradicts local-steps: set one of the two"
         self.require(not (self.batch_limit and self.local_steps), "batch_limit", rule)
 

@@ -151,7 +151,7 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
     of_server = np.isin(there, groups_N[federation.holdout_indices])
     if several := int(((holders > 1) & ~of_server).sum()):
         yield (
-            f"partition {settings.partition_in_force} gives samples of {several} of {len(there)} subjects to "
+            f"partition {settings.partition} gives samples of {several} of {len(there)} subjects to "
             "several clients each, and a real site has its own subjects"
         )
     if shared := int(((holders > 1) & of_server).sum()):

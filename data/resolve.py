@@ -52,9 +52,8 @@ def resolve(settings: DataSettings) -> DataSettings:
         settings.augmentation,
         rule,
     )
-    partition, sites = settings.partition_in_force, _sites(settings)
-    if sites and settings.partition == "auto" and partition == "lda":
-        partition = "domains"
+    sites = _sites(settings)
+    partition = _partition(settings, bool(sites))
     images = len(shape) == 3 and not settings.in_files
     settings.require(not settings.noise or images, "noise", "is for images, which are in memory")
     domains = has_domains(settings.dataset) or (bool(sites) and partition == "domains")
@@ -168,6 +167,18 @@ def _sites(settings: DataSettings) -> tuple[str, ...]:
     from data.readers.user_data import sites_of  # it loads torch, and most have no table
 
     return sites_of(settings.dataset, settings)
+
+
+def _partition(settings: DataSettings, sites: bool) -> str:
+    """The partition that is meant: the one stated, or what `auto` stands for. Nothing else decides it.
+
+    `sites` is whether the user's own table names the sites of its rows.
+    """
+    if settings.partition != "auto":
+        return settings.partition
+    if settings.partition_file:
+        return "file"
+    return "domains" if sites or has_domains(settings.dataset) else "lda"
 
 
 def _check_partition(settings: DataSettings, partition: str, sites: bool) -> None:

@@ -1,7 +1,7 @@
 """Rules for settings, written as annotations of their fields: checked and put into words here.
 
 `Annotated[float, Ge(0), Lt(1)]` is a range (annotated-types), OneOf a choice, Rule anything else about one value. What
-two settings mean together is code, in `agree`.
+two settings mean together is code, in `validate`.
 """
 
 import math
@@ -49,6 +49,8 @@ class Settings:
     """Of every field, read off its annotation."""
 
     def __init_subclass__(cls) -> None:
+        if "agree" in vars(cls):  # its name up to 0.1: nothing would call it
+            raise TypeError(f"{cls.__name__}.agree is called validate now: rename it")
         cls.rules = {
             name: list(rules_in(hint))
             for name, hint in get_type_hints(cls, include_extras=True).items()
@@ -60,10 +62,13 @@ class Settings:
             for rule in rules:
                 if not rule.holds(value):
                     raise SettingError(self.key(field), value, rule.words)
-        self.agree()
+        self.validate()
 
-    def agree(self) -> None:
-        """Raise SettingError for settings of these that contradict each other."""
+    def validate(self) -> None:
+        """Raise SettingError for settings of these that contradict each other.
+
+        Rules about one value stand at its field. A subclass overrides this method for the others.
+        """
 
     def require(self, holds: bool, field: str, rule: str, remedy: Remedy = "") -> None:
         """Raise SettingError about a field's value unless `holds`."""

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from data.errors import SettingError
-from data.readers.catalog import KNOWN, has_domains
+from data.readers.catalog import KNOWN
 from data.rules import OneOf, Rule, Settings, require
 from data.text import any_number, is_whole
 
@@ -149,7 +149,7 @@ class DataSettings(Settings):
     unseen_domain: str = ""
     """domains: the name of one that no client holds; after the last round the models are measured on its test set."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         if self.partition == "llt":
             self.require(
                 self.alpha <= 1,
@@ -256,13 +256,6 @@ class DataSettings(Settings):
     def stds(self) -> tuple[float, ...]:
         """The standard deviation of each channel. Raises SettingError for what is no list of finite numbers."""
         return numbers("std", self.std)
-
-    @property
-    def partition_in_force(self) -> str:
-        """The partition that `auto` stands for, or the one stated."""
-        if self.partition != "auto":
-            return self.partition
-        return "file" if self.partition_file else "domains" if has_domains(self.dataset) else "lda"
 
     @property
     def long_tailed(self) -> bool:

@@ -92,7 +92,7 @@ class GeneralSettings(Settings):
     wandb: Annotated[bool, WANDB] = False
     """Also for Weights & Biases, offline, into the folder wandb of the run's; WANDB_MODE and its like go before."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         adaptive = self.server_optimizer != "momentum"
         formless = self.is_default("server_momentum_form")
         self.require(

@@ -183,7 +183,7 @@ class CReFF(FederatedFeatures):
     """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the class's mean feature and the
     one of the hold-out, whose labels are looked at; no model changes."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         rule = "has no effect with creff.features-per-class = 0"
         self.require(
             not self.compare_features or self.features_per_class > 0, "compare_features", rule

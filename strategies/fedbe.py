@@ -56,7 +56,7 @@ class FedBE(ServerMethod):
     average_every: Annotated[int, Ge(1)] = 25
     """Steps between two of them."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         other = "concentration" if self.distribution == "gaussian" else "variance_scale"
         rule = f"has no effect with fedbe.distribution = {self.distribution}"
         self.require(self.is_default(other), other, rule)

@@ -36,7 +36,7 @@ class TauNorm(ServerMethod):
     sweep: Annotated[str, EXPONENTS] = ""
     """Several exponents from one training instead of tau, as 0,0.5,1: one model each, named tau-norm-0.5."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         self.require(
             not self.sweep or self.is_default("tau"), "tau", "has no effect with tau-norm.sweep"
         )

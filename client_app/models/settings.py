@@ -23,7 +23,7 @@ class ModelSettings(Settings):
     norm: Annotated[str, OneOf("batch", "group")] = "batch"
     """batch, or group: a small model's batch norms become group norms of two groups (Reddi et al. 2021)."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         rule = "would keep random features: it needs weights"
         self.require(self.freeze == "none" or bool(self.weights), "freeze", rule)
 

@@ -37,7 +37,7 @@ class PrivateNorm(Variant):
     refused_by: Annotated[str, NUMBERS] = ""
     """Clients that refuse, comma-separated numbers; a node refuses by its own configuration."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         rule = "has no effect without share-norm-statistics"
         self.require(self.share_norm_statistics or not self.refused_by, "refused_by", rule)
 

@@ -30,7 +30,7 @@ class Resampling(Variant):
     warm_up_rounds: Annotated[int, Ge(0)] = 0
     """Rounds of plain shuffles before the sampler starts; t counts from its start."""
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         self.require(
             self.decay < 1 or self.is_default("beta_end"),
             "beta_end",

@@ -50,9 +50,7 @@ def planned_sources(source: str, texts: Sequence[str]) -> Sources:
                 yield planned(", ".join(filter(None, (experiment.name, column))), run)
     else:
         run = parse(overrides)
-        title = (
-            f"{run.data.dataset}, partition {run.data.partition_in_force}, seed {run.general.seed}"
-        )
+        title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
         if is_simulated(run.data):
             title += " (FedSkew's simulated partition, which says nothing of your own sites)"
         yield planned(title, run)

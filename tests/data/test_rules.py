@@ -25,7 +25,7 @@ class Example(Settings):
     form_of_it: Annotated[str, OneOf("a", "b", "c")] = "a"
     even: Annotated[int, Ge(2), Rule(lambda value: value % 2 == 0, "must be even")] = 2
 
-    def agree(self) -> None:
+    def validate(self) -> None:
         self.require(
             self.count == 0 or self.is_default("width"), "width", "has no effect beside count"
         )
