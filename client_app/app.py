@@ -6,7 +6,7 @@ A message names the clients that this node plays, so a model travels once a node
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.handlers import ClientReply, ClientRequest, ExpectedState, answers
+from client_app.handlers import ClientFailure, ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import pack, unpack
 from client_app.state import State
 
@@ -42,8 +42,15 @@ def reply(message: Message, context: Context) -> Message:
         context.node_config,
     )
     for number, answer in answers(request, known_of(task)):
-        if isinstance(answer, str):
-            content[f"{number}/error"] = ConfigRecord({"reason": answer})
+        if isinstance(answer, ClientFailure):
+            content[f"{number}/error"] = ConfigRecord(
+                {
+                    "reason": answer.reason,
+                    "kind": answer.kind,
+                    "permission": answer.permission,
+                    "number": answer.number,
+                }
+            )
         else:
             for name, record in records_of(answer).items():
                 content[f"{number}/{name}"] = record

@@ -50,8 +50,13 @@ FAILURE_KINDS: Mapping[type[Exception], str] = {
     SettingError: "setting",
     FloatingPointError: NOT_FINITE,
     DataChanged: "data changed",
+    NotAgreed: "agreement",
+    NotAllowed: POLICY,
 }
-"""All that leaves a site about an error of one of these classes, with a number; of any other class: failure."""
+"""All that leaves a site about an error of one of these classes, with a number; of any other class: failure.
+
+The permission or key of a policy that an error is about leaves the site as well.
+"""
 _failure_numbers = itertools.count(1)
 
 
@@ -103,9 +108,23 @@ class ClientReply:
         return named(self.states, kind)
 
 
+@dataclass(frozen=True)
+class ClientFailure:
+    """Why a client has no reply."""
+
+    reason: str
+    """For people. Of a site it names the kind, the permission and the number alone."""
+    kind: str = ""
+    """One of FAILURE_KINDS, or failure."""
+    permission: str = ""
+    """Of kind POLICY: the permission that the site lacks, or the key of its policy."""
+    number: int = 0
+    """Of the line in the site's log; 0 in a simulation."""
+
+
 ClientHandler = Callable[[ClientRuntime, int, ExpectedState], ClientReply]
 """(runtime, client number, its expected state) -> the client's reply."""
-ClientOutcome = tuple[int, ClientReply | str]
+ClientOutcome = tuple[int, ClientReply | ClientFailure]
 """A client's number, and its reply or the reason why there is none."""
 
 
@@ -130,33 +149,31 @@ def answers(
         try:
             runtime = runtime_of(request.run_spec, number)
             runtime.check_data(expected.data)
-            outcome: ClientReply | str = handle(runtime, number, expected)
+            outcome: ClientReply | ClientFailure = handle(runtime, number, expected)
         except Exception as error:
-            outcome = failure_reason(error, number)
+            outcome = failure_of(error, number)
         yield number, outcome
     make_deterministic()  # in a rehearsal the server computes in this process as well
 
 
-def failure_reason(error: Exception, client: int) -> str:
+def failure_of(error: Exception, client: int) -> ClientFailure:
     """Return why a client failed, as its reply may say it: for a site only the error's kind and its number in the log.
 
     The sentence may name a file or a patient, so it is written into the site's log and does not leave the site.
     """
-    sites = installed()
+    kind, sites = failure_kind(error), installed()
     if not sites:
-        return sentence(error)
-    number, kind = next(_failure_numbers), failure_kind(error)
+        return ClientFailure(sentence(error), kind)
+    permission = error.permission if isinstance(error, NotAllowed) else ""
+    number = next(_failure_numbers)
+    words = f"{kind}: {permission}" if permission else kind
     name = sites[client].name if client in sites else f"client {client}"
-    site_log.error("%s: %s %d: %s: %s", name, kind, number, type(error).__name__, error)
-    return f"{kind} {number}"
+    site_log.error("%s: %s %d: %s: %s", name, words, number, type(error).__name__, error)
+    return ClientFailure(f"{words} {number}", kind, permission, number)
 
 
 def failure_kind(error: Exception) -> str:
-    """Return the kind of a site's error: the nearest of its classes decides."""
-    if isinstance(error, NotAgreed):
-        return "agreement"
-    if isinstance(error, NotAllowed):
-        return f"{POLICY} {error.permission}"
+    """Return the kind of an error: the nearest of its classes decides."""
     for error_class in type(error).__mro__:
         if error_class in FAILURE_KINDS:
             return FAILURE_KINDS[error_class]

@@ -30,8 +30,8 @@ RUN_KEYS = (
 """The keys of a site's policy that are about a run's settings, and not about what leaves."""
 QUESTION = "readiness"
 """The question whether a site can do its part of a run, which every site is asked before round 1."""
-POLICY, NOT_FINITE = "policy:", "not finite"
-"""How the reason for a failure begins that a policy is the cause of, and the one of values that are not finite."""
+POLICY, NOT_FINITE = "policy", "not finite"
+"""The kinds of a failure that a site's policy is the cause of, and that values which are not finite are."""
 
 
 class DataChanged(RuntimeError):

@@ -35,18 +35,16 @@ def ask_sites(
     failures = exchange.failures
     for client, reason in failures.items():
         report_line(f"site {agreement.names[client]} is not ready: {reason}")
-    for client, reason in failures.items():
-        if reason.startswith(POLICY):
-            kept = reason.removeprefix(POLICY).strip()
-            name = agreement.names[client]
-            if kept.split(" ")[0] in RUN_KEYS:
-                rule = f"the policy of site {name} refuses the run: {kept}, a line of its log"
-                raise SettingError("method", method, rule)
-            raise SettingError(
-                "method",
-                method,
-                f"needs what site {agreement.names[client]} does not let leave: {kept}",
-            )
+    for client, failure in sorted(exchange.reported.items()):
+        if failure.kind != POLICY:
+            continue
+        name = agreement.names[client]
+        kept = f"{failure.permission} {failure.number}"
+        if failure.permission in RUN_KEYS:
+            rule = f"the policy of site {name} refuses the run: {kept}, a line of its log"
+        else:
+            rule = f"needs what site {name} does not let leave: {kept}"
+        raise SettingError("method", method, rule)
     exchange.check_enough(rounds.exchange_settings.min_replies, QUESTION)
 
 

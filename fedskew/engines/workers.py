@@ -25,7 +25,14 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState, answers
+from client_app.handlers import (
+    ClientFailure,
+    ClientOutcome,
+    ClientReply,
+    ClientRequest,
+    ExpectedState,
+    answers,
+)
 from client_app.messages import handing_over
 from client_app.state import State
 from data.renamed_settings import fields_from_stored
@@ -45,7 +52,7 @@ QUIET = "ignore:resource_tracker"
 """An option of Python's: what deletes the semaphores of workers that a signal has ended does not complain of them."""
 PARTS = 4
 """A worker gets one chunk of what is left, by samples, of so many for each."""
-Placed = tuple[int, ClientReply | str, Sequence[tuple[str, Place]]]
+Placed = tuple[int, ClientReply | ClientFailure, Sequence[tuple[str, Place]]]
 """An outcome whose states are in shared memory: client, answer without them or reason, name and place of each state."""
 
 
@@ -173,7 +180,9 @@ def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterato
         for client, outcome in answers(request.client_request, known):
             yield (
                 client,
-                outcome if isinstance(outcome, str) else replace(outcome, states=laid_out(outcome)),
+                replace(outcome, states=laid_out(outcome))
+                if isinstance(outcome, ClientReply)
+                else outcome,
             )
     except Exception as error:
         raise WorkersLost(printable(sentence(error))) from error
@@ -188,7 +197,9 @@ def placed_back(
     )
     for client, outcome, named in outcomes:
         answered = {name: next(states) for name, _ in named}
-        yield client, outcome if isinstance(outcome, str) else replace(outcome, states=answered)
+        if isinstance(outcome, ClientReply):
+            outcome = replace(outcome, states=answered)
+        yield client, outcome
 
 
 def chunks(
@@ -282,7 +293,7 @@ def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> lis
     ]
     places = iter(_memory.write(region, states))
     return [
-        (client, answer, ()) if isinstance(answer, str) else
         (client, replace(answer, states={}), [(name, next(places)) for name in answer.states])
+        if isinstance(answer, ClientReply) else (client, answer, ())
         for client, answer in outcomes
     ]  # fmt: skip

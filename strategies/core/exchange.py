@@ -17,14 +17,20 @@ from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
-from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState
+from client_app.handlers import (
+    ClientFailure,
+    ClientOutcome,
+    ClientReply,
+    ClientRequest,
+    ExpectedState,
+)
 from client_app.messages import folded, pack, unfolded
 from client_app.polling import PollingClient
 from client_app.serialization import Expected
 from client_app.state import State
 from data import Settings
 from data.text import printable, sentence
-from strategies.core.reading import DIGESTS, read
+from strategies.core.reading import DIGESTS, failure_in, read
 
 log = logging.getLogger("fedskew")
 
@@ -152,6 +158,9 @@ class Exchange:
     """What a record may hold."""
     answers: dict[int, ClientReply] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    """Why a client's answer does not count, or is not there."""
+    reported: dict[int, ClientFailure] = field(default_factory=dict)
+    """Of these failures, those that the clients reported themselves."""
     error: str = ""
     """What a node last reported instead of a reply."""
     unsolicited: list[str] = field(default_factory=list)
@@ -170,8 +179,8 @@ class Exchange:
         """Take what clients answer to a grid that is direct; its own code has made it."""
         try:
             for client, outcome in outcomes:
-                if isinstance(outcome, str):
-                    self.refuse(client, outcome)
+                if isinstance(outcome, ClientFailure):
+                    self.fail(client, outcome)
                 else:
                     self.answers[client] = outcome
         except WorkersLost as error:
@@ -208,7 +217,7 @@ class Exchange:
                 records.setdefault(client, {})[match[2]] = record
         for client, parts in records.items():
             if isinstance(error := parts.pop("error", None), ConfigRecord):
-                self.refuse(client, str(error.get("reason", "no reason given")))
+                self.fail(client, failure_in(error))
                 continue
             try:
                 self.answers[client] = read(parts, self.largest)
@@ -224,6 +233,11 @@ class Exchange:
         """Take a client's answer out, for a reason."""
         self.answers.pop(client, None)
         self.failures[client] = printable(reason)
+
+    def fail(self, client: int, failure: ClientFailure) -> None:
+        """Take what a client reports instead of an answer."""
+        self.refuse(client, failure.reason)
+        self.reported[client] = failure
 
     def uploads(self, name: str) -> dict[int, State]:
         """Return the upload `name` of everybody who answered, sorted by client."""

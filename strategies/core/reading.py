@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from flwr.app import ConfigRecord
 
-from client_app.handlers import ClientReply
+from client_app.handlers import ClientFailure, ClientReply
 from client_app.messages import unpack
 from client_app.serialization import Expected
 from data.text import printable
@@ -47,6 +47,19 @@ def read(parts: Mapping[str, object], largest: Expected | None) -> ClientReply:
         else:
             states[name] = unpack(record, largest)
     return ClientReply(states, numbers, words, digests)
+
+
+def failure_in(record: ConfigRecord) -> ClientFailure:
+    """Return what a client reports instead of an answer. Whatever it sends, this raises nothing."""
+    number = record.get("number", 0)
+    if type(number) is not int or not 0 <= number < 2**63:
+        number = 0
+    return ClientFailure(
+        printable(record.get("reason", "no reason given")),
+        printable(record.get("kind", "")),
+        printable(record.get("permission", "")),
+        number,
+    )
 
 
 def digest_of(code: object) -> str:

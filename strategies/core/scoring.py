@@ -32,10 +32,8 @@ def evaluate_on_clients(
         grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models)
     )
     scores = scores_of(exchange, rounds.deployed, tested, classes)
-    diverged = ("FloatingPointError", NOT_FINITE)
-    if not exchange.answers and any(
-        word in reason for reason in exchange.failures.values() for word in diverged
-    ):
+    diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())
+    if not exchange.answers and diverged:
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
     exchange.check_enough(
         rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}"
