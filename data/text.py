@@ -6,6 +6,16 @@ from collections.abc import Callable
 
 LineSink = Callable[[str], None]
 """Takes one line for the user, such as the line of a round."""
+
+
+class LineAboutRun(str):
+    """A line that says where a run's results are, or that it has finished: a table of runs shows both itself."""
+
+
+class LineAboutData(str):
+    """A line that is the same for every run on the same data: who shows several runs shows it once."""
+
+
 WORDS = 1000
 """Characters of a text from elsewhere that are kept."""
 PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")

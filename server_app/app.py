@@ -25,7 +25,7 @@ from client_app.state import State, digest, with_prefix
 from data import Federation
 from data.data_warnings import refuse_untrainable, warnings_of
 from data.renamed_settings import OLD_NAMES, given_to_flower, stored
-from data.text import LineSink
+from data.text import LineAboutData, LineAboutRun, LineSink
 from server_app.checkpoint import Checkpoint, Writer, latest
 from server_app.composition import row_name
 from server_app.evaluation import (
@@ -169,7 +169,8 @@ class Run:
             else f" ({self.positive.why} of the {of_what})"
         )
         numbers = "AUPRC, sensitivity and specificity are about it"
-        self.report_line(f"positive class: {self.positive.name}{why}: {numbers}")
+        line = f"positive class: {self.positive.name}{why}: {numbers}"
+        self.report_line(LineAboutData(line))
 
     def finish(self) -> dict[str, Any]:
         """Run the rounds that are left and return the summary."""
@@ -223,7 +224,7 @@ class Run:
             "seconds-of-this-start": time.perf_counter() - began,
         }
         self.folder.write_summary(summary)
-        self.report_line(f"finished: {self.folder.path}")
+        self.report_line(LineAboutRun(f"finished: {self.folder.path}"))
         return summary
 
     def resume(self) -> None:

@@ -13,7 +13,7 @@ from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
 from data.private_files import owner_only
 from data.renamed_settings import stored
-from data.text import LineSink
+from data.text import LineAboutRun, LineSink
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
 from server_app.run_settings import RunSettings
@@ -74,7 +74,7 @@ class RunFolder:
         trackers. A run between sites leaves nothing that another user of this machine can read.
         Raises SettingError for a run that was begun on other data, and as `locked`.
         """
-        report_line(f"run folder: {self.path}")
+        report_line(LineAboutRun(f"run folder: {self.path}"))
         with ExitStack() as stack:
             if settings.agreement is not None:
                 stack.enter_context(owner_only())
@@ -87,7 +87,8 @@ class RunFolder:
             if damage := self.drop_damaged_summary(settings.general.rounds):
                 report_line(damage)
             if (summary := self.summary()) is not None:
-                report_line(f"finished earlier{self.other_code()}; overwrite = true repeats it")
+                line = f"finished earlier{self.other_code()}; overwrite = true repeats it"
+                report_line(LineAboutRun(line))
                 self.replay_to_trackers(settings)
                 self.warn_missing_rounds(settings.general.rounds, report_line)
             yield summary

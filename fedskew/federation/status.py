@@ -21,6 +21,7 @@ from fedskew.federation.supervision import PendingRun
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from strategies.core.node_assignment import is_absence_of
 
 log = logging.getLogger("fedskew")
 POLL, PARTING = 0.3, 20.0
@@ -91,21 +92,16 @@ def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> Sites:
     sites: dict[str, SiteStatus] = {}
     for client, name in enumerate(agreement.names):
         why = records[-1].failures.get(client, "")
-        if absent(why):
+        if is_absence_of(name, why):
             first = records[-1].round
             for record in reversed(records):
-                if not absent(record.failures.get(client, "")):
+                if not is_absence_of(name, record.failures.get(client, "")):
                     break
                 first = record.round
             sites[name] = SiteStatus(AWAY, f"since round {first}")
         else:
             sites[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)
     return sites
-
-
-def absent(why: str) -> bool:
-    """Return whether a site was left out as it was not there."""
-    return why.endswith("is not connected")
 
 
 def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -> dict[str, str]:

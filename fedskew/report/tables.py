@@ -210,9 +210,8 @@ def missing_seeds(results: ExperimentResults, row: str, column: str, finished: i
     ]
     if finished or not all(reasons):
         return f"{finished} of {len(seeds)} seeds"
-    if all(reason.endswith("is not run there") for reason in reasons):
-        return "not run"
-    return "cannot be measured"
+    planned = any((cell.row, cell.column) == (row, column) for cell in results.cells)
+    return "cannot be measured" if planned else "not run"
 
 
 def rounds_cell(

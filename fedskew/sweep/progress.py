@@ -9,15 +9,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from data.text import LineAboutData, LineAboutRun
 from fedskew.formatting import duration, percent, terminal_table
 from fedskew.scheduling import Job, JobResult
 from server_app.composition import row_name
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import selected
 from server_app.run_folder import RunFolder
-
-ABOUT_DATA = "positive class: "
-"""How a line begins that says the same of every run on the same data: it is printed once."""
 
 
 @dataclass
@@ -98,9 +96,9 @@ class Overview:
         """A job says something. What is no round is printed: a terminal's table shows the rounds, and elsewhere a line
         for each would hide the results."""
         finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
-        if finished or line.startswith(("run folder", "finished")):
+        if finished or isinstance(line, LineAboutRun):
             return
-        if not line.startswith(ABOUT_DATA):
+        if not isinstance(line, LineAboutData):
             self.say(job, line)
         elif line not in self.said:
             self.said.add(line)

@@ -63,9 +63,7 @@ class SiteAssigner:
                 "site %s is not connected after %g s", self.names[client], settings.node_wait
             )
         away = (self.absent.keys() | missing) - nodes.keys()
-        self.absent = {
-            client: f"site {self.names[client]} is not connected" for client in sorted(away)
-        }
+        self.absent = {client: absence_of(self.names[client]) for client in sorted(away)}
         return {nodes[client]: [client] for client in clients if client in nodes}
 
     def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
@@ -84,6 +82,22 @@ class SiteAssigner:
         """Return the nodes of the sites that are connected, by client; any other node is nobody's."""
         keys = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
         return {client: keys[key] for key, client in self.clients.items() if key in keys}
+
+
+def absence_of(name: str) -> str:
+    """Return why a site that is not connected was left out."""
+    return f"site {name} is not connected"
+
+
+def is_absence_of(name: str, failure: str) -> bool:
+    """Return whether a site was left out because it was not connected.
+
+    Args:
+        name: Of the site.
+        failure: Why it was left out, as a round's record has it: `absence_of`, perhaps after the question.
+    """
+    absence = absence_of(name)
+    return failure == absence or failure.endswith(f": {absence}")
 
 
 def listed(names: Iterable[str], noun: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from in_process import SERVER_SMALL, cells_of, jobs_of, small
 from rich.console import Console
 
+from data.text import LineAboutData, LineAboutRun
 from fedskew.cli.results_table import lines, results_table
 from fedskew.experiments.plan import Cell, runs
 from fedskew.scheduling import JobResult
@@ -97,15 +98,16 @@ def test_what_is_said_of_the_data_is_said_once_for_all_runs(tmp_path: Path) -> N
     """Runs on two classes each say which is positive: 16 such lines would hide the 16 results."""
     jobs = jobs_of(tmp_path, 2)
     file = io.StringIO()
-    line = "positive class: ill (the rarer one of the samples): AUPRC, sensitivity and specificity are about it"
+    words = "positive class: ill (the rarer one of the samples): AUPRC, sensitivity and specificity are about it"
+    line, other_line = LineAboutData(words), LineAboutData(words.replace("ill", "well"))
     with Overview(Console(file=file, width=200), jobs, 1) as overview:
         for job in jobs:
             overview.started(job)
             overview.on_line(job, line)
             overview.on_line(job, "client 3 left out")
-        overview.on_line(jobs[1], line.replace("ill", "well"))
+        overview.on_line(jobs[1], other_line)
     said, first, second, other = file.getvalue().splitlines()
-    assert said == line and other == line.replace("ill", "well")
+    assert said == line and other == other_line
     assert first.endswith("client 3 left out") and second.endswith("client 3 left out")
 
 
@@ -115,7 +117,7 @@ def test_elsewhere_each_result_is_a_line_and_a_round_is_none(tmp_path: Path) -> 
     with Overview(Console(file=file, width=200), jobs, 1) as overview:
         for job in jobs:
             overview.started(job)
-            overview.on_line(job, f"run folder {job.settings.folder}")
+            overview.on_line(job, LineAboutRun(f"run folder: {job.settings.folder}"))
             RunFolder(job.settings.folder).path.mkdir(parents=True)
             for round in (1, 2):
                 RunFolder(job.settings.folder).add_round(record(round, 1.0))
