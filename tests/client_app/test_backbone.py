@@ -18,6 +18,7 @@ from client_app.client import Client
 from client_app.features import with_features
 from client_app.models import Classifier, ModelSettings, build
 from client_app.models.backbone import body_of, normalization_of, read, sha256_of
+from client_app.models.efficientnet_lite import efficientnet_lite0
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
@@ -260,6 +261,29 @@ def test_a_network_of_timm_gives_timm_s_own_features(tmp_path: Path, name: str) 
              "train-images": 20, "test-images": 10, "cache": str(tmp_path / "cache")}  # fmt: skip
     frozen = {"model": f"timm:{name}", "weights": str(file), "image-side": side, "freeze": "all"}
     assert experiment(tmp_path, method="fedavg", **frozen, **short)
+
+
+@pytest.mark.parametrize("side", [32, 64])
+def test_efficientnet_lite_computes_what_timm_s_does(side: int) -> None:
+    """With the same numbers, at sides that 32 divides; client_app/models/efficientnet_lite.py says what differs."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(5)
+    ours = efficientnet_lite0().eval()
+    other = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0).eval()
+    for kind in (torch.nn.Conv2d, torch.nn.BatchNorm2d):
+        pairs = zip(modules_of(ours, kind), modules_of(other, kind), strict=True)
+        for layer, copied in pairs:
+            if kind is torch.nn.BatchNorm2d:
+                layer.running_mean.normal_(0, 0.1)
+                layer.running_var.uniform_(0.5, 2.0)
+            copied.load_state_dict(layer.state_dict())
+    images_B = torch.randn(2, 3, side, side)
+    with torch.no_grad():
+        assert torch.allclose(ours(images_B), other(images_B), atol=1e-5)
+
+
+def modules_of(network: torch.nn.Module, kind: type) -> list[Any]:
+    return [module for module in network.modules() if isinstance(module, kind)]
 
 
 @pytest.mark.slow
