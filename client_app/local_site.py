@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from client_app.client import Report
     from client_app.run_spec import RunSpec
     from client_app.state import State
-    from data.site_view import SiteView
+    from data import Dataset, Samples
 
 PERMISSIONS = (
     "model", "scores", "class-counts", "class-statistics", "head-gradients", "control-variates", "batch-norm",
@@ -89,6 +89,34 @@ class SitePolicy(Protocol):
         """Count a request to train on these states. `folder` is the run's, where the count is kept."""
 
 
+class LocalData(Protocol):
+    """What one site holds: a federation of which it sees one client, itself."""
+
+    clients: int
+    """Sites of the agreement."""
+
+    @property
+    def dataset(self) -> "Dataset":
+        """The site's data set."""
+
+    @property
+    def counts_C(self) -> "Tensor":
+        """(C,) int64: training samples of each class."""
+
+    @property
+    def tested(self) -> int:
+        """Test samples; subjects, where samples are parts of one."""
+
+    def train(self, client: int, device: str) -> "Samples":
+        """Return the training samples. Raises LookupError for another client than this site."""
+
+    def test(self, client: int, device: str) -> "Samples":
+        """Return the test samples. Raises LookupError for another client than this site."""
+
+    def validation(self, client: int, device: str) -> "Samples | None":
+        """Return the validation samples that the run may measure, if any."""
+
+
 class LocalSite(Protocol):
     """A site with its own data: only the site's own files decide about it, and no message does."""
 
@@ -116,13 +144,13 @@ class LocalSite(Protocol):
     def check_run(self, run_spec: "RunSpec") -> None:
         """Raise RunNotAllowed for a run that the policy excludes, whatever the data."""
 
-    def open_data(self, run_spec: "RunSpec") -> "SiteView":
+    def open_data(self, run_spec: "RunSpec") -> "LocalData":
         """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
 
-    def policy(self, run_spec: "RunSpec", data: "SiteView") -> SitePolicy:
+    def policy(self, run_spec: "RunSpec", data: "LocalData") -> SitePolicy:
         """Return the rules for a run on these data."""
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from client_app.client import Client, Variant
 from client_app.features import with_features
-from client_app.local_site import DataChanged, LocalSite, NotAgreed, SitePolicy, installed
+from client_app.local_site import (
+    DataChanged,
+    LocalData,
+    LocalSite,
+    NotAgreed,
+    SitePolicy,
+    installed,
+)
 from client_app.memory import folder_of
 from client_app.models import build
 from client_app.process import choose_device, code_version, tune_allocator
@@ -17,7 +24,6 @@ from client_app.training import private_names
 from client_app.vectorized import Together
 from data import Federation, Samples, federate
 from data.readers.catalog import SITES_PREFIX
-from data.site_view import SiteView
 
 
 class ClientRuntime:
@@ -35,7 +41,7 @@ class ClientRuntime:
         self.policy: SitePolicy | None = None
         self.digests: dict[str, str] = {}
         """Of a site's own data; in a simulation nobody has any."""
-        self.federation: Federation | SiteView
+        self.federation: Federation | LocalData
         if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:

@@ -1,21 +1,120 @@
-"""A site as `client_app` sees it: its data, checked against federation.toml, and its policy for a run."""
+"""A site's data as `client_app` sees them: read by its own rules, checked against the agreement, under its policy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from client_app import local_site
-from client_app.local_site import NotAgreed
+from client_app.local_site import LocalData, NotAgreed
 from client_app.run_spec import RunSpec
 from data import DataError
-from data.site_view import SiteView
-from data.sites import OF_ALL, in_messages
+from data.agreement import Agreement
+from data.dataset import Dataset
+from data.errors import SetOption
+from data.federation import Federation, federate
+from data.readers.npz import read_arrays
+from data.readers.user_data import path_of
+from data.samples import Samples
+from data.settings import OF_OWN, USUAL, DataSettings
+from data.sites import OF_ALL, in_messages, settings_at_site
+from data.text import printable
 from site_agent.config import Site
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
 
 DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""
+READ_KEYS = {DataSettings.key(field): field for field in OF_OWN}
+"""The fields of the settings that [read] of site.toml holds, by key."""
+
+
+class SiteView:
+    """What one site holds, read from its own files and normalized as the agreement says.
+
+    Implements `client_app.local_site.LocalData`.
+    """
+
+    def __init__(
+        self,
+        settings: DataSettings,
+        agreement: Agreement,
+        number: int,
+        spec: str,
+        cache: Path,
+        reading: DataSettings = USUAL,
+    ) -> None:
+        """`settings` are the run's; `spec` says where the site's data are, `reading` by which settings they are read.
+
+        Raises:
+            SettingError: settings that the data cannot be read with.
+            DataError: data that are missing, damaged, of other classes or another shape, or no test set.
+        """
+        self.number, self.clients = number, len(agreement.sites)
+        here = settings_at_site(settings, agreement, spec, cache, reading)
+        try:
+            if spec.startswith("npz:"):
+                check_class_names(path_of(spec, here), here)
+            self.federation: Federation = federate(here, 0)
+        except DataError as error:
+            raise error.with_remedy_for(in_site_toml) from error
+        if not len(self.dataset.test_labels):
+            raise DataError("the test set is empty", where=spec.partition(":")[2])
+
+    @property
+    def dataset(self) -> Dataset:
+        """The site's data."""
+        return self.federation.dataset
+
+    @property
+    def counts_C(self) -> torch.Tensor:
+        """(C,) int64: training samples of each class."""
+        return torch.from_numpy(self.federation.counts_KC[0])
+
+    @property
+    def tested(self) -> int:
+        """Test samples; subjects, where samples are parts of one."""
+        return int(np.sum(self.federation.tested_C("test", 0)))
+
+    def train(self, client: int, device: str = "cpu") -> Samples:
+        """The training samples. Raises LookupError for another client than this site."""
+        self.check(client)
+        return self.federation.train(0, device)
+
+    def test(self, client: int, device: str = "cpu") -> Samples:
+        """The test samples. Raises LookupError for another client than this site."""
+        self.check(client)
+        return self.federation.test(None, device)
+
+    def validation(self, client: int, device: str = "cpu") -> None:
+        """None: a validation set stays the site's own affair."""
+
+    def check(self, client: int) -> None:
+        """Raise LookupError for another client than this site."""
+        if client != self.number:
+            raise LookupError(f"this is site {self.number}, not {client}")
+
+
+def in_site_toml(option: SetOption) -> str:
+    """Return how site.toml states a setting; one that it cannot state as the run states it."""
+    field = READ_KEYS.get(option.key)
+    if field is None:
+        return str(option)
+    text = isinstance(getattr(USUAL, field), str)
+    value = f'"{option.value}"' if text else option.value
+    return f"under [read] of site.toml, {option.key} = {value}"
+
+
+def check_class_names(path: Path, settings: DataSettings) -> None:
+    """Raise DataError where an npz file's class_names, if it has them, are others than agreed, or in another order."""
+    names = read_arrays(path, (), (("class_names",),), settings).get("class_names")
+    if names is not None and tuple(map(str, names.tolist())) != settings.class_names:
+        stated = printable(", ".join(map(str, names.tolist())))
+        agreed = ", ".join(settings.class_names)
+        rule = f"class_names are {stated}, and federation.toml says {agreed}, in this order"
+        raise DataError(rule, where=str(path))
 
 
 @dataclass(frozen=True)
@@ -66,7 +165,7 @@ class ConfiguredSite:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
         keep(run, content)
 
-    def policy(self, run_spec: RunSpec, data: SiteView) -> Policy:
+    def policy(self, run_spec: RunSpec, data: LocalData) -> Policy:
         """Return the rules for a run on these data."""
         return Policy(self.site, run_spec.variants, data.counts_C, data.tested, run_spec.training)
 

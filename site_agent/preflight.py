@@ -14,9 +14,9 @@ import torch
 
 from data import DataError, Dataset, DataSettings, InputError
 from data.data_warnings import of_samples, refuse_copies
-from data.site_view import SiteView
 from site_agent.approval import approved_app
 from site_agent.config import Site, read_link, table_of
+from site_agent.data_view import SiteView
 from site_agent.keys import public_text, read_key
 from site_agent.policy import check_names
 

@@ -19,7 +19,6 @@ import fedskew as fedskew_package
 from client_app.models import build
 from data import DataError, DataSettings, load
 from data.readers import cache
-from data.site_view import SiteView
 from fedskew.federation.certificates import read_certificate
 from fedskew.federation.folder import FederationFolder
 from server_app.checkpoint import Checkpoint
@@ -28,6 +27,7 @@ from server_app.versions import versions
 from site_agent.approval import approved_app
 from site_agent.audit import Audit
 from site_agent.config import read_site
+from site_agent.data_view import SiteView
 
 FIXTURES = Path(__file__).parent / "fixtures" / "84d7ecd"
 FEDBN = "digits-fedbn+fedavgm-seed0-21dcf9b054"

@@ -21,11 +21,11 @@ from local_federation import ROOT
 from attacks.stage import ALONE, Attack, Refusal, Stage, Succeeded, raised, require
 from client_app.messages import pack
 from data import DataSettings
-from data.site_view import SiteView
 from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve
 from site_agent.audit import Audit
 from site_agent.config import read_site
+from site_agent.data_view import SiteView
 from site_agent.executor import PLAYED, TASKS, Executor
 from site_agent.pool import Pool
 from strategies.core.exchange import Exchange

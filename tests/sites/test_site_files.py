@@ -8,8 +8,8 @@ import pytest
 
 from data import DataError, DataSettings
 from data.agreement import read_agreement
-from data.site_view import SiteView
 from site_agent.config import Site, read_link, read_site, read_sites
+from site_agent.data_view import SiteView
 from tests.site_files import CLASSES, NAMES, agreed, public_key, site_entries, site_folders, write
 
 P256 = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBA=="
