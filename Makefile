@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults attacks edge soak units lint newest bill config clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults attacks edge soak units lint newest bill config docs clean
 
 install: $(VENV)/installed
 
@@ -80,9 +80,14 @@ bill: install  ## write the bill of materials of what is installed, in CycloneDX
 	$(VENV)-bill/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file bill-of-materials.json $(BIN)/python
 	rm -rf $(VENV)-bill
 
-config: install  ## write the settings' defaults into pyproject.toml, where flwr looks for them, and the lists of methods
+config: install  ## write the settings' defaults into pyproject.toml, where flwr looks for them, and the reference pages
 	$(BIN)/python -m server_app.settings pyproject.toml
 	$(BIN)/python scripts/method_tables.py
+	$(BIN)/python scripts/reference_pages.py
+
+docs: install  ## build the documentation as a site, in site/; a broken link is an error
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache results
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache results site
