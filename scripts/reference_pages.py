@@ -73,6 +73,8 @@ def one_line(text: str | None) -> str:
 
 def from_click(command: click.Command, name: str) -> Iterator[Command]:
     """Yield a click command, or the commands of a group."""
+    if command.hidden:  # an old name, which works for one more release
+        return
     if isinstance(command, click.Group):
         for below in command.commands.values():
             yield from from_click(below, f"{name} {below.name}")
