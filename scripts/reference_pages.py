@@ -3,7 +3,6 @@
 `make config` runs this. A test fails while the pages differ from the code.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
+import typer
 
 from data import Settings
 from fedskew.cli.application import COMMANDS, loaded
 from server_app.settings import explanations, groups
-from site_agent.cli import parser as site_parser
+from site_agent.cli import application as site_application
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 REMEDY = "python scripts/reference_pages.py writes it"
@@ -44,7 +44,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Command:
-    """One command, whichever library parses it."""
+    """One command, as its page shows it."""
 
     name: str
     description: str
@@ -93,6 +93,8 @@ def click_parameter(parameter: click.Parameter) -> Parameter:
         spelling += "..." if parameter.nargs == -1 else ""
     is_flag = is_option and parameter.is_flag
     value = "" if is_flag else parameter.metavar or click_value(parameter.type)
+    if not is_option and not isinstance(parameter.type, click.Choice):
+        value = ""  # its own name says what it is
     if is_option and parameter.multiple:
         value += ", repeatable"
     default = parameter.default
@@ -117,38 +119,13 @@ def click_value(kind: click.ParamType) -> str:
     return {"text": "TEXT", "path": "PATH", "integer": "integer", "float": "number"}[kind.name]
 
 
-def from_argparse(parser: argparse.ArgumentParser) -> Iterator[Command]:
-    """Yield the commands of an argparse parser that has subcommands."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, below in action.choices.items():
-                parameters = [
-                    argparse_parameter(one)
-                    for one in below._actions
-                    if not isinstance(one, argparse._HelpAction)
-                ]
-                yield Command(f"{parser.prog} {name}", one_line(below.description), parameters)
-
-
-def argparse_parameter(action: argparse.Action) -> Parameter:
-    """Return what one of argparse's actions says about itself."""
-    is_option = bool(action.option_strings)
-    spelling = ", ".join(action.option_strings) or str(action.metavar or action.dest).upper()
-    value = ""
-    if action.choices:
-        value = ", ".join(action.choices)
-    elif is_option and action.nargs != 0:
-        value = {int: "integer", Path: "PATH"}.get(action.type, "TEXT")  # type: ignore[call-overload]
-    shown = "" if action.default in (None, False, "") else str(action.default)
-    return Parameter(spelling, value, shown, one_line(action.help), action.required, is_option)
-
-
 def commands() -> list[Command]:
     """Return every command of `fedskew` and of `fedskew-site`."""
     found: list[Command] = []
     for name in COMMANDS:
         found.extend(from_click(loaded(name), f"fedskew {name}"))
-    return [*found, *from_argparse(site_parser())]
+    site_commands = typer.main.get_command(site_application)
+    return [*found, *from_click(site_commands, "fedskew-site")]
 
 
 def cell(text: str) -> str:

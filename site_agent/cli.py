@@ -12,6 +12,8 @@ from typing import Annotated, TypeVar
 import click
 import typer
 
+from site_agent.typer_command import DescribedCommand
+
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -29,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., int | None])
 
 def command(function: Function) -> Function:
     """Make a function a command of its name, whose whole docstring stands in the list of commands."""
-    return application.command(short_help=function.__doc__)(function)
+    return application.command(cls=DescribedCommand, short_help=function.__doc__)(function)
 
 
 SiteFile = Annotated[

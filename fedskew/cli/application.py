@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
-from typer.utils import get_params_from_function
+from typer.core import TyperGroup
 
 from fedskew.cli.terminal import BAD_INPUT, FAILED, TYPER_SUGGESTS, complain
+from site_agent.typer_command import DescribedCommand
 
 COMMANDS = {
     "run": (
@@ -100,18 +100,8 @@ for name, (_, line) in COMMANDS.items():
     application.command(name=name, help=line)(lambda: None)
 
 
-class StrictCommand(TyperCommand):
+class StrictCommand(DescribedCommand):
     """Refuses an option that is given twice and counts once: click would drop the first without a word."""
-
-    def __init__(self, name: str | None, **details: Any) -> None:
-        super().__init__(name, **details)
-        if self.callback is None:
-            return
-        # click 8.5 resets the help of an argument of typer 0.20, the newest typer that flwr 1.41 takes
-        declared = get_params_from_function(self.callback)
-        for parameter in self.params:
-            if isinstance(parameter, TyperArgument):
-                parameter.help = declared[str(parameter.name)].default.help
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         if not context.resilient_parsing:
