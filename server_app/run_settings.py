@@ -80,7 +80,7 @@ class GeneralSettings(Settings):
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about; empty is the rarer one."""
     device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
-    """auto (a GPU where a client sees one), cpu or cuda."""
+    """auto (a GPU where a client sees one), cpu or cuda; GPUs are experimental."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
     """Folder of the runs' folders."""
     overwrite: bool = False

@@ -59,6 +59,12 @@ FIRST_STEPS = (
 )
 
 
+EXPERIMENTAL = (
+    "Experimental, because nobody has tried them yet: GPUs (device = cuda), sweeps on a Ray cluster (run --cluster) "
+    "and macOS."
+)
+
+
 class Commands(TyperGroup):
     """Shows the commands by their lines, and imports the one that is called."""
 
@@ -72,7 +78,7 @@ class Commands(TyperGroup):
 application = typer.Typer(
     cls=Commands,
     help="Federated learning on skewed data.",
-    epilog=FIRST_STEPS,
+    epilog=f"{FIRST_STEPS}\n\n{EXPERIMENTAL}",
     no_args_is_help=True,
     suggest_commands=TYPER_SUGGESTS,
     pretty_exceptions_enable=False,

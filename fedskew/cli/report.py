@@ -14,10 +14,8 @@ from fedskew.cli.run_selection import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import Experiment, find_all, known_entries
-from fedskew.experiments.plan import data_sets
 from server_app.keys import read_texts
-from server_app.run_folder import RunFolder
-from server_app.run_settings import Scalar
+from server_app.methods import Setting as Scalar
 
 
 def report(
@@ -135,6 +133,10 @@ def with_runs(
     Planning an experiment to find that none of its runs is there takes much longer than reading settings.json files.
     A run whose settings.json is damaged could be of any experiment, so then all are planned.
     """
+    # Both import torch, which a mistyped name must not wait for.
+    from fedskew.experiments.plan import data_sets
+    from server_app.run_folder import RunFolder
+
     recorded = set()
     for file in Path(folder).glob("*/rounds.jsonl"):
         origin = RunFolder(file.parent).origin()

@@ -69,9 +69,14 @@ def run(
         int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")
     ] = 0,
     cluster: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Several runs on a Ray cluster's machines.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Several runs on a Ray cluster's machines (experimental)."
+        ),
     ] = "",
-    federation_config: Annotated[str, typer.Option(help="For Ray, as of `flwr run`.")] = "",
+    federation_config: Annotated[
+        str, typer.Option(help="For Ray, as of `flwr run`; GPUs are experimental.")
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")
     ] = False,

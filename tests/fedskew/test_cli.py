@@ -83,9 +83,27 @@ def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
     assert fedskew("--version") == (0, f"fedskew {version('fedskew')}\n", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "marked"),
+    [
+        (("--help",), ("GPUs (device = cuda)", "run --cluster", "macOS")),
+        (("run", "--help"), ("machines (experimental)", "GPUs are experimental")),
+    ],
+)
+def test_what_nobody_has_tried_is_marked_experimental(
+    words: tuple[str, ...], marked: tuple[str, ...], fedskew: FedSkew
+) -> None:
+    status, output, _ = fedskew(*words)
+    shown = " ".join(output.replace("│", " ").split())
+    assert status == 0 and "xperimental" in shown
+    for name in marked:
+        assert name in shown
+
+
 def test_a_command_line_without_words_names_a_first_step(fedskew: FedSkew) -> None:
     _, output, errors = fedskew()
     assert "First steps: `fedskew run demo`" in output + errors
+    assert "Experimental" in output + errors
     assert choose(["demo"], None, [], [], [], {}).cells(), "the step exists"
 
 
