@@ -60,10 +60,12 @@ def run(
     from data.renamed_settings import given
     from fedskew.engines import execute
     from fedskew.sweep import refuse_missing_gpus
+    from server_app.plugins import check_new_methods
     from server_app.settings import parse
 
     chosen = parse(given(settings or {}))
     refuse_missing_gpus([chosen], engine)
+    check_new_methods(chosen.general.method)
     execute(chosen, engine, progress or (lambda line: None), workers=workers)
     return load(chosen.folder)
 
@@ -99,12 +101,13 @@ def check_method(name: str) -> "Method":
     Raises SettingError with the reason why it is none.
     """
     from data import require
-    from server_app.plugins import find
+    from server_app.plugins import check_contract, find
 
     method = find(name)
     require(method is not None, "method", name, "is no method")
     assert method is not None
     if method.source:  # only a method of the user's own has a hash of its sources
+        check_contract(method)
         print(f"{name} keeps the contract of methods: FedSkew trained two tiny clients with it.")
     else:
         print(f"{name} is a method of FedSkew's own, which its tests hold to the contract.")

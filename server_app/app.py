@@ -36,6 +36,7 @@ from server_app.evaluation import (
     positive_class,
     shot_groups,
 )
+from server_app.plugins import check_new_methods
 from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.round_selection import summarize
@@ -89,6 +90,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     """
     make_deterministic()
     tune_allocator()
+    check_new_methods(settings.general.method)
     federation, folder = federation_of(settings), RunFolder(settings.folder)
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:

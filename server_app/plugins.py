@@ -1,15 +1,20 @@
 """A method of the user's own: MODULE:CLASS, or the name of an entry point in the group fedskew.methods."""
 
+import contextlib
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, replace
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from client_app.client import Variant
+from client_app.process import code_version
 from client_app.user_code import load, source_hash
 from client_app.variants import VARIANTS
 from data import SettingError
+from data.readers.cache import cache_folder
 from server_app.method_checks import ContractViolation, check, keep
 from server_app.methods import GROUP, METHODS, Method
 from strategies.core.server import ServerMethod
@@ -42,9 +47,10 @@ OLD_MEMBERS = {
 
 
 def find(name: str) -> Method | None:
-    """Return the method of that name, loading and trying one of the user's own; None where there is none.
+    """Return the method of that name, loading one of the user's own; None where there is none.
 
-    Raises SettingError for one that cannot be loaded, or breaks the contract (method_checks.py), with the reason.
+    Raises SettingError for one that cannot be loaded, or whose parts cannot be parts, with the reason. What they
+    compute is looked at by `check_contract`.
     """
     if name in METHODS:
         return METHODS[name]
@@ -77,7 +83,7 @@ def register(method: str) -> None:
 
 
 def enter(name: str, thing: Any, module: str) -> Method:
-    """Return what was loaded as a method that keeps the contract, and enter it and its parts into the lists."""
+    """Return what was loaded as a method, and enter it and its parts into the lists."""
     try:
         method = thing if isinstance(thing, Method) else method_of(name, thing, module)
         check_parts(method)
@@ -102,25 +108,59 @@ def enter(name: str, thing: Any, module: str) -> Method:
             taken <= {*method.variants},
             f"takes the uploads of {', '.join(taken)}, which must be a variant of it",
         )
-        check(
-            [variants[part]() for part in method.variants],
-            serving[method.combine]() if method.combine else FedAvg(),
-            [serving[method.monitor]()] if method.monitor else [],
-            [serving[method.deploy]()] if method.deploy else [],
-        )
+        for part in method.parts:
+            part()  # its defaults must keep its own rules
     except ContractViolation as violation:
-        raise SettingError(
-            "method", name, f"breaks the contract of methods: {violation}"
-        ) from violation
+        raise breaks_contract(name, str(violation)) from violation
     except SettingError as error:
-        raise SettingError(
-            "method", name, f"breaks the contract of methods: its default {error}"
-        ) from error
+        raise breaks_contract(name, f"its default {error}") from error
     VARIANTS.update(variants)
     SERVER_METHODS.update(serving)
     source = source_hash(module, *(part.__module__ for part in method.parts))
     METHODS[name] = replace(method, name=name, source=source)
     return METHODS[name]
+
+
+def breaks_contract(name: str, reason: str) -> SettingError:
+    """Return the error of a method that breaks the contract."""
+    return SettingError("method", name, f"breaks the contract of methods: {reason}")
+
+
+def check_contract(method: Method) -> None:
+    """Train two tiny clients with a method (method_checks.py), and note that it has passed.
+
+    Raises SettingError with the rule of the contract that it breaks.
+    """
+    try:
+        check(
+            [VARIANTS[name]() for name in method.variants],
+            SERVER_METHODS[method.combine]() if method.combine else FedAvg(),
+            [SERVER_METHODS[method.monitor]()] if method.monitor else [],
+            [SERVER_METHODS[method.deploy]()] if method.deploy else [],
+        )
+    except ContractViolation as violation:
+        raise breaks_contract(method.name, str(violation)) from violation
+    with contextlib.suppress(OSError):  # then it is checked again next time
+        note = passed_note(method)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+
+def check_new_methods(names: str) -> None:
+    """Check the contract of the user's own methods among the names of `a+b`, once for each state of their sources.
+
+    Every run begins with it. Raises SettingError as `check_contract` does.
+    """
+    for name in names.split("+"):
+        method = find(name.strip())
+        if method is not None and method.source and not passed_note(method).exists():
+            check_contract(method)
+
+
+def passed_note(method: Method) -> Path:
+    """Return the empty file that is there once these sources have passed with this version of FedSkew."""
+    key = f"{method.name}\n{method.source}\n{code_version()}"
+    return cache_folder("") / "checked-methods" / hashlib.sha256(key.encode()).hexdigest()
 
 
 def method_of(name: str, kind: Any, module: str) -> Method:

@@ -26,11 +26,12 @@ def installed_methods() -> list[Method]:
     if not entry_points(group=GROUP):
         return []
     from data import SettingError
-    from server_app.plugins import find, installed  # with torch
+    from server_app.plugins import check_new_methods, find, installed  # with torch
 
     methods = []
     for name in installed():
         try:
+            check_new_methods(name)
             methods.append(find(name) or Method(name, "", "", ""))
         except SettingError as error:
             methods.append(Method(name, f"refused: {error.rule}", "-", "-"))

@@ -16,6 +16,7 @@ from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
+from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -125,6 +126,7 @@ def run_one(
     """Run one experiment with a line a round."""
     refuse_missing_gpus([settings], engine)
     if not is_finished(settings):
+        check_new_methods(settings.general.method)
         federation = federate(settings.data, settings.general.seed)
         refuse_untrainable(settings.data, federation)
         print_warnings(settings.data, federation, out)

@@ -17,6 +17,7 @@ from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
 from fedskew.scheduling import Job, JobResult, allocate, ordered
+from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.versions import PACKAGES
@@ -65,6 +66,8 @@ def run_all(
                 RunFolder(settings.folder).replay_to_trackers(settings)
     if not left:
         return summaries, {}
+    for method in dict.fromkeys(settings.general.method for settings in left):
+        check_new_methods(method)
     names = labels(planned, cells)
     jobs, outcomes = checked(
         [Job(settings, names[settings.run_id]) for settings in left], console, warned

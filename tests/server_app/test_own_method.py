@@ -11,8 +11,9 @@ from client_app.run_spec import RunSpec
 from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
+from server_app import plugins
 from server_app.methods import METHODS
-from server_app.plugins import OLD_MEMBERS
+from server_app.plugins import OLD_MEMBERS, check_new_methods
 from server_app.settings import defaults, parse, parse_text
 from strategies.registry import SERVER_METHODS
 
@@ -271,6 +272,20 @@ def test_a_method_that_is_checked_is_told_in_a_sentence(
         ("Grown", "Grown.upload_bytes is upload.bytes now (client_app/client.py)"),
         ("Idle", "Idle must fill one of combine, monitor, deploy, and fills none"),
         ("Largest", "there is no part counting: name its class in parts"),
+    ],
+)
+def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse({"method": f"my_methods:{name}"})
+    assert str(caught.value).startswith(
+        f"method = 'my_methods:{name}': breaks the contract of methods: "
+    )
+    assert reason in str(caught.value) and f"my_methods:{name}" not in METHODS
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
         ("Counting", "upload 'counting' is not one that fedavg takes"),
         (
             "Dividing",
@@ -284,12 +299,43 @@ def test_a_method_that_is_checked_is_told_in_a_sentence(
     ],
 )
 def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        parse({"method": f"my_methods:{name}"})
-    assert str(caught.value).startswith(
-        f"method = 'my_methods:{name}': breaks the contract of methods: "
-    )
-    assert reason in str(caught.value) and f"my_methods:{name}" not in METHODS
+    method = f"my_methods:{name}"
+    assert parse({"method": method}), "the parser trains nothing"
+    for check in (fedskew.check_method, check_new_methods, check_new_methods):
+        with pytest.raises(SettingError) as caught:
+            check(method)
+        assert str(caught.value).startswith(
+            f"method = '{method}': breaks the contract of methods: "
+        )
+        assert reason in str(caught.value)
+
+
+def test_a_run_begins_with_the_contract(folder: Path) -> None:
+    """Not with a run of two methods, either, of which one keeps it."""
+    settings = {"rounds": 1, "train-images": 60, "test-images": 40, "clients": 2, "model": "mlp-bn"}
+    with pytest.raises(SettingError, match="breaks the contract of methods: changes what the"):
+        fedskew.run({**settings, "method": "fedprox+my_methods:Spoiling"})
+    assert not (folder / "results").exists()
+    assert fedskew.run({**settings, "method": "fedprox+my_methods:Halved"}).finished
+
+
+def test_the_contract_is_checked_once_for_each_state_of_the_sources(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(plugins, "check", lambda variants, *parts: checked.append(variants[0].name))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    for _ in range(3):
+        check_new_methods("fedbn+my_methods:Halved")
+    assert checked == ["halved"]
+    fedskew.check_method("my_methods:Halved")
+    assert checked == ["halved"] * 2, "asked for, it is checked anyway"
+    check_new_methods("my_methods:Renewed")
+    assert checked[2:] == ["renewed"]
+    del METHODS["my_methods:Halved"], sys.modules["my_methods"]
+    (folder / "my_methods.py").write_text(MODULE + "# changed\n")
+    check_new_methods("my_methods:Halved")
+    assert checked[3:] == ["halved"]
 
 
 def test_the_new_name_of_a_member_is_taken() -> None:
