@@ -29,19 +29,20 @@ def styles(results: ExperimentResults) -> dict[str, Style]:
 
 def curve(group: Sequence[SeedResult], metric: str) -> tuple[list[int], Floats] | None:
     """Return the evaluated rounds, and (seeds, rounds) of a number; NaN where a run has none. None where nothing is."""
-    by_run = [
-        {point.round: measured.number(point, metric) for point in measured.points}
-        for measured in group
-    ]
-    rounds = sorted(
-        {round for run in by_run for round, number in run.items() if number is not None}
-    )
     scale = 100 if in_percent(metric) else 1
-    values = [
-        [np.nan if (n := run.get(round)) is None else scale * n for round in rounds]
-        for run in by_run
-    ]
-    return (rounds, np.array(values, float)) if rounds else None
+    by_run = []
+    for measured in group:
+        run = {}
+        for point in measured.points:
+            number = measured.number(point, metric)
+            if number is not None:
+                run[point.round] = scale * number
+        by_run.append(run)
+    rounds = sorted(set().union(*by_run))
+    if not rounds:
+        return None
+    values = [[run.get(round, np.nan) for round in rounds] for run in by_run]
+    return rounds, np.array(values, float)
 
 
 def curves(results: ExperimentResults, column: str, metric: str, name: str) -> Figure | None:
@@ -49,38 +50,34 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
     three rows a bar beside the last round. A dotted line is chance."""
     from matplotlib.ticker import MaxNLocator
 
-    known = {
-        row.label: curve(results.of(row.label, column), metric) for row in results.experiment.rows
-    }
-    drawable = {row: points for row, points in known.items() if points is not None}
+    drawable = {}
+    for row in results.experiment.rows:
+        points = curve(results.of(row.label, column), metric)
+        if points is not None:
+            drawable[row.label] = points
     if not drawable:
         return None
     looks = styles(results)
     classes = next(iter(results.runs.values())).settings.data.num_classes
 
     def draw(axes: "Axes") -> None:
-        for place, (row, (rounds, values)) in enumerate(drawable.items()):
+        for number, (row, (rounds, values)) in enumerate(drawable.items(), 1):
+            color = looks[row].color
             complete = ~np.isnan(values).any(0)
             x, y = np.array(rounds)[complete], values[:, complete]
-            axes.plot(
-                x, y.mean(0), color=looks[row].color, linestyle=looks[row].line, linewidth=1.6
-            )
+            mean, low, high = y.mean(0), y.min(0), y.max(0)
+            axes.plot(x, mean, color=color, linestyle=looks[row].line, linewidth=1.6)
             if len(values) > 1:
                 alpha = 0.13 if len(drawable) <= 3 else 0.0  # more bands than three melt into one
-                axes.fill_between(
-                    x, y.min(0), y.max(0), color=looks[row].color, alpha=alpha, linewidth=0
-                )
+                axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
                 if not alpha:
-                    beyond = x[-1] + 0.015 * (place + 1) * max(1, x[-1] - x[0])  # beside each other
-                    axes.plot(
-                        [beyond] * 2,
-                        [y[:, -1].min(), y[:, -1].max()],
-                        color=looks[row].color,
-                        linewidth=3,
-                    )
+                    # A bar of each row stands a little further right than the one before it.
+                    beyond = x[-1] + 0.015 * number * max(1, x[-1] - x[0])
+                    axes.plot([beyond, beyond], [low[-1], high[-1]], color=color, linewidth=3)
             if len(x) == 1:
-                axes.plot(x, y.mean(0), color=looks[row].color, marker="o", markersize=4)
-        if (chance := chance_of(metric, classes)) is not None:
+                axes.plot(x, mean, color=color, marker="o", markersize=4)
+        chance = chance_of(metric, classes)
+        if chance is not None:
             axes.axhline(chance, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
             axes.annotate(
                 "chance",
@@ -95,23 +92,23 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
         axes.grid(axis="y")
 
     ends = {row: float(values[:, -1].mean()) for row, (_, values) in drawable.items()}
-    return Figure(
-        column,
-        ends_in_words(ends, metric, max(rounds[-1] for rounds, _ in drawable.values())),
-        Drawing(name, 3.0, draw),
-    )
+    last_round = max(rounds[-1] for rounds, _ in drawable.values())
+    return Figure(column, ends_in_words(ends, metric, last_round), Drawing(name, 3.0, draw))
 
 
 def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
-    """Return what curves come to, the highest first."""
-    order = sorted((row for row in ends if not np.isnan(ends[row])), key=lambda row: -ends[row])
-    shown = ", ".join(f"{row} {plain(ends[row], metric)}" for row in order)
-    return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {shown or 'nothing finite'}."
+    """Return the curves' last values, the highest first."""
+    finite = [row for row in ends if not np.isnan(ends[row])]
+    finite.sort(key=lambda row: ends[row], reverse=True)
+    shown = ", ".join(f"{row} {plain(ends[row], metric)}" for row in finite) or "nothing finite"
+    return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {shown}."
 
 
 def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
-    """Return who holds what: a disc for every class at every client, its area the number of training samples; where
-    there is no room for discs a field, as dense as its square root."""
+    """Return the training samples by class and client: discs whose areas are their numbers.
+
+    Where there is no room for discs, each is a field, as dense as the number's square root.
+    """
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -152,10 +149,12 @@ def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
                 range(classes), list(map(shortened, names)), rotation=90 if turned else 0
             )
 
-    held, sizes_K, sizes_C = (counts_KC > 0).sum(1), counts_KC.sum(1), counts_KC.sum(0)
+    classes_K = (counts_KC > 0).sum(1)
+    sizes_K, sizes_C = counts_KC.sum(1), counts_KC.sum(0)
     alt = (
         f"{counts_KC.sum()} training samples of {classes} classes at {clients} clients, seed {measured.cell.seed}: "
-        f"a client holds {held.min()} to {held.max()} classes and {sizes_K.min()} to {sizes_K.max()} samples; "
+        f"a client holds {classes_K.min()} to {classes_K.max()} classes "
+        f"and {sizes_K.min()} to {sizes_K.max()} samples; "
         f"the largest class has {sizes_C.max()}, the smallest {sizes_C.min()}."
     )
     return Figure(column, alt, Drawing(name, height, draw), fixed=True)
@@ -215,14 +214,11 @@ def recall_curve(
 
     def draw(axes: "Axes") -> None:
         for row, recall_C in recalls.items():
-            smooth = np.convolve(np.nan_to_num(recall_C[list(order)]), np.ones(5) / 5, mode="valid")
-            axes.plot(
-                np.arange(len(smooth)) + 2,
-                smooth,
-                color=looks[row].color,
-                linestyle=looks[row].line,
-                linewidth=1.4,
-            )
+            ordered_C = np.nan_to_num(recall_C[list(order)])
+            smooth = np.convolve(ordered_C, np.ones(5) / 5, mode="valid")
+            x = np.arange(len(smooth)) + 2  # the mean of five stands at the third of them
+            style = looks[row]
+            axes.plot(x, smooth, color=style.color, linestyle=style.line, linewidth=1.4)
         axes.set(
             xlabel="classes, most training samples first (mean of 5)",
             ylabel="recall, %",
@@ -231,14 +227,10 @@ def recall_curve(
         axes.grid(axis="y")
 
     third = max(1, len(order) // 3)
-    rarest = ", ".join(
-        f"{row} {np.nanmean(r[list(order[-third:])]):.1f}" for row, r in recalls.items()
-    )
-    return Figure(
-        column,
-        f"Recall by class; mean of the rarest third in percent: {rarest}.",
-        Drawing(name, 3.0, draw),
-    )
+    rarest = list(order[-third:])
+    means = [f"{row} {np.nanmean(recall_C[rarest]):.1f}" for row, recall_C in recalls.items()]
+    alt = f"Recall by class; mean of the rarest third in percent: {', '.join(means)}."
+    return Figure(column, alt, Drawing(name, 3.0, draw))
 
 
 def spread(
@@ -250,14 +242,10 @@ def spread(
 ) -> Figure:
     """Return a strip of the clients of all seeds a row: a dot each, a bar at the mean and a circle at the worst decile,
     both means over the seeds."""
-    means = {
-        row: float(np.mean([np.mean(values) for values in runs]))
-        for row, runs in accuracies.items()
-    }
-    lowest = {
-        row: float(np.mean([worst_decile(values) for values in runs]))
-        for row, runs in accuracies.items()
-    }
+    means, lowest = {}, {}
+    for row, runs in accuracies.items():
+        means[row] = float(np.mean([np.mean(values) for values in runs]))
+        lowest[row] = float(np.mean([worst_decile(values) for values in runs]))
 
     def draw(axes: "Axes") -> None:
         for place, (row, runs) in enumerate(accuracies.items()):
@@ -302,24 +290,24 @@ def worst_decile(values: Sequence[float]) -> float:
 
 
 def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) -> Figure:
-    """Return seconds a round as bars of parts, one a training."""
+    """Return seconds per round as bars of parts, one bar per training."""
 
     def draw(axes: "Axes") -> None:
         left = np.zeros(len(split))
-        for number, part in enumerate(next(iter(split.values()))):
-            widths = np.array([parts[part] for parts in split.values()])
-            axes.barh(range(len(split)), widths, left=left, color=COLORS[number + 1], height=0.6)
+        parts = next(iter(split.values()))
+        for part, color in zip(parts, COLORS[1:], strict=False):
+            widths = np.array([seconds[part] for seconds in split.values()])
+            axes.barh(range(len(split)), widths, left=left, color=color, height=0.6)
             left += widths
         axes.set_yticks(range(len(split)), list(split))
         axes.set(ylim=(len(split) - 0.4, -0.6), xlabel="seconds a round")
 
-    totals = "; ".join(
-        f"{row} {sum(parts.values()):.2g}, of it clients {parts['clients']:.2g}"
-        for row, parts in split.items()
-    )
-    return Figure(
-        column, f"Seconds a round: {totals}.", Drawing(name, 0.34 * len(split) + 0.8, draw)
-    )
+    totals = []
+    for row, seconds in split.items():
+        total = sum(seconds.values())
+        totals.append(f"{row} {total:.2g}, of it clients {seconds['clients']:.2g}")
+    alt = f"Seconds a round: {'; '.join(totals)}."
+    return Figure(column, alt, Drawing(name, 0.34 * len(split) + 0.8, draw))
 
 
 @dataclass(frozen=True)
@@ -332,7 +320,7 @@ class Effect:
     ends: tuple[float, float] | None
     """Of the interval."""
     beyond: float = 0.0
-    """What is claimed to be exceeded."""
+    """The margin that a claim names."""
     decided: bool = False
     """Whether the interval leaves that out, of more than one seed."""
 

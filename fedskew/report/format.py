@@ -85,10 +85,11 @@ def words_and_unit(metric: str) -> str:
 
 
 def plain(number: float | None, metric: str = "") -> str:
-    """Return a number with as many digits as its kind deserves."""
+    """Return a number: one decimal where it is in percent, else three."""
     if number is None:
         return NONE
-    return f"{number:.{1 if in_percent(metric) else 3}f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{number:.1f}" if in_percent(metric) else f"{number:.3f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def signed(number: float, metric: str = "") -> str:
@@ -109,10 +110,9 @@ def named(column: str) -> str:
 def fitted(table: Table, corner: str) -> Table:
     """Return the table, rows and columns exchanged where its headings are wider than a page; `corner` then names the
     rows."""
-    if sum(len(heading.text) + 3 for heading in table.headings) <= WIDEST or len(table.rows) >= len(
-        table.headings
-    ):
+    width = sum(len(heading.text) + 3 for heading in table.headings)  # 3 for a column's margins
+    if width <= WIDEST or len(table.rows) >= len(table.headings):
         return table
-    rows = [[heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)]
-    (_, *methods), rows = rows[0], rows[1:]
-    return Table(table.caption, [TableCell(corner), *methods], rows, table.wordy)
+    exchanged = [list(cells) for cells in zip(table.headings, *table.rows, strict=True)]
+    methods = exchanged[0][1:]
+    return Table(table.caption, [TableCell(corner), *methods], exchanged[1:], table.wordy)

@@ -273,7 +273,8 @@ def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[st
     """Return a sentence for the settings that are not the experiment's: the paper's numbers are not for such runs."""
     differences = []
     for key in keys:
-        ours, planned = values_of(key, cells), values_of(key, experiment)
+        ours = values_of(key, cells)
+        planned = values_of(key, experiment)
         if ours != planned:
             differences.append(f"{key} = {ours} instead of {planned}")
     return [f"Differs from the experiment: {', '.join(differences)}."] if differences else []

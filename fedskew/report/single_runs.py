@@ -1,4 +1,4 @@
-"""Runs without an experiment, as one table per data set: columns for differences of the data, rows for the rest."""
+"""Runs that belong to no experiment, as one table per data set: columns by the data's settings, rows by the others."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,12 +26,12 @@ OF_COLUMNS = {field.name.replace("_", "-") for field in fields(DataSettings)} | 
     "rounds",
     "participation",
 }
-"""The settings that two methods are compared under; the others are a row's own."""
+"""The settings that two methods are compared under; the others name a row."""
 
 
 @dataclass(frozen=True)
 class ModelRun:
-    """Where a model of a run stands in its table."""
+    """A model of a run, with its row and column."""
 
     row: str
     column: str
@@ -39,87 +39,96 @@ class ModelRun:
     run: RunRecords
 
 
-def single_runs(results: Path, known: Collection[str]) -> tuple[list[ExperimentResults], list[str]]:
-    """Return the reports on the runs of a folder but for the `known` ones, by their ids, and why runs are left out."""
-    runs, left_out = list[RunRecords](), list[str]()
+def single_runs(
+    results: Path, planned: Collection[str]
+) -> tuple[list[ExperimentResults], list[str]]:
+    """Return the reports on the runs of a folder, and a sentence for each run that is left out.
+
+    Args:
+        results: the folder of the runs' folders.
+        planned: the ids of runs that belong to experiments, which have their own reports.
+    """
+    runs: list[RunRecords] = []
+    left_out: list[str] = []
     folders = (
         sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
     )
     for path in folders:
-        stated = RunFolder(path).origin().get("settings") if path.name not in known else None
-        if stated is None:
+        if path.name in planned:
+            continue
+        recorded = RunFolder(path).origin().get("settings")
+        if recorded is None:
             continue
         try:
-            runs.append(RunRecords.read(settings_of(path, stated)))
-        except (
-            ValueError,
-            ImportError,
-            OSError,
-        ) as error:  # of another version, or data that are no longer there
+            runs.append(RunRecords.read(settings_of(path, recorded)))
+        except (ValueError, ImportError, OSError) as error:
+            # The run is of another version, or its data are gone.
             left_out.append(f"{path.name}: left out, as its settings cannot be read: {error}")
+
     by_data: dict[tuple[str, str], list[RunRecords]] = {}
     for run in runs:
         data = run.agreement.get("sha256") or run.settings.data.dataset
         by_data.setdefault((data, run.settings.data.classes), []).append(run)
-    return [
-        table(group) for group in by_data.values() if any(run.finished for run in group)
-    ], left_out
+    tables = [table(group) for group in by_data.values() if any(run.finished for run in group)]
+    return tables, left_out
 
 
-def settings_of(path: Path, stated: Mapping[str, Scalar]) -> RunSettings:
-    """Return a run's settings as its settings.json has them, its folder being where it is. Raises as `parse` does."""
-    paths, dataset, kept = (
-        {"data-root", "results"},
-        str(stated.get("dataset", "")),
-        RunFolder(path).agreement_file,
-    )
-    usable = {
-        key: value for key, value in stated.items() if key not in WITHOUT_EFFECT_ON_NUMBERS - paths
-    }
-    if (
-        is_sites(dataset) and kept.exists()
-    ):  # the federation may have another by now, or be elsewhere
-        usable["dataset"] = f"{SITES_PREFIX}{kept}#{dataset.rpartition('#')[2]}"
-    settings = parse(usable | {"results": str(path.parent)})
+def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
+    """Return a run's settings as its settings.json has them, its folder being `path`. Raises as `parse` does."""
+    unusable = WITHOUT_EFFECT_ON_NUMBERS - {"data-root", "results"}
+    usable = {key: value for key, value in recorded.items() if key not in unusable}
+    usable["results"] = str(path.parent)
+
+    dataset = str(recorded.get("dataset", ""))
+    agreement = RunFolder(path).agreement_file
+    if is_sites(dataset) and agreement.exists():
+        # The run's own copy: the federation may have changed its file since, or be elsewhere.
+        usable["dataset"] = f"{SITES_PREFIX}{agreement}#{dataset.rpartition('#')[2]}"
+    settings = parse(usable)
     if is_sites(dataset):
         settings = replace(settings, data=replace(settings.data, dataset=dataset))
-    vars(settings)["run_id"] = path.name  # whatever has become of its own model's file
+    vars(settings)["run_id"] = path.name  # the id of a changed plugin file would be another one
     return settings
 
 
 def differing(runs: Iterable[RunRecords]) -> list[str]:
-    """Return the settings that have more than one value among the runs that have them, but for method and seed."""
+    """Return the settings that have more than one value among the runs, but for method and seed."""
     values: dict[str, set[Scalar]] = {}
     for run in runs:
         for key, value in run.settings.flat().items():
             values.setdefault(key, set()).add(value)
     without = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
-    return [key for key, known in values.items() if len(known) > 1 and key not in without]
+    several = [key for key, of_key in values.items() if len(of_key) > 1]
+    return [key for key in several if key not in without]
 
 
 def table(runs: Sequence[RunRecords]) -> ExperimentResults:
     """Return the report on the runs of one data set, as if they had been planned."""
-    by_column = [key for key in differing(runs) if key in OF_COLUMNS]
-    by_row = {
-        method: [key for key in differing(run for run in runs if run.settings.general.method == method)
-                 if key not in OF_COLUMNS]
-        for method in {run.settings.general.method for run in runs}
-    }  # fmt: skip
+    by_method: dict[str, list[RunRecords]] = {}
+    for run in runs:
+        by_method.setdefault(run.settings.general.method, []).append(run)
+    column_keys = [key for key in differing(runs) if key in OF_COLUMNS]
+    row_keys = {
+        method: [key for key in differing(group) if key not in OF_COLUMNS]
+        for method, group in by_method.items()
+    }
+
     models: dict[tuple[str, str, int], ModelRun] = {}
-    usual, warnings = defaults(), list[str]()
-    for run in sorted(
-        runs, key=lambda run: len((run.summary or {}).get("models", ()))
-    ):  # a method's own run first
+    warnings: list[str] = []
+    usual = defaults()
+    # Runs with one model first: they are a method's own, while others deploy it beside theirs.
+    for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
         flat, method = run.settings.flat(), run.settings.general.method
-        column = ", ".join(f"{key} {flat[key]}" for key in by_column if key in flat)
-        changed = [key for key in by_row[method] if key in flat and flat[key] != usual[key]]
-        stated = "".join(f", {key} {flat[key]}" for key in changed)
-        rows: Mapping[str, str] = (
-            (run.summary or {}).get("rows", {}) if run.finished else {"": method}
-        )
+        seed = run.settings.general.seed
+        column = ", ".join(f"{key} {flat[key]}" for key in column_keys if key in flat)
+        changed = [key for key in row_keys[method] if key in flat and flat[key] != usual[key]]
+        suffix = "".join(f", {key} {flat[key]}" for key in changed)
+        rows = {"": method}
+        if run.finished:
+            rows = (run.summary or {}).get("rows", {})
         for deployed, row in rows.items():
-            model = ModelRun(row + stated, column, deployed, run)
-            before = models.setdefault((model.row, column, run.settings.general.seed), model)
+            model = ModelRun(row + suffix, column, deployed, run)
+            before = models.setdefault((model.row, column, seed), model)
             if before.run is not run and before.run.settings.general.method == method:
                 warnings.append(
                     f"{run.label}: left out, it differs from {before.run.label} in its model's file alone."
@@ -135,11 +144,12 @@ def results_of(
 
     def rank(model: ModelRun) -> tuple[int, str]:
         name = model.row.partition(",")[0]
-        return (order.index(name) if name in order else len(order)), model.row
+        position = order.index(name) if name in order else len(order)
+        return position, model.row
 
-    rows = {
-        model.row: Row(model.row, model.row.partition(",")[0]) for model in sorted(models, key=rank)
-    }
+    rows = {}
+    for model in sorted(models, key=rank):
+        rows[model.row] = Row(model.row, model.row.partition(",")[0])
     columns: dict[str, Mapping[str, Any]] = {
         column: {} for column in sorted({model.column for model in models})
     }
@@ -151,23 +161,20 @@ def results_of(
         columns=columns,
         seeds=tuple(sorted({run.settings.general.seed for run in runs})),
     )
-    cells = [
-        Cell(
-            experiment.name,
-            p.row,
-            p.column,
-            p.run.settings.general.seed,
-            p.run.settings,
-            p.deployed,
-        )
-        for p in models
-    ]
+
+    cells = []
+    for model in models:
+        settings = model.run.settings
+        seed = settings.general.seed
+        cells.append(Cell(experiment.name, model.row, model.column, seed, settings, model.deployed))
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell, model in sorted(zip(cells, models, strict=True), key=lambda pair: pair[0].seed):
-        if model.run.finished and (points := points_of(model.run.records, model.deployed)):
-            measured.setdefault((model.row, model.column), []).append(
-                SeedResult(cell, model.run, points)
-            )
+        run = model.run
+        points = points_of(run.records, model.deployed) if run.finished else ()
+        if points:
+            group = measured.setdefault((model.row, model.column), [])
+            group.append(SeedResult(cell, run, points))
+
     by_id = {run.name: run for run in runs}
-    said = (*warnings, *state_warnings(runs), *mismatches(cells, by_id))
-    return ExperimentResults(experiment, cells, by_id, measured, said, "")
+    all_warnings = (*warnings, *state_warnings(runs), *mismatches(cells, by_id))
+    return ExperimentResults(experiment, cells, by_id, measured, all_warnings, "")

@@ -15,6 +15,7 @@ from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
 from fedskew.report.format import Table, TableCell, ends_words, signed
 from fedskew.report.inference import Summary, summarize_seeds
+from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reached, takes_training
 from server_app.keys import SELECTIONS
 
@@ -24,50 +25,51 @@ SHOWN = ("claims", "differences", "reach")
 
 def markdown(documents: Sequence[Document]) -> str:
     """Return the reports one below the other, without figures."""
-    parts = []
+    parts: list[str] = []
     for document in documents:
-        parts += [
-            f"## {escaped(document.results.experiment.title)}",
-            escaped(document.subtitle),
-            escaped(document.headline),
-            "\n".join(verdict_lines(document)),
-        ]
-        parts.append("\n".join(f"> {escaped(warning)}" for warning in document.results.warnings))
-        parts.append(
-            "\n".join(f"- {heading}: {escaped(said)}" for heading, said in document.setup.items())
-        )
-        parts.append(markdown_table(document.main))
-        parts.append(
-            "\n".join(f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1))
-        )
-        parts.append(escaped(assumed(document)))
-        for section in document.sections:
-            if section.tables:
-                parts += [
-                    f"### {section.title}",
-                    section.about,
-                    *map(markdown_table, section.tables),
-                ]
-        parts.append(f"`{document.results.command}`" if document.results.command else "")
+        parts += markdown_parts(document)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_parts(document: Document) -> list[str]:
+    """Return the paragraphs and tables of one report; an empty one is none."""
+    results = document.results
+    warnings = [f"> {escaped(warning)}" for warning in results.warnings]
+    setup = [f"- {heading}: {escaped(text)}" for heading, text in document.setup.items()]
+    notes = [f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1)]
+    parts = [
+        f"## {escaped(results.experiment.title)}",
+        escaped(document.subtitle),
+        escaped(document.headline),
+        "\n".join(verdict_lines(document)),
+        "\n".join(warnings),
+        "\n".join(setup),
+        markdown_table(document.main),
+        "\n".join(notes),
+        escaped(assumed(document)),
+    ]
+    for section in document.sections:
+        if section.tables:
+            parts += [f"### {section.title}", section.about, *map(markdown_table, section.tables)]
+    if results.command:
+        parts.append(f"`{results.command}`")
+    return parts
 
 
 def assumed(document: Document) -> str:
     """Return the settings that the paper leaves open; empty where there are none."""
-    stated = ", ".join(f"{key} = {value}" for key, value in document.results.assumed.items())
-    return f"The paper leaves open, and these runs have: {stated}." if stated else ""
+    settings = ", ".join(f"{key} = {value}" for key, value in document.results.assumed.items())
+    return f"The paper leaves open, and these runs have: {settings}." if settings else ""
 
 
 def verdict_lines(document: Document) -> list[str]:
-    """Return a line a claim, and below them one for each that nothing here can judge."""
+    """Return one line per claim, and below them one for each that nothing here can judge."""
     lines = []
     for verdict in document.verdicts:
-        remark = (
-            "" if verdict.claim.expected else f" (not expected at this scale: {verdict.claim.why})"
-        )
-        lines.append(
-            f"- {escaped(verdict.claim.says)}: **{SAYS[verdict.status]}**{seeds_words(verdict)}{escaped(remark)}"
-        )
+        claim = verdict.claim
+        remark = "" if claim.expected else f" (not expected at this scale: {claim.why})"
+        status = f"**{SAYS[verdict.status]}**{seeds_words(verdict)}"
+        lines.append(f"- {escaped(claim.says)}: {status}{escaped(remark)}")
     lines += [f"- {escaped(says)}: **not judged**" for says in document.results.experiment.unjudged]
     return lines
 
@@ -77,18 +79,22 @@ def seeds_words(verdict: Verdict) -> str:
     claim that can never be measured why."""
     if not verdict.n:
         return f": {verdict.why_not}" if verdict.why_not else ""
-    missing = f", {verdict.unmeasured} not measured yet" if verdict.unmeasured else ""
+    seeds = f"in {verdict.holds} of {verdict.n} seed"
+    if verdict.n > 1:
+        seeds += "s"
     if verdict.why_not:
-        missing = f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
-    differences = ", ".join(signed(margin, verdict.metric) for margin in verdict.margins.values())
-    seeds = f"in {verdict.holds} of {verdict.n} seed{'s' * (verdict.n > 1)}"
-    ends = (
-        ends_words(verdict.interval.low, verdict.interval.high, verdict.metric)
-        if verdict.interval
-        else ""
-    )
-    effect = f"{signed(verdict.estimate, verdict.metric)} {verdict.unit}".rstrip() + ends
-    return f", {seeds}{missing}: {effect}" + (f"; by seed {differences}" if verdict.n > 1 else "")
+        seeds += f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
+    elif verdict.unmeasured:
+        seeds += f", {verdict.unmeasured} not measured yet"
+
+    metric = verdict.metric
+    effect = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
+    if verdict.interval:
+        effect += ends_words(verdict.interval.low, verdict.interval.high, metric)
+    if verdict.n > 1:
+        differences = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
+        effect += f"; by seed {differences}"
+    return f", {seeds}: {effect}"
 
 
 def markdown_table(table: Table) -> str:
@@ -111,8 +117,10 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 def markdown_cell(cell: TableCell) -> str:
     """Return a cell in one line."""
-    text = f"**{escaped(cell.text)}**" if cell.strong else escaped(cell.text)
-    return text + (f" ({escaped(cell.below)})" if cell.below else "")
+    text = escaped(cell.text)
+    if cell.strong:
+        text = f"**{text}**"
+    return f"{text} ({escaped(cell.below)})" if cell.below else text
 
 
 COLUMNS = (
@@ -121,32 +129,49 @@ COLUMNS = (
 
 
 def lines(document: Document) -> list[dict[str, Any]]:
-    """Return a line a row, column and selection; the paper's number and the difference stand at its own selection."""
-    results, experiment = document.results, document.results.experiment
+    """Return one line per row, column and selection; the paper's number and the difference are at its own selection."""
+    experiment = document.results.experiment
+    columns = list(experiment.columns)
     result = []
-    for index, column in enumerate(experiment.columns):
+    for index, column in enumerate(columns):
         for row in experiment.rows:
-            paper = experiment.cells.get(row.label, (None,) * len(experiment.columns))[index]
-            group, metric = results.of(row.label, column), experiment.metric_of(column)
-            summaries = {
-                (metric, chosen): summarize_seeds(group, chosen, metric) for chosen in SELECTIONS
-            }
-            compared = (metric, experiment.selection)
-            if experiment.reaches:
-                rounds = {
-                    seed: float(r.round)
-                    for seed, r in reached(results, row.label, column).items()
-                    if r
-                }
-                rounds = rounds if takes_training(results, column) else {}
-                compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
-                summaries[compared] = Summary(rounds) if rounds else None
-            for (name, selection), ours in summaries.items():
-                beside = paper if (name, selection) == compared else None
-                if ours or beside is not None:
-                    place = (experiment.name, column, row.label, name, selection)
-                    result.append(dict(zip(COLUMNS, (*place, *line(ours, beside)), strict=True)))
+            paper = experiment.cells.get(row.label, (None,) * len(columns))[index]
+            result += row_lines(document.results, row.label, column, paper)
     return result
+
+
+def row_lines(
+    results: ExperimentResults, row: str, column: str, paper: float | None
+) -> list[dict[str, Any]]:
+    """Return the lines of one row in one column."""
+    experiment = results.experiment
+    group, metric = results.of(row, column), experiment.metric_of(column)
+    summaries = {
+        (metric, selection): summarize_seeds(group, selection, metric) for selection in SELECTIONS
+    }
+    compared = (metric, experiment.selection)
+    if experiment.reaches:
+        compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
+        summaries[compared] = rounds_summary(results, row, column)
+
+    result = []
+    for (name, selection), ours in summaries.items():
+        beside = paper if (name, selection) == compared else None
+        if ours is not None or beside is not None:
+            values = (experiment.name, column, row, name, selection, *line(ours, beside))
+            result.append(dict(zip(COLUMNS, values, strict=True)))
+    return result
+
+
+def rounds_summary(results: ExperimentResults, row: str, column: str) -> Summary | None:
+    """Return the rounds until a row reached the reference's number; None where no seed did, or at once."""
+    if not takes_training(results, column):
+        return None
+    rounds = {}
+    for seed, reach in reached(results, row, column).items():
+        if reach is not None:
+            rounds[seed] = float(reach.round)
+    return Summary(rounds) if rounds else None
 
 
 def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
@@ -154,15 +179,8 @@ def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
     if ours is None:
         return (0, None, None, paper, None, [], [])
     difference = None if paper is None else ours.mean - paper
-    return (
-        ours.n,
-        ours.mean,
-        ours.sd,
-        paper,
-        difference,
-        list(ours.by_seed),
-        list(ours.by_seed.values()),
-    )
+    seeds, values = list(ours.by_seed), list(ours.by_seed.values())
+    return (ours.n, ours.mean, ours.sd, paper, difference, seeds, values)
 
 
 def csv_text(documents: Sequence[Document]) -> str:
@@ -186,63 +204,72 @@ def csv_field(value: Any) -> str:
 
 
 def as_json(documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """Return everything that the tables are made of."""
-    return [
-        {
-            "experiment": document.results.experiment.name,
-            "title": document.results.experiment.title,
-            "headline": document.headline,
-            "what-was-run": document.setup,
-            "warnings": list(document.results.warnings),
-            "numbers": lines(document),
-            "claims": [
-                asdict(verdict) | {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
-                for verdict in document.verdicts
-            ],
-            "not-judged": list(document.results.experiment.unjudged),
-            "assumed": document.results.assumed,
-            "runs": {
-                run.name: {"state": run.state, **run.versions}
-                for run in document.results.runs.values()
-            },
-            "command": document.results.command,
-        }
-        for document in documents
-    ]
+    """Return all that the tables show."""
+    return [document_as_json(document) for document in documents]
+
+
+def document_as_json(document: Document) -> dict[str, Any]:
+    """Return one report; its keys are public."""
+    results = document.results
+    claims = []
+    for verdict in document.verdicts:
+        result = {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
+        claims.append(asdict(verdict) | result)
+    return {
+        "experiment": results.experiment.name,
+        "title": results.experiment.title,
+        "headline": document.headline,
+        "what-was-run": document.setup,
+        "warnings": list(results.warnings),
+        "numbers": lines(document),
+        "claims": claims,
+        "not-judged": list(results.experiment.unjudged),
+        "assumed": results.assumed,
+        "runs": {run.name: {"state": run.state, **run.versions} for run in results.runs.values()},
+        "command": results.command,
+    }
 
 
 def show(documents: Sequence[Document], console: Console) -> None:
-    """Print what matters most: verdicts, warnings, ours beside the paper's, claims; of several, all verdicts last."""
+    """Print the reports' main contents; after several reports, all verdicts."""
     for document in documents:
-        console.print(
-            Text(document.results.experiment.title, "bold"),
-            Text(f"\n{document.subtitle}", "dim"),
-            end="\n",
-        )
-        for said in (document.headline, *verdict_lines(document)):
-            console.print(unmarked(said), markup=False)
-        for warning in document.results.warnings:
-            console.print(Text(warning, "yellow"))
-        for heading, said in document.setup.items():
-            console.print(Text(f"{heading}: {said}", "dim"))
-        console.print(rich_table(document.main))
-        for number, note in enumerate(document.notes, 1):
-            console.print(f"[{number}] {note}", markup=False, style="dim")
-        if stated := assumed(document):
-            console.print(stated, markup=False, style="dim")
-        for section in document.sections:
-            if section.key in SHOWN:
-                for table in section.tables:
-                    console.print(rich_table(table))
-        if document.results.command and len(document.results.finished) < len(document.results.runs):
-            console.print(f"What is missing is made by: {document.results.command}", markup=False)
-    if len(documents) > 1 and (
-        verdicts := [verdict for document in documents for verdict in document.verdicts]
-    ):
+        show_document(document, console)
+    verdicts: list[Verdict] = []
+    for document in documents:
+        verdicts += document.verdicts
+    if len(documents) > 1 and verdicts:
         console.print(Text(counted(verdicts), "bold"))
         for document in documents:
-            for said in verdict_lines(document):
-                console.print(unmarked(said), markup=False)
+            show_lines(verdict_lines(document), console)
+
+
+def show_document(document: Document, console: Console) -> None:
+    """Print verdicts, warnings, what was run, ours beside the paper's, and the sections in SHOWN."""
+    results = document.results
+    title = Text(results.experiment.title, "bold")
+    console.print(title, Text(f"\n{document.subtitle}", "dim"), end="\n")
+    show_lines([document.headline, *verdict_lines(document)], console)
+    for warning in results.warnings:
+        console.print(Text(warning, "yellow"))
+    for heading, text in document.setup.items():
+        console.print(Text(f"{heading}: {text}", "dim"))
+    console.print(rich_table(document.main))
+    for number, note in enumerate(document.notes, 1):
+        console.print(f"[{number}] {note}", markup=False, style="dim")
+    left_open = assumed(document)
+    if left_open:
+        console.print(left_open, markup=False, style="dim")
+    for section in document.sections:
+        for table in section.tables if section.key in SHOWN else ():
+            console.print(rich_table(table))
+    if results.command and len(results.finished) < len(results.runs):
+        console.print(f"What is missing is made by: {results.command}", markup=False)
+
+
+def show_lines(lines: Iterable[str], console: Console) -> None:
+    """Print lines of Markdown without their marks."""
+    for line in lines:
+        console.print(unmarked(line), markup=False)
 
 
 def unmarked(line: str) -> str:
@@ -254,11 +281,11 @@ def rich_table(table: Table) -> RichTable:
     """Return a table for a terminal."""
     shown = terminal_table(title=table.caption)
     for number, heading in enumerate(table.headings):
-        left = number == 0 or table.wordy
+        is_name = number == 0
         shown.add_column(
             rich_cell(heading),
-            justify="left" if left else "right",
-            no_wrap=number == 0 and not table.wordy,
+            justify="left" if is_name or table.wordy else "right",
+            no_wrap=is_name and not table.wordy,
         )
     for row in table.rows:
         shown.add_row(*map(rich_cell, row))
@@ -267,6 +294,7 @@ def rich_table(table: Table) -> RichTable:
 
 def rich_cell(cell: TableCell) -> Text:
     """Return a cell with its second line below the first."""
-    return Text.assemble(
-        (cell.text, "bold" if cell.strong else ""), (f"\n{cell.below}" if cell.below else "", "dim")
-    )
+    text = Text(cell.text, "bold" if cell.strong else "")
+    if cell.below:
+        text.append(f"\n{cell.below}", "dim")
+    return text
