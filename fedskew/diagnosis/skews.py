@@ -51,23 +51,38 @@ def skews(table: Statistics, shift: Shift | None) -> list[Skew]:
 
 def of_classes(table: Statistics) -> Iterator[Skew]:
     """Yield the label skew, of classes that sites lack or of tails of their own, and the tail of all sites pooled."""
-    differs = table.information_p <= LIKELY and table.information_share >= TELLS
+    differs = sites_differ(table)
     if differs or table.single_site_classes:
-        tails = table.missing_share < MISSING and table.local_tail_share >= 0.5 and differs
-        because = f"the site tells {table.information_share:.0%} of a sample's class ({p_words(table.information_p)})"
-        because += f", {table.missing_share:.0%} of the classes are missing where they should be"
-        if number := len(table.one_class_sites):
-            because += f", {counted(number, 'site')} with one class"
-        if number := len(table.single_site_classes):
-            because += f", {counted(number, 'class', 'classes')} at one site alone"
-        if tails:
-            because += f", {table.local_tail_share:.0%} of the samples are at sites with a tail of their own"
+        tails = differs and table.missing_share < MISSING and table.local_tail_share >= 0.5
         p = table.information_p if differs else LIKELY
-        yield Skew(LOCAL_TAILS if tails else LABEL, certainty(p), because)
+        yield Skew(LOCAL_TAILS if tails else LABEL, certainty(p), label_reasons(table, tails))
     if table.imbalance >= IMBALANCE and table.tail_p <= LIKELY:
         effective = f"{table.effective_classes:.1f} effective of {table.classes} classes"
         because = f"the largest class has {table.imbalance:.3g} times the smallest one's samples, {effective}"
         yield Skew(GLOBAL_TAIL, certainty(table.tail_p), because)
+
+
+def sites_differ(table: Statistics) -> bool:
+    """Return whether the site tells the class, more than by chance and more than a trifle."""
+    return table.information_p <= LIKELY and table.information_share >= TELLS
+
+
+def label_reasons(table: Statistics, tails: bool) -> str:
+    """Return why a table shows a label skew; `tails` where it is one of tails."""
+    p = p_words(table.information_p)
+    reasons = [
+        f"the site tells {table.information_share:.0%} of a sample's class ({p})",
+        f"{table.missing_share:.0%} of the classes are missing where they should be",
+    ]
+    if table.one_class_sites:
+        reasons.append(f"{counted(len(table.one_class_sites), 'site')} with one class")
+    if table.single_site_classes:
+        classes = counted(len(table.single_site_classes), "class", "classes")
+        reasons.append(f"{classes} at one site alone")
+    if tails:
+        share = f"{table.local_tail_share:.0%}"
+        reasons.append(f"{share} of the samples are at sites with a tail of their own")
+    return ", ".join(reasons)
 
 
 def of_sizes(table: Statistics) -> Iterator[Skew]:
@@ -88,30 +103,27 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
     """Yield the skew of features, from their moments; other classes shift these as well."""
     if shift is None:
         return
-    apart = [
-        (
-            shift.mean_p,
-            f"a site's mean is {shift.mean:.2g} standard deviations from all",
-            shift.mean >= MEAN_SHIFT,
-        ),
-        (
-            shift.deviation_p,
-            "at a site nearly all values are equal"
-            if shift.deviation >= CONSTANT
-            else f"standard deviations differ by {shift.deviation:.2g}",
-            shift.deviation >= DEVIATION_RATIO,
-        ),
-    ]
-    seen = [(p, words) for p, words, far in apart if far and p <= LIKELY]
-    if seen:
-        feature = f" ({shift.feature})" if shift.feature else ""
-        confounded = table.information_p <= LIKELY and table.information_share >= TELLS
-        because = " and ".join(words for _, words in seen) + feature
-        if confounded:
-            because += "; the sites' other classes may be the reason"
-        yield Skew(
-            SCANNER, "perhaps" if confounded else certainty(min(p for p, _ in seen)), because
-        )
+    p_values, reasons = [], []
+    if shift.mean >= MEAN_SHIFT and shift.mean_p <= LIKELY:
+        p_values.append(shift.mean_p)
+        reasons.append(f"a site's mean is {shift.mean:.2g} standard deviations from all")
+    if shift.deviation >= DEVIATION_RATIO and shift.deviation_p <= LIKELY:
+        p_values.append(shift.deviation_p)
+        if shift.deviation >= CONSTANT:
+            reasons.append("at a site nearly all values are equal")
+        else:
+            reasons.append(f"standard deviations differ by {shift.deviation:.2g}")
+    if not reasons:
+        return
+
+    because = " and ".join(reasons)
+    if shift.feature:
+        because += f" ({shift.feature})"
+    confidence = certainty(min(p_values))
+    if sites_differ(table):
+        because += "; the sites' other classes may be the reason"
+        confidence = "perhaps"
+    yield Skew(SCANNER, confidence, because)
 
 
 def certainty(p: float) -> str:
@@ -126,4 +138,6 @@ def p_words(p: float) -> str:
 
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number of things."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {plural or noun + 's'}"

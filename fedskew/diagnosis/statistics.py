@@ -162,9 +162,11 @@ def design_effects(subjects: Subjects) -> tuple[float, float]:
     subject has one sample. Below 1, as where every subject has each class once, 1 is returned: the careful choice.
     """
     counts_SC = subjects.counts_SC
-    sizes_S, pooled_C = counts_SC.sum(1), counts_SC.sum(0)
-    total, classes = int(sizes_S.sum()), len(pooled_C)
-    class_effect = math.fsum(squares_of(counts_SC).tolist()) / (total * (classes - 1))
+    classes = counts_SC.shape[1]
+    sizes_S = counts_SC.sum(1)
+    total = int(sizes_S.sum())
+    squares = math.fsum(squares_of(counts_SC).tolist())
+    class_effect = squares / (total * (classes - 1))
     size_effect = int((sizes_S**2).sum()) / total
     return max(1.0, class_effect), max(1.0, size_effect)
 
@@ -211,22 +213,32 @@ def permutation_p(counts_KC: Counts) -> float:
     """Return p of Pearson's chi-square when the samples' classes are permuted over the sites.
 
     No permutation is drawn: the statistic's mean and variance over all permutations are known (Haldane, Biometrika
-    1940; Dawson, Biometrika 1954), and a gamma distribution with the same two stands for the whole, which for large
+    1940; Dawson, Biometrika 1954), and a gamma distribution with the same two approximates theirs, which for large
     counts is the chi-square distribution.
     """
+    rows, columns = counts_KC.shape
     sizes_K, pooled_C = counts_KC.sum(1), counts_KC.sum(0)
-    total = int(sizes_K.sum())
-    (rows, columns), n = counts_KC.shape, float(total)
-    if total < 4:
+    n = float(sizes_K.sum())
+    if n < 4:  # the variance has n - 3 in its denominator
         return 1.0
-    expected_KC = sizes_K[:, None] * (pooled_C / n)
-    statistic = math.fsum(((counts_KC - expected_KC) ** 2 / expected_KC).ravel().tolist())
+    statistic = chi_square(counts_KC)
     mean = n * (rows - 1) * (columns - 1) / (n - 1)
-    v, w = zip(*(spread(margin, n) for margin in (sizes_K, pooled_C)), strict=True)
-    variance = 2 * n / (n - 3) * (v[0] - w[0]) * (v[1] - w[1]) + n * n / (n - 1) * w[0] * w[1]
+    v_sites, w_sites = spread(sizes_K, n)
+    v_classes, w_classes = spread(pooled_C, n)
+    variance = 2 * n / (n - 3) * (v_sites - w_sites) * (v_classes - w_classes)
+    variance += n * n / (n - 1) * w_sites * w_classes
     if variance <= 0:  # as of a table with a sample in every row: no permutation differs
         return 1.0
     return float(gammaincc(mean**2 / variance, statistic * mean / variance))
+
+
+def chi_square(counts_KC: Counts) -> float:
+    """Return Pearson's chi-square of a table: sum_kc (n_kc - n_k n_c / N)^2 / (n_k n_c / N)."""
+    sizes_K1 = counts_KC.sum(1, keepdims=True)
+    shares_C = counts_KC.sum(0) / int(counts_KC.sum())
+    expected_KC = sizes_K1 * shares_C
+    squares_KC = (counts_KC - expected_KC) ** 2 / expected_KC
+    return math.fsum(squares_KC.ravel().tolist())
 
 
 def spread(margin: Counts, n: float) -> tuple[float, float]:
@@ -237,40 +249,21 @@ def spread(margin: Counts, n: float) -> tuple[float, float]:
 
 
 def subject_permutation_p(counts_KC: Counts, subjects: Subjects) -> float:
-    """Return p of Pearson's chi-square when whole subjects are permuted over the sites' places for them.
+    """Return p of Pearson's chi-square when subjects are permuted over the sites, each with all its samples.
 
     The statistic is sum_st a_st b_st over pairs of subjects: a_st is 1 / n_k where both are at site k, else 0, and b_st
     the product of their deviations from the pooled classes. Its mean and variance over all permutations of the subjects
     are known (Kazi-Aoual, Hitier, Sabatier and Lebreton, Computational Statistics & Data Analysis 1995), and a gamma
-    distribution with the same two stands for the whole, as in `permutation_p`, which this is where every subject has
+    distribution with the same two approximates theirs, as in `permutation_p`, which this is where every subject has
     one sample.
     """
-    sizes_K = counts_KC.sum(1)
-    scaled_SC, squares_S = scaled_deviations(subjects.counts_SC), squares_of(subjects.counts_SC)
-    number = len(squares_S)
+    number = len(subjects.site_S)
     if number < 4:  # the variance has number - 3 in its denominator
         return 1.0
-    expected_KC = sizes_K[:, None] * (counts_KC.sum(0) / int(sizes_K.sum()))
-    statistic = math.fsum(((counts_KC - expected_KC) ** 2 / expected_KC).ravel().tolist())
+    of_sites = form_of_sites(counts_KC.sum(1), subjects.site_S)
+    of_subjects = form_of_subjects(subjects.counts_SC)
 
-    # a, its rows and columns centered; it is constant for all pairs of subjects of the same two sites
-    places_K = np.bincount(subjects.site_S, minlength=len(sizes_K)).astype(np.float64)
-    means_K = places_K / sizes_K / number
-    mean = math.fsum((places_K * means_K).tolist()) / number
-    diagonal_K = 1 / sizes_K - 2 * means_K + mean
-    pairs_KK = np.diag(1 / sizes_K) - means_K[:, None] - means_K + mean
-    of_sites = QuadraticForm(
-        trace=math.fsum((places_K * diagonal_K).tolist()),
-        squares=math.fsum((places_K[:, None] * places_K * pairs_KK**2).ravel().tolist()),
-        diagonal_squares=math.fsum((places_K * diagonal_K**2).tolist()),
-    )
-    products_CC = scaled_SC.T @ scaled_SC
-    of_subjects = QuadraticForm(
-        trace=math.fsum(squares_S.tolist()),
-        squares=math.fsum((products_CC**2).ravel().tolist()),
-        diagonal_squares=math.fsum((squares_S**2).tolist()),
-    )
-
+    statistic = chi_square(counts_KC)
     expectation = of_sites.trace * of_subjects.trace / (number - 1)
     variance = permutation_variance(of_sites, of_subjects, number)
     if variance <= 1e-12 * expectation**2:  # no permutation differs but by rounding
@@ -289,6 +282,37 @@ class QuadraticForm:
     """The sum of its squared diagonal entries."""
 
 
+def form_of_sites(sizes_K: Counts, site_S: Counts) -> QuadraticForm:
+    """Return a_st of `subject_permutation_p`, its rows and columns centered.
+
+    It is constant for all pairs of subjects of the same two sites, so that sites are summed, not subjects.
+    """
+    number = len(site_S)
+    subjects_K = np.bincount(site_S, minlength=len(sizes_K)).astype(np.float64)
+    means_K = subjects_K / sizes_K / number
+    mean = math.fsum((subjects_K * means_K).tolist()) / number
+    diagonal_K = 1 / sizes_K - 2 * means_K + mean
+    pairs_KK = np.diag(1 / sizes_K) - means_K[:, None] - means_K + mean
+    weights_KK = subjects_K[:, None] * subjects_K
+    return QuadraticForm(
+        trace=math.fsum((subjects_K * diagonal_K).tolist()),
+        squares=math.fsum((weights_KK * pairs_KK**2).ravel().tolist()),
+        diagonal_squares=math.fsum((subjects_K * diagonal_K**2).tolist()),
+    )
+
+
+def form_of_subjects(counts_SC: Counts) -> QuadraticForm:
+    """Return b_st of `subject_permutation_p`."""
+    scaled_SC = scaled_deviations(counts_SC)
+    squares_S = squares_of(counts_SC)
+    products_CC = scaled_SC.T @ scaled_SC
+    return QuadraticForm(
+        trace=math.fsum(squares_S.tolist()),
+        squares=math.fsum((products_CC**2).ravel().tolist()),
+        diagonal_squares=math.fsum((squares_S**2).tolist()),
+    )
+
+
 def permutation_variance(a: QuadraticForm, b: QuadraticForm, n: int) -> float:
     """Return the variance of sum_ij a_ij b_p(i)p(j) over all permutations p of n (Kazi-Aoual et al., 1995)."""
     off_diagonal = 2.0
@@ -297,9 +321,8 @@ def permutation_variance(a: QuadraticForm, b: QuadraticForm, n: int) -> float:
     off_diagonal /= (n - 1) ** 2 * (n + 1) * (n - 2)
     on_diagonal = 1.0
     for form in (a, b):
-        on_diagonal *= n * (n + 1) * form.diagonal_squares - (n - 1) * (
-            form.trace**2 + 2 * form.squares
-        )
+        expected = (n - 1) * (form.trace**2 + 2 * form.squares)
+        on_diagonal *= n * (n + 1) * form.diagonal_squares - expected
     on_diagonal /= (n + 1) * n * (n - 1) * (n - 2) * (n - 3)
     return off_diagonal + on_diagonal
 
@@ -316,11 +339,9 @@ def local_tail_share(counts_KC: Counts, expected_KC: Floats, design_effect: floa
     ratio_KC = np.where(enough_KC, (counts_KC + 0.5) / (expected_KC + 0.5), np.nan)
     measured = np.isfinite(ratio_KC).sum(1) >= 2
     ratio_KC = ratio_KC[measured]
-    tailed = (
-        np.nanmax(ratio_KC, 1) >= LOCAL_TAIL * np.nanmin(ratio_KC, 1)
-        if len(ratio_KC)
-        else np.zeros(0, bool)
-    )
+    if not len(ratio_KC):
+        return 0.0
+    tailed = np.nanmax(ratio_KC, 1) >= LOCAL_TAIL * np.nanmin(ratio_KC, 1)
     return int(counts_KC[measured][tailed].sum()) / int(counts_KC.sum())
 
 
@@ -335,9 +356,14 @@ def single_site_classes(counts_KC: Counts, subjects: Subjects | None = None) -> 
         sizes_K = np.bincount(subjects.site_S, minlength=len(counts_KC))
         pooled_C = (subjects.counts_SC > 0).sum(0)
     shares_K = sizes_K / int(sizes_K.sum())
-    alone = indices((counts_KC > 0).sum(0) == 1)
-    chance = {c: math.fsum((shares_K ** float(pooled_C[c])).tolist()) for c in alone}
-    return tuple(c for c in alone if chance[c] * counts_KC.shape[1] <= 0.01)
+    classes = counts_KC.shape[1]
+    surprising = []
+    for c in indices((counts_KC > 0).sum(0) == 1):
+        powers_K = shares_K ** float(pooled_C[c])
+        chance = math.fsum(powers_K.tolist())
+        if chance * classes <= LIKELY:  # Bonferroni over the classes
+            surprising.append(c)
+    return tuple(surprising)
 
 
 def independent_samples(counts_KC: Counts, subjects: Subjects | None) -> Floats:
@@ -370,9 +396,8 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     overall_F = columns_total(weights_K1 * moments.means_KF) / samples
     freedom_K1 = np.maximum(weights_K1 - 1, 0)
     within = max(1.0, samples - sites)
-    pooled_F = np.sqrt(
-        np.maximum(columns_total(freedom_K1 * moments.deviations_KF**2) / within, 1e-300)
-    )
+    variance_F = columns_total(freedom_K1 * moments.deviations_KF**2) / within
+    pooled_F = np.sqrt(np.maximum(variance_F, 1e-300))  # no division by zero below
     distances_F = (np.abs(moments.means_KF - overall_F) / pooled_F).max(0)
     between_F = columns_total(weights_K1 * (moments.means_KF - overall_F) ** 2) / (sites - 1)
     mean_p_F = np.minimum(1, features * fdtrc(sites - 1, within, between_F / pooled_F**2))
@@ -387,10 +412,11 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     # A distance that chance explains must not hide another feature's smaller one that it does not.
     far_mean_F = distances_F / MEAN_SHIFT
     far_deviation_F = np.log(ratios_F) / math.log(DEVIATION_RATIO)
-    told_F = np.maximum(
+    sure_F = np.maximum(
         far_mean_F * (mean_p_F <= LIKELY), far_deviation_F * (deviation_p_F <= LIKELY)
     )
-    furthest = int(np.argmax(told_F if told_F.any() else np.maximum(far_mean_F, far_deviation_F)))
+    far_F = sure_F if sure_F.any() else np.maximum(far_mean_F, far_deviation_F)
+    furthest = int(np.argmax(far_F))
     return Shift(
         moments.features[furthest],
         float(distances_F[furthest]),

@@ -92,27 +92,23 @@ def site_table(
         TableError: fewer than two sites, or than two classes, hold samples.
     """
     rows, columns = counts_KC.sum(1) > 0, counts_KC.sum(0) > 0
-    for what, names, held in (("site", sites, rows), ("class", classes, columns)):
-        if held.sum() < 2:
-            named = (
-                ", ".join(name for name, holds in zip(names, held, strict=True) if holds) or "none"
-            )
-            rule = f"a {what} with samples alone ({named}); a skew is between two or more"
-            raise TableError(f"{where}: {'no' if named == 'none' else 'one'} {rule}")
-    empty = [
-        name for name, holds in zip((*sites, *classes), (*rows, *columns), strict=True) if not holds
-    ]
+    for what, names, mask in (("site", sites, rows), ("class", classes, columns)):
+        filled = chosen(names, mask)
+        if len(filled) < 2:
+            number = "one" if filled else "no"
+            listed = ", ".join(filled) or "none"
+            rule = f"a {what} with samples alone ({listed}); a skew is between two or more"
+            raise TableError(f"{where}: {number} {rule}")
     if subjects is not None:
-        new_row_K = (
-            np.cumsum(rows) - 1
-        )  # every subject has a sample, so that none is in an empty row
+        # Every subject has a sample, so that none is in an empty row.
+        new_row_K = np.cumsum(rows) - 1
         subjects = Subjects(new_row_K[subjects.site_S], subjects.counts_SC[:, columns])
     return SiteTable(
-        chosen(sites, rows),
-        chosen(classes, columns),
-        counts_KC[rows][:, columns],
-        tuple(empty),
-        subjects,
+        sites=chosen(sites, rows),
+        classes=chosen(classes, columns),
+        counts_KC=counts_KC[rows][:, columns],
+        without=chosen(sites, ~rows) + chosen(classes, ~columns),
+        subjects=subjects,
     )
 
 
@@ -171,11 +167,12 @@ def read_counts(path: Path) -> SiteTable:
         TableError: the file is no such table.
     """
     header, rows = read(path)
-    counts = [
-        [whole(path, row[0], name, cell) for name, cell in zip(header[1:], row[1:], strict=True)]
-        for row in rows
-    ]
-    return site_table(str(path), [row[0] for row in rows], header[1:], np.array(counts, np.int64))
+    classes = header[1:]
+    sites, counts = [], []
+    for site, *cells in rows:
+        sites.append(site)
+        counts.append([count(path, site, name, cells[i]) for i, name in enumerate(classes)])
+    return site_table(str(path), sites, classes, np.array(counts, np.int64))
 
 
 def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()) -> Moments:
@@ -190,39 +187,43 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
         TableError: the file is no such table, or not of these sites.
     """
     header, rows = read(path)
-    kinds = [name.split(maxsplit=1) for name in header[1:]]
-    features = [" ".join(words[1:]) for words in kinds if words[0] == "mean"]
-    if not features or sorted(header[1:]) != sorted(
-        f"{kind} {name}".strip() for name in features for kind in PAIR
-    ):
-        raise TableError(
-            f"{path}: columns {', '.join(header[1:])}: must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
-        )
+    features = feature_names(path, header[1:])
     by_site = {row[0]: row for row in rows}
     if own_names and set(by_site) != set(sites):
         sites = own_names
-    if set(by_site) != set(sites):
-        odd = sorted(set(by_site) ^ set(sites))[0]
-        missing = (
-            "has no row for site" if odd in sites else "has a row for what is no site with samples:"
-        )
-        raise TableError(f"{path}: {missing} {odd!r}; the sites are those of the counts")
-    values = [
-        [finite(path, site, name, by_site[site][header.index(name)]) for name in header[1:]]
-        for site in sites
-    ]
-    columns = dict(zip(header[1:], np.array(values, float).T, strict=True))
-    means, deviations = ([columns[f"{kind} {name}".strip()] for name in features] for kind in PAIR)
-    if (np.array(deviations) <= 0).any():
-        feature, site = np.argwhere(np.array(deviations) <= 0)[0]
-        name, value = f"std {features[feature]}".strip(), deviations[feature][site]
-        raise TableError(
-            f"{path}: row {sites[site]!r}, column {name!r}: {value:g}: must be greater than 0"
-        )
-    return Moments(tuple(features), np.array(means).T, np.array(deviations).T)
+    odd = sorted(set(by_site) ^ set(sites))
+    if odd:
+        missing = "has a row for what is no site with samples:"
+        if odd[0] in sites:
+            missing = "has no row for site"
+        raise TableError(f"{path}: {missing} {odd[0]!r}; the sites are those of the counts")
+
+    means, deviations = [], []
+    for site in sites:
+        cells = dict(zip(header, by_site[site], strict=True))
+        numbers = {name: finite(path, site, name, cells[name]) for name in header[1:]}
+        for name in header[1:]:
+            if name.startswith("std") and numbers[name] <= 0:
+                column = f"row {site!r}, column {name!r}"
+                raise TableError(f"{path}: {column}: {numbers[name]:g}: must be greater than 0")
+        means.append([numbers[f"mean {feature}".strip()] for feature in features])
+        deviations.append([numbers[f"std {feature}".strip()] for feature in features])
+    return Moments(tuple(features), np.array(means, float), np.array(deviations, float))
 
 
-PAIR = ("mean", "std")
+def feature_names(path: Path, columns: Sequence[str]) -> list[str]:
+    """Return the features of columns `mean NAME` and `std NAME`; of `mean` and `std` alone the empty name."""
+    features, expected = [], []
+    for column in columns:
+        statistic, *names = column.split(maxsplit=1)
+        if statistic == "mean":
+            feature = " ".join(names)
+            features.append(feature)
+            expected += [f"mean {feature}".strip(), f"std {feature}".strip()]
+    if not features or sorted(columns) != sorted(expected):
+        rule = "must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
+        raise TableError(f"{path}: columns {', '.join(columns)}: {rule}")
+    return features
 
 
 def read(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -272,43 +273,48 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
 
 def refuse_two_marks(path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Raise TableError where some numbers have decimal commas and others points: one of them may mark thousands."""
-    cells = [cell for row in rows for cell in row[1:]]
-    comma = next((cell for cell in cells if "," in cell), None)
-    point = next((cell for cell in cells if "." in cell), None)
-    if comma is not None and point is not None:
+    with_comma, with_point = [], []
+    for row in rows:
+        with_comma += [cell for cell in row[1:] if "," in cell]
+        with_point += [cell for cell in row[1:] if "." in cell]
+    if with_comma and with_point:
         rule = "the decimal mark must be a point in every row, or a comma in every row"
-        raise TableError(f"{path}: {comma!r} and {point!r}: {rule}")
+        raise TableError(f"{path}: {with_comma[0]!r} and {with_point[0]!r}: {rule}")
 
 
 def looks_like_data(header: Sequence[str]) -> bool:
     """Return whether all columns are called by numbers that do not count up by one, below no word for a site."""
-    if not all(NUMBER.fullmatch(name) for name in header[1:]):
+    corner, *names = header
+    if corner.lower() in LABELS:
         return False
-    counted = all(map(is_whole, header[1:])) and all(
-        int(right) == int(left) + 1 for left, right in pairwise(header[1:])
-    )
-    return header[0].lower() not in LABELS and not counted
+    if not all(NUMBER.fullmatch(name) for name in names):
+        return False
+    if not all(map(is_whole, names)):
+        return True
+    return any(int(right) != int(left) + 1 for left, right in pairwise(names))
 
 
-def whole(path: Path, site: str, column: str, cell: str) -> int:
-    """Return a count. Raises TableError for what is no whole number of 0 or more."""
+def count(path: Path, site: str, column: str, cell: str) -> int:
+    """Return a count. Raises TableError for what is no integer from 0 to MOST."""
     value = finite(path, site, column, cell)
-    for wrong, rule in (
-        (value < 0, "negative"),
-        (value != int(value), "fractional"),
-        (value > MOST, "too large"),
-    ):
-        if wrong:
-            raise TableError(
-                f"{path}: row {site!r}, column {column!r}: {cell} is {rule}: a count is a whole number from 0 to 10^12"
-            )
-    return int(value)
+    if value < 0:
+        wrong = "negative"
+    elif value != int(value):
+        wrong = "fractional"
+    elif value > MOST:
+        wrong = "too large"
+    else:
+        return int(value)
+    where = f"{path}: row {site!r}, column {column!r}"
+    raise TableError(f"{where}: {cell} is {wrong}: a count is a whole number from 0 to 10^12")
 
 
 def finite(path: Path, site: str, column: str, cell: str) -> float:
     """Return a number. Raises TableError for what is none, NaN or infinite."""
+    where = f"{path}: row {site!r}, column {column!r}"
     if not NUMBER.fullmatch(cell):
-        raise TableError(f"{path}: row {site!r}, column {column!r}: {cell!r} is no number")
-    if not math.isfinite(float(cell)):
-        raise TableError(f"{path}: row {site!r}, column {column!r}: {cell} is not finite")
-    return float(cell)
+        raise TableError(f"{where}: {cell!r} is no number")
+    value = float(cell)
+    if not math.isfinite(value):
+        raise TableError(f"{where}: {cell} is not finite")
+    return value

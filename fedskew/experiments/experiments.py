@@ -205,8 +205,8 @@ def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str
     """Return one entry of the file as a suite of other ones."""
     entry_as_read: Suite = built(Suite, name, {**entry, "name": name})
     for member in entry_as_read.experiments:
-        known = member in entries and "experiments" not in entries[member]
-        require(known, f"{name}: experiments", member, "is no experiment")
+        is_experiment = member in entries and "experiments" not in entries[member]
+        require(is_experiment, f"{name}: experiments", member, "is no experiment")
     return entry_as_read
 
 

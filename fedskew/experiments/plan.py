@@ -50,7 +50,9 @@ class Training:
     def parse(self) -> RunSettings:
         """Return the run's settings."""
         method = "+".join([self.method, *self.riders])
-        settings = {key: value for stated in self.riders.values() for key, value in stated.items()}
+        settings: dict[str, Scalar] = {}
+        for of_rider in self.riders.values():
+            settings |= of_rider
         return parse({**self.settings, **settings, "method": method})
 
 

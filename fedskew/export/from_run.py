@@ -105,6 +105,14 @@ class TrainedRun:
     def description(self) -> Description:
         """What the model's file says of itself."""
         settings = self.settings
+        dataset = settings["dataset"]
+        cropped = dataset in KNOWN and KNOWN[dataset].central
+        numbers = self.models.get(self.model) or ModelNumbers()
+        reading = {}
+        for field in READ_BY:
+            key = DataSettings.key(field)
+            if key in settings:
+                reading[field] = str(settings[key])
         return Description(
             run=self.folder.run,
             method=settings["method"],
@@ -117,15 +125,9 @@ class TrainedRun:
             std=settings["std"],
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
-            positive_class=(self.models.get(self.model) or ModelNumbers()).positive_class or "",
-            crop="center"
-            if settings["dataset"] in KNOWN and KNOWN[settings["dataset"]].central
-            else "none",
-            **{
-                field: str(settings[key])
-                for field in READ_BY
-                if (key := DataSettings.key(field)) in settings
-            },
+            positive_class=numbers.positive_class or "",
+            crop="center" if cropped else "none",
+            **reading,
         )
 
     @property
@@ -218,9 +220,12 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
 def chosen(deployed: list[str], model: str) -> str:
     """Return the model that is asked for, or the only one beside the average, or the average where it is alone."""
     rule = f"must be one of the run's deployed models: {', '.join(deployed)}"
+    if model:
+        require(model in deployed, "--model", model, rule)
+        return model
     special = [name for name in deployed if name != AVERAGE]
-    require(model in deployed if model else len(special) <= 1, "--model", model, rule)
-    return model or (special or [AVERAGE])[0]
+    require(len(special) <= 1, "--model", model, rule)
+    return special[0] if special else AVERAGE
 
 
 def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:

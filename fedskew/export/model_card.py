@@ -83,18 +83,23 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
 
     Between sites it is the federation's name.
     """
-    dataset = origin["settings"]["dataset"]
-    if agreement := origin.get("agreement"):
+    agreement = origin.get("agreement")
+    if agreement:
         return [f"sites-{agreement['name']}"]
-    return [Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in members(dataset)]
+    names = []
+    for name in members(origin["settings"]["dataset"]):
+        path = name.partition(":")[2]
+        names.append(Path(path).stem if is_own(name) else name)
+    return names
 
 
 def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that can change numbers, without the paths of a machine."""
     settings = origin["settings"]
-    kept = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
-    file = Path(settings.get("partition-file", "")).name
-    return {**kept, "dataset": ", ".join(data_names(origin)), "partition-file": file}
+    shown = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+    shown["dataset"] = ", ".join(data_names(origin))
+    shown["partition-file"] = Path(settings.get("partition-file", "")).name
+    return shown
 
 
 def front_matter(

@@ -68,12 +68,11 @@ class Description:
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
-        stated = {
-            field.name.replace("_", "-"): str(value)
-            for field in fields(self)
-            if (value := getattr(self, field.name))
-            != field.default  # which earlier versions did not know of
-        }
+        stated = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:  # a field at its default may be newer than the reader
+                stated[field.name.replace("_", "-")] = str(value)
         return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **stated}
 
     @staticmethod
@@ -240,7 +239,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], Metadata]:
 
 def check(state: State, expected: Mapping[str, tuple[tuple[int, ...], object]], path: Path) -> None:
     """Raise DataError unless the tensors have the model's names, shapes and types, and finite values."""
-    if reason := differences(state, expected):  # type: ignore[arg-type]
+    reason = differences(state, expected)  # type: ignore[arg-type]
+    if reason:
         raise DataError(f"{path}: does not fit its model: {reason}")
-    if name := not_finite(state):
+    name = not_finite(state)
+    if name:
         raise DataError(f"{path}: {name} is not finite")

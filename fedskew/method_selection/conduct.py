@@ -29,7 +29,7 @@ class Trained:
 
 
 def examples(trained: Trained) -> Strata | None:
-    """Return the test examples that a run's number is made of; None where its records do not say it."""
+    """Return the test examples behind a run's number; None where its records do not have them."""
     run = RunRecords.read(trained.cell.run)
     points = points_of(run.records, trained.cell.deployed)
     return strata(SeedResult(trained.cell, run, points), "last", METRIC)
@@ -71,12 +71,10 @@ class Runs:
             return None
         pairs: list[Pair] = []
         for seed in both:
-            ours, theirs = (examples(trained[candidate][seed]) for candidate in (winner, baseline))
-            pairs.append((ours, theirs))
-        of_winner, of_baseline = (
-            {seed: trained[candidate][seed].number for seed in both}
-            for candidate in (winner, baseline)
-        )
+            ours, theirs = trained[winner][seed], trained[baseline][seed]
+            pairs.append((examples(ours), examples(theirs)))
+        of_winner = {seed: trained[winner][seed].number for seed in both}
+        of_baseline = {seed: trained[baseline][seed].number for seed in both}
         return Gain(of_winner, of_baseline, pairs)
 
     def numbers(
@@ -92,12 +90,10 @@ class Runs:
     def train(
         self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]
     ) -> dict[Candidate, dict[int, Trained]]:
-        """Train the candidates and return what came of it by seed; what failed or diverged is left out."""
-        cells = [
-            cell
-            for rate in by_rate(candidates)
-            for cell in self.cells(candidates, rate, rung, settings)
-        ]
+        """Train the candidates and return the finished runs by seed; what failed or diverged is left out."""
+        cells: list[Cell] = []
+        for rate in by_rate(candidates):
+            cells += self.cells(candidates, rate, rung, settings)
         summaries, _ = run_all(
             runs(cells),
             cells,

@@ -24,13 +24,17 @@ def partition_by_counts(table: SiteTable, data: Dataset, path: Path, where: str)
     draws = generator(0, "like a table")
     parts: list[list[Indices]] = [[] for _ in table.sites]
     for label, name in enumerate(table.classes):
-        held, wanted_K = np.flatnonzero(data.train_labels == label), table.counts_KC[:, label]
-        if wanted_K.sum() > len(held):
-            rule = f"class {name} has {wanted_K.sum()} samples, and class {label} of {data.name} {len(held)}"
+        available = np.flatnonzero(data.train_labels == label)
+        wanted_K = table.counts_KC[:, label]
+        if wanted_K.sum() > len(available):
+            rule = (
+                f"class {name} has {wanted_K.sum()} samples, "
+                f"and class {label} of {data.name} {len(available)}"
+            )
             raise DataError(
                 f"{where}: {rule}: divide the counts, or state a larger data set with --set dataset"
             )
-        chosen = np.split(draws.permutation(held), np.cumsum(wanted_K))
+        chosen = np.split(draws.permutation(available), np.cumsum(wanted_K))
         for part, samples in zip(parts, chosen, strict=False):
             part.append(samples)
     train = tuple(np.sort(np.concatenate(part)) for part in parts)

@@ -5,7 +5,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from data import SettingError, require
 from fedskew.costs.estimate import cost_of
@@ -51,7 +53,7 @@ class Plan:
     last: Rung
     """The comparison of the winner with FedAvg, on seeds of its own."""
     seconds: float
-    """What it is expected to take."""
+    """Its expected duration."""
 
     def save(self, path: Path) -> None:
         """Write the plan."""
@@ -62,18 +64,18 @@ class Plan:
     def load(path: Path) -> "Plan":
         """Undo `save`. Raises SettingError for a file that is damaged."""
         try:
-            stated = json.loads(path.read_text())
-            candidates = tuple(Candidate(**candidate) for candidate in stated["candidates"])
-            ladder = tuple(rung_of(rung) for rung in stated["ladder"])
-            return Plan(candidates, ladder, rung_of(stated["last"]), stated["seconds"])
+            saved = json.loads(path.read_text())
+            candidates = tuple(Candidate(**candidate) for candidate in saved["candidates"])
+            ladder = tuple(rung_of(rung) for rung in saved["ladder"])
+            return Plan(candidates, ladder, rung_of(saved["last"]), saved["seconds"])
         except (ValueError, TypeError, KeyError) as error:
             remedy = "delete it, and the race is planned anew"
             raise SettingError("plan", str(path), "is damaged", remedy=remedy) from error
 
 
-def rung_of(stated: Mapping[str, object]) -> Rung:
+def rung_of(saved: Mapping[str, Any]) -> Rung:
     """Return a rung of a plan's file."""
-    return Rung(int(str(stated["rounds"])), tuple(stated["seeds"]), int(str(stated["enter"])))  # type: ignore[arg-type]
+    return Rung(int(saved["rounds"]), tuple(saved["seeds"]), int(saved["enter"]))
 
 
 def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str, RunSettings]:
@@ -116,13 +118,16 @@ def affordable(
     ]
     best: Plan | None = None
     for methods, rates, seeds, last in levels:
+        learning_rates = [float(f"{base * rate:.3g}") for rate in rates]
         candidates = tuple(
-            Candidate(method, float(f"{base * rate:.3g}")) for method in methods for rate in rates
+            Candidate(method, rate) for method, rate in product(methods, learning_rates)
         )
-        plans = (
-            planned(candidates, rounds, seeds, last, costs, cores) for rounds in range(most, 0, -1)
-        )
-        fitting = next((plan for plan in plans if plan.seconds <= 60 * minutes), None)
+        fitting = None
+        for rounds in range(most, 0, -1):
+            plan = planned(candidates, rounds, seeds, last, costs, cores)
+            if plan.seconds <= 60 * minutes:
+                fitting = plan
+                break
         if fitting is not None and (best is None or fitting.last.rounds > best.last.rounds):
             best = fitting
         if best is not None and best.last.rounds >= ENOUGH * most:
@@ -147,11 +152,12 @@ def planned(
     final = Rung(rounds, tuple(last), 2)
     work = 0.0
     for rung in [*ladder, final]:
-        of_all = sorted(
-            (once + rung.rounds * every for every, once in (costs[c.method] for c in candidates)),
-            reverse=True,
-        )
-        work += len(rung.seeds) * sum(of_all[: rung.enter])
+        seconds = []
+        for candidate in candidates:
+            every_round, once = costs[candidate.method]
+            seconds.append(once + rung.rounds * every_round)
+        costliest = sorted(seconds, reverse=True)[: rung.enter]
+        work += len(rung.seeds) * sum(costliest)
     return Plan(candidates, tuple(ladder), final, work / cores)
 
 
@@ -160,4 +166,6 @@ def by_round(run: RunSettings, sizes: Sizes) -> tuple[float, float]:
     pace = timed(run, sizes)
     cost = cost_of(run, sizes, pace)
     once = pace.once + pace.evaluation + START
-    return (pace.clients + pace.server, once) if cost.left else (0.0, 0.0)
+    if not cost.left:  # every round is finished
+        return 0.0, 0.0
+    return pace.clients + pace.server, once

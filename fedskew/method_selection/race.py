@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from fedskew.report.inference import Comparison, Interval, Pair, compare
 
@@ -53,16 +52,18 @@ class RungResult:
 def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
     """Return the rungs: all candidates for a third of the rounds, a third of them for all, a ninth with all the seeds.
 
-    Fewer rounds than a third would favor what learns fast. A rung that would send nobody home is left out.
+    Fewer rounds than a third would favor what learns fast. A rung that would drop no candidate is left out.
     """
-    third, ninth = (max(2, math.ceil(candidates / share)) for share in (THIRD, THIRD**2))
-    first = tuple(seeds[:1])
-    ladder = [
-        Rung(math.ceil(rounds / THIRD), first, candidates),
-        Rung(rounds, first, third),
-        Rung(rounds, tuple(seeds), ninth),
-    ]
-    return [rung for rung, after in pairwise(ladder) if rung.enter > after.enter] + ladder[-1:]
+    third = max(2, math.ceil(candidates / THIRD))
+    ninth = max(2, math.ceil(candidates / THIRD**2))
+    one_seed, all_seeds = tuple(seeds[:1]), tuple(seeds)
+    ladder = []
+    if candidates > third:
+        ladder.append(Rung(math.ceil(rounds / THIRD), one_seed, candidates))
+    if third > ninth:
+        ladder.append(Rung(rounds, one_seed, third))
+    ladder.append(Rung(rounds, all_seeds, ninth))
+    return ladder
 
 
 def race(
@@ -71,33 +72,39 @@ def race(
     """Return the standings after every rung, and the winner: of equal ones the first by name.
 
     Of FedAvg the best so far stays in the race to its end, as the others are compared with it. In the last rung every
-    method has one learning rate, so that two rates of one do not send another method home.
+    method has one learning rate, so that two rates of one do not displace another method.
     """
     results: list[RungResult] = []
     running = list(candidates)
-    for place, rung in enumerate(ladder):
-        if place:
-            ranked = list(results[-1].means)
-            best: dict[str, Candidate] = {}
-            for candidate in ranked:
-                best.setdefault(candidate.method, candidate)
-            running = (list(best.values()) if rung is ladder[-1] else ranked)[: rung.enter]
-            running += [candidate for candidate in best.values() if candidate.method == BASELINE]
-            running = list(dict.fromkeys(running))
+    for rung in ladder:
+        if results:
+            running = entering(list(results[-1].means), rung, is_last=rung is ladder[-1])
         scores = score(running, rung)
-        means = {
-            candidate: statistics.fmean(by_seed.values())
-            for candidate in running
-            if len(by_seed := scores.get(candidate, {})) == len(rung.seeds)
-        }
-        results.append(
-            RungResult(rung, dict(sorted(means.items(), key=lambda entry: (-entry[1], entry[0]))))
-        )
+        means: dict[Candidate, float] = {}
+        for candidate in sorted(running):  # of equal means the first by name
+            by_seed = scores.get(candidate, {})
+            if len(by_seed) == len(rung.seeds):
+                means[candidate] = statistics.fmean(by_seed.values())
+        ranked = sorted(means, key=lambda candidate: means[candidate], reverse=True)
+        results.append(RungResult(rung, {candidate: means[candidate] for candidate in ranked}))
         if not means:
             raise RuntimeError(
                 "no run of the race has finished: each one's reason stands in the overview"
             )
     return results, next(iter(results[-1].means))
+
+
+def entering(ranked: Sequence[Candidate], rung: Rung, is_last: bool) -> list[Candidate]:
+    """Return the candidates that enter a rung, of the earlier rung's from best to worst; see `race`."""
+    best_of_method: dict[str, Candidate] = {}
+    for candidate in ranked:
+        best_of_method.setdefault(candidate.method, candidate)
+    order = list(best_of_method.values()) if is_last else ranked
+    chosen = list(order[: rung.enter])
+    baseline = best_of_method.get(BASELINE)
+    if baseline is not None and baseline not in chosen:
+        chosen.append(baseline)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -107,8 +114,8 @@ class Gain:
     winner: Mapping[int, float]
     baseline: Mapping[int, float]
     made_of: Sequence[Pair] = ()
-    """By seed, in ascending order, the test examples that the two numbers are made of; without them the interval is
-    over seeds alone."""
+    """By seed, in ascending order, the test examples of the two numbers; without them the interval is over seeds
+    alone."""
 
     @property
     def differences(self) -> list[float]:
@@ -119,7 +126,7 @@ class Gain:
     def comparison(self) -> Comparison:
         """The winner less FedAvg, with the interval that reports have: over seeds and test examples."""
         by_seed = dict(zip(sorted(self.winner), self.differences, strict=True))
-        pairs = self.made_of or [(None, None)] * len(by_seed)
+        pairs = self.made_of or [(None, None) for _ in by_seed]
         return compare(by_seed, pairs, ("winner", BASELINE))
 
     @property
