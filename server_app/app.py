@@ -150,13 +150,13 @@ class Run:
             labels = data.test_labels[self.federation.global_test]
             tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
             return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
-        decided = [
-            numbers.positive_class
-            for record in self.folder.rounds()
-            for numbers in record.models.values()
-            if numbers.positive_class in names
-        ]
-        stated = stated or next(filter(None, decided), "")
+        if not stated:
+            decided = [
+                numbers.positive_class
+                for numbers in chain(*(record.models.values() for record in self.folder.rounds()))
+                if numbers.positive_class in names
+            ]
+            stated = decided[0] if decided else ""
         return positive_class(names, stated) if stated else None
 
     def report_positive(self) -> None:
@@ -299,12 +299,13 @@ class Run:
             )
             self.unmeasured |= failed
         last, evaluated = self.strategy.last, time.perf_counter()
+        evaluated_by = "nobody"
+        if due:
+            evaluated_by = "clients" if self.evaluated_by_clients else "server"
         record = RoundRecord(
             round=round,
             models=models,
-            evaluated_by=("clients" if self.evaluated_by_clients else "server")
-            if due
-            else "nobody",
+            evaluated_by=evaluated_by,
             loss=last.loss,
             clients=list(last.clients),
             failures={**self.unmeasured, **last.failures},
@@ -404,28 +405,32 @@ class Run:
         Where a client keeps its memory on another machine, the digests that came with the updates stand for it: the
         same in every run of the same sites, and another hash than over the memory itself. None where one is missing.
         """
-        strategy, memory, codes = self.strategy, dict[str, Tensor](), list[str]()
-        places = {
+        strategy = self.strategy
+        shared = [strategy.shared]
+        deployed = [
+            with_prefix(name, state)
+            for name, state in sorted(strategy.deployed.items())
+            if name != AVERAGE
+        ]
+        memory: dict[str, Tensor] = {}
+        codes: list[str] = []
+        complete = True
+        folders = {
             client: folder_of(self.folder.path, client) for client in sorted(strategy.memory_rounds)
         }
-        if all(place.exists() for place in places.values()):
-            for client, place in places.items():
-                for part, state in load_memory(place, strategy.memory_rounds[client]).items():
+        if all(folder.exists() for folder in folders.values()):
+            for client, folder in folders.items():
+                for part, state in load_memory(folder, strategy.memory_rounds[client]).items():
                     memory |= with_prefix(f"{client}/{part}", state)
         else:
-            codes = [f"{client} {strategy.digests['memory'].get(client, '')}" for client in places]
-        deployed = {name: state for name, state in strategy.deployed.items() if name != AVERAGE}
-        states: dict[str, list[State]] = {
-            "shared": [strategy.shared],
-            "deployed": [with_prefix(name, state) for name, state in sorted(deployed.items())],
-            "memory": [memory],
-        }
-        words = {"all": codes, "memory": codes}
-        parts = {"all": list(chain(*states.values())), **states}
-        known = places.keys() <= strategy.digests["memory"].keys() or not codes
+            digests = strategy.digests["memory"]
+            codes = [f"{client} {digests.get(client, '')}" for client in folders]
+            complete = folders.keys() <= digests.keys()
         return {
-            name: digest(part, *words.get(name, [])) if known or name not in words else None
-            for name, part in parts.items()
+            "all": digest([*shared, *deployed, memory], *codes) if complete else None,
+            "shared": digest(shared),
+            "deployed": digest(deployed),
+            "memory": digest([memory], *codes) if complete else None,
         }
 
 

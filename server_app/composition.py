@@ -51,7 +51,7 @@ def compose(method: str) -> ComposedMethod:
         METHODS[name] for name in METHODS if name in names
     ]  # one order, whatever the order written
     members = sorted(chosen, key=lambda member: member.name if member.source else "")  # or loaded
-    variants = tuple(sorted({variant for member in members for variant in member.variants}))
+    variants = tuple(sorted(set().union(*(member.variants for member in members))))
     corrections = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
     samplers = [
         member.name

@@ -92,7 +92,8 @@ def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
     sizes_S = np.unique(subjects_N, return_counts=True)[1]
     if as_one or not len(sizes_S):
         return len(sizes_S)
-    return max(1, round(float(sizes_S.sum() ** 2 / (sizes_S**2).sum())))
+    effective = float(sizes_S.sum() ** 2 / (sizes_S**2).sum())
+    return max(1, round(effective))
 
 
 def subjects_by_class(federation: Federation) -> list[list[int]] | None:

@@ -32,7 +32,8 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         process, _, machine = file.read_text().partition(" ")
-        elsewhere = f" of machine {machine}" * (machine not in ("", gethostname()))
+        is_remote = machine not in ("", gethostname())
+        elsewhere = f" of machine {machine}" if is_remote else ""
         raise FolderBusy(f"process {process}{elsewhere} is working on {folder}") from error
     except OSError as error:
         raise SettingError(

@@ -238,10 +238,11 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
-        yield from (tensor for item in value.values() for tensor in tensors(item))
+        for item in value.values():
+            yield from tensors(item)
     elif isinstance(value, list | tuple):
-        yield from (tensor for item in value for tensor in tensors(item))
+        for item in value:
+            yield from tensors(item)
     elif is_dataclass(value) and not isinstance(value, type):
-        yield from (
-            tensor for field in fields(value) for tensor in tensors(getattr(value, field.name))
-        )
+        for field in fields(value):
+            yield from tensors(getattr(value, field.name))

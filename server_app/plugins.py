@@ -186,9 +186,9 @@ def method_of(name: str, kind: Any, module: str) -> Method:
 def place_of(kind: type[ServerMethod]) -> str:
     """Return the place that a server method fills. Raises ContractViolation unless it is one."""
     filled = [place for place in PLACES if getattr(kind, place) is not getattr(ServerMethod, place)]
-    filled += ["deploy"] * (
-        kind.deploy_finally is not ServerMethod.deploy_finally and "deploy" not in filled
-    )
+    deploys_finally = kind.deploy_finally is not ServerMethod.deploy_finally
+    if deploys_finally and "deploy" not in filled:
+        filled.append("deploy")
     words = " and ".join(filled) or "none"
     keep(
         len(filled) == 1, f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client_app.state import State
+from client_app.state import State, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from server_app.run_folder import RunFolder
 
@@ -35,12 +35,12 @@ def identity(run: str) -> dict[str, str]:
 
 def write_predictions(folder: RunFolder, kept: Mapping[str, State]) -> None:
     """Write what every model said, `evaluate_models`'s `kept`, unless that is too large. Raises WriteFailed."""
-    parts = (
-        (f"{name}/{part}", tensor) for name, state in kept.items() for part, tensor in state.items()
-    )
-    tensors: dict[str, Tensor] = dict(parts)
+    tensors: dict[str, Tensor] = {}
+    for name, state in kept.items():
+        tensors |= with_prefix(name, state)
     folder.predictions_file.unlink(missing_ok=True)
-    if kept and sum(tensor.nbytes for tensor in tensors.values()) <= LARGEST:
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if kept and size <= LARGEST:
         write_atomically(folder.predictions_file, tensors, identity(folder.run))
 
 

@@ -254,7 +254,9 @@ def to_json(value: Any) -> Any:
             for name, part in parts.items()
             if part is not None
         }
-        return {key: part for entries in (named, *flat) for key, part in entries.items()}
+        for entries in flat:
+            named |= entries
+        return named
     if isinstance(value, Mapping):
         return {str(key): to_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -264,13 +266,9 @@ def to_json(value: Any) -> Any:
 
 def number(value: Any) -> Any:
     """Return a number, or numbers, of JSON, where null stands for NaN."""
-    return (
-        [number(part) for part in value]
-        if isinstance(value, list)
-        else math.nan
-        if value is None
-        else value
-    )
+    if isinstance(value, list):
+        return [number(part) for part in value]
+    return math.nan if value is None else value
 
 
 def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:

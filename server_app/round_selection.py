@@ -34,7 +34,8 @@ def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequ
     A mean over more rounds than there are has none either, unless `fewer` will do.
     """
     if selection in MEANS:
-        return points[-MEANS[selection] :] if fewer or len(points) >= MEANS[selection] else ()
+        rounds = MEANS[selection]
+        return points[-rounds:] if fewer or len(points) >= rounds else ()
     if selection == "best-test":
         return best(points, [point.numbers["balanced-accuracy"] for point in points])
     if selection == "best-validation":
@@ -45,8 +46,10 @@ def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequ
 
 def best(points: Sequence[Point], values: Sequence[float]) -> Sequence[Point]:
     """Return the point of the highest value, of several the first; NaN counts as 0."""
-    known = [0.0 if math.isnan(value) else value for value in values]
-    return [points[known.index(max(known))]] if points else ()
+    if not points:
+        return ()
+    finite = [0.0 if math.isnan(value) else value for value in values]
+    return [points[finite.index(max(finite))]]
 
 
 def on_validation(point: Point) -> float:
@@ -76,14 +79,17 @@ def summarize(records: Sequence[RoundRecord]) -> dict[str, dict[str, Any]]:
 
 
 def summary_of(selection: str, rounds: Sequence[Point]) -> dict[str, Any]:
-    """Return what the summary says of a selection."""
+    """Return the summary's entry of a selection."""
     numbers = rounds[-1].numbers
     if selection in MEANS:
-        names = [name for name, value in numbers.means.items() if math.isfinite(value)]
-        values = {name: [point.numbers[name] for point in rounds] for name in names}
-        return {name: to_json(math.fsum(known) / len(known)) for name, known in values.items()}
-    stated = {} if selection == "last" else {"round": rounds[-1].round}
-    return {**stated, **to_json(numbers)}
+        means = {}
+        for name, last in numbers.means.items():
+            if math.isfinite(last):
+                total = math.fsum(point.numbers[name] for point in rounds)
+                means[name] = to_json(total / len(rounds))
+        return means
+    entry = {} if selection == "last" else {"round": rounds[-1].round}
+    return {**entry, **to_json(numbers)}
 
 
 def selected(summary: Mapping[str, Any], model: str, selection: str = "last") -> ModelNumbers:

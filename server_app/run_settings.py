@@ -145,18 +145,25 @@ class RunSettings:
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
-        return {
-            group.key(field.name): getattr(group, field.name)
-            for group in self.groups()
-            for field in fields(group)
-        }
+        settings: dict[str, Scalar] = {}
+        for group in self.groups():
+            for field in fields(group):
+                settings[group.key(field.name)] = getattr(group, field.name)
+        return settings
 
     def run_config(self) -> dict[str, Scalar]:
         """Return every setting in force as `flwr run` takes them, which lets no key through that it does not know."""
-        extra = {part.name for name in self.parts.names for part in METHODS[name].parts}
-        flat = self.flat()
-        apart = {key: flat.pop(key) for key in list(flat) if key.rpartition(".")[0] in extra}
-        return {**flat, **({"method-settings": json.dumps(apart)} if apart else {})}
+        plugin_sections: set[str] = set()
+        for name in self.parts.names:
+            plugin_sections |= {part.name for part in METHODS[name].parts}
+        config: dict[str, Scalar] = {}
+        of_plugins: dict[str, Scalar] = {}
+        for key, value in self.flat().items():
+            is_known = key.rpartition(".")[0] not in plugin_sections
+            (config if is_known else of_plugins)[key] = value
+        if of_plugins:
+            config["method-settings"] = json.dumps(of_plugins)
+        return config
 
     def groups(self) -> tuple[Settings, ...]:
         """Return the settings in groups: the run's own, then those of the method's parts."""
@@ -171,11 +178,13 @@ class RunSettings:
     @property
     def about_files(self) -> dict[str, object]:
         """The sha256 of the file that a backbone begins with, and of one's own methods' sources, for the record."""
-        weights = {"weights-sha256": sha256_of(self.model.weights)} if self.model.weights else {}
-        return {
-            **weights,
-            **({"method's-files": files} if (files := sources_of(self.parts.names)) else {}),
-        }
+        hashes: dict[str, object] = {}
+        if self.model.weights:
+            hashes["weights-sha256"] = sha256_of(self.model.weights)
+        sources = sources_of(self.parts.names)
+        if sources:
+            hashes["method's-files"] = sources
+        return hashes
 
     @cached_property
     def agreement(self) -> Agreement | None:

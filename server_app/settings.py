@@ -246,12 +246,12 @@ def typed(key: str, value: object, kind: type) -> Scalar:
 
 def built(group: type[Group], values: Mapping[str, Scalar]) -> Group:
     """Return a group of settings, made of the values stated for it. Raises SettingError for one out of range."""
-    stated = {
-        field.name: values[key]
-        for field in fields(group)
-        if (key := group.key(field.name)) in values
-    }
-    return group(**stated)
+    arguments = {}
+    for field in fields(group):
+        key = group.key(field.name)
+        if key in values:
+            arguments[field.name] = values[key]
+    return group(**arguments)
 
 
 def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dict[str, Scalar]:

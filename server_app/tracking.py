@@ -79,6 +79,7 @@ def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a mapping and of those in it, named OUTER-INNER; neither lists nor NaN."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}-{inner}", number) for inner, number in finite_numbers(value))
+            for inner, number in finite_numbers(value):
+                yield f"{name}-{inner}", number
         elif isinstance(value, int | float) and math.isfinite(value):
             yield name, value

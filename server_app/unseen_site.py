@@ -87,7 +87,9 @@ def study(
             near = near or distances(model, ways[REESTIMATED], answers.states)
             ways[NEAREST] = {**shared, **answers.states[nearest(federation, near).client]}
         states[name] = {way: ways[way] for way in WAYS if way in ways}
-    flat = {f"{way}/{name}": state for name, ways in states.items() for way, state in ways.items()}
+    flat: dict[str, State] = {}
+    for name, ways in states.items():
+        flat |= {f"{way}/{name}": state for way, state in ways.items()}
     scores = evaluate_models(model, flat, federation.unseen_test(device))
     unseen, unavailable = federation.unseen, {}
     assert unseen is not None, "the setting unseen-domain"

@@ -77,14 +77,16 @@ def list_data(
     there = {row["dataset"]: row["there"] for row in rows}
     for alias, members in ALIASES.items():
         missing = [name for name in members if not there[name]]
+        what = f"the domains {', '.join(members)}"
+        if missing:
+            what += f"; missing {', '.join(missing)}"
         rows.append(
             {
                 "dataset": alias,
                 "classes": len(KNOWN[members[0]].class_names),
                 "input-shape": "",
                 "there": not missing,
-                "what": f"the domains {', '.join(members)}"
-                + f"; missing {', '.join(missing)}" * bool(missing),
+                "what": what,
             }
         )
     if as_json:
@@ -119,7 +121,10 @@ def status(name: str, data_root: str) -> dict[str, Any]:
             office_class_folders(files[0].parent, known.class_names)
         except DataError as error:
             return {"there": False, "what": str(error)}
-    return {"there": True, "what": str(files[0]) + f" and {len(files) - 1} more" * (len(files) > 1)}
+    what = str(files[0])
+    if len(files) > 1:
+        what += f" and {len(files) - 1} more"
+    return {"there": True, "what": what}
 
 
 @application.command()
@@ -214,7 +219,11 @@ def matrix_table(federation: Federation, title: str, whole: bool = True) -> Tabl
 
 def shade(share: float) -> str:
     """Return the style of a cell."""
-    return "dim" if share == 0 else "bold cyan" if share >= 0.5 else "cyan" if share >= 0.2 else ""
+    if share >= 0.5:
+        return "bold cyan"
+    if share >= 0.2:
+        return "cyan"
+    return "dim" if share == 0 else ""
 
 
 @application.command()

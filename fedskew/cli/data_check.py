@@ -80,8 +80,10 @@ def as_words(stated: Mapping[str, Any]) -> str:
 
 def beyond_one(data: Dataset) -> bool:
     """Return whether images are floating-point numbers on another scale than 0..1."""
-    arrays = [
-        inputs for inputs in (data.train_inputs, data.test_inputs) if isinstance(inputs, np.ndarray)
-    ]
-    floats = [inputs for inputs in arrays if len(data.shape) == 3 and inputs.dtype == np.float32]
-    return any(inputs.min() < 0 or inputs.max() > 1 for inputs in floats)
+    is_image = len(data.shape) == 3
+    for inputs in (data.train_inputs, data.test_inputs):
+        if is_image and isinstance(inputs, np.ndarray) and inputs.dtype == np.float32:
+            low, high = inputs.min(), inputs.max()
+            if low < 0 or high > 1:
+                return True
+    return False

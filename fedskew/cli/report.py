@@ -2,11 +2,12 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from data import DataError, SettingError, require
 from fedskew.cli import completion
@@ -16,6 +17,10 @@ from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import Experiment, find_all, known_entries
 from server_app.keys import read_texts
 from server_app.methods import Setting as Scalar
+
+if TYPE_CHECKING:
+    from fedskew.report.document import Document
+    from fedskew.report.results import ExperimentResults
 
 
 def report(
@@ -50,62 +55,31 @@ def report(
     refuse_unknown(overrides, ())
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
-    chosen = find_all(names or list(known_entries(experiments)), experiments)
-    chosen = chosen if names else with_runs(chosen, folder, overrides)
-    from fedskew.report import text  # what draws and tests takes a moment to import
-    from fedskew.report.document import document
-    from fedskew.report.results import ExperimentResults, command, gather
-    from fedskew.report.single_runs import single_runs
+    from fedskew.report import text
+    from fedskew.report.document import document  # what draws and tests takes a moment to import
+    from fedskew.report.results import command, gather
 
-    everything, refused = list[ExperimentResults](), list[str]()
-    for experiment in chosen:
-        try:
-            everything.append(gather(experiment, overrides, experiments))
-        except (
-            SettingError,
-            DataError,
-        ) as error:  # its data or its model refuse it: it can never have been run so
-            if names or (experiment is chosen[-1] and not everything):
-                raise
-            refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
-    finished = [
-        experiment_results for experiment_results in everything if experiment_results.finished
-    ]
-    if not names:
-        singles, left_out = single_runs(
-            Path(folder),
-            {run for experiment_results in everything for run in experiment_results.runs},
-        )
-        finished += singles
-        for sentence in [*refused, *left_out]:
-            errors.print(sentence, markup=False)
-    if not finished:
-        what = f"of {', '.join(names)} " if names else ""
-        how = (
-            command(names, overrides, experiments)
-            if names
-            else f"fedskew run NAME --results {folder}"
-        )
-        raise RuntimeError(f"no finished run {what}in {folder}; make them with `{how}`")
-    documents = [
-        document(experiment_results) for experiment_results in (everything if names else finished)
-    ]
+    if names:
+        reports = [
+            gather(experiment, overrides, experiments)
+            for experiment in find_all(names, experiments)
+        ]
+        missing = f"of {', '.join(names)} in {folder}"
+        remedy = command(names, overrides, experiments)
+    else:
+        reports = all_finished(Path(folder), overrides, experiments, errors)
+        missing = f"in {folder}"
+        remedy = f"fedskew run NAME --results {folder}"
+    if not any(of_experiment.finished for of_experiment in reports):
+        raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
+    documents = [document(of_experiment) for of_experiment in reports]
+
     if html is not None:
-        from fedskew.report.page import html as page
-
-        try:
-            html.write_text(page(documents))
-        except OSError as error:
-            raise SettingError(
-                "--html", str(html), f"cannot be written: {error.strerror}"
-            ) from error
+        write_page(documents, html)
         errors.print(f"written: {html}", markup=False)
-    if csv or (
-        html is not None and not markdown and not as_json
-    ):  # the other forms say them themselves
-        for part in documents:
-            for warning in part.results.warnings:
-                errors.print(f"{part.results.experiment.name}: {warning}", markup=False)
+    page_alone = html is not None and not markdown and not as_json
+    if csv or page_alone:  # the other forms have the warnings themselves
+        print_warnings(documents, errors)
     with to_stdout():
         if markdown:
             sys.stdout.write(text.markdown(documents))
@@ -115,6 +89,45 @@ def report(
             print(json.dumps(text.as_json(documents), indent=2))
         elif html is None:
             text.show(documents, console())
+
+
+def all_finished(
+    folder: Path, overrides: Mapping[str, Scalar], file: Path | None, errors: Console
+) -> "list[ExperimentResults]":
+    """Return the results of every experiment with a finished run, and of the runs that belong to none.
+
+    What is left out is printed to `errors`, with the reason.
+    """
+    from fedskew.report.results import gather
+    from fedskew.report.single_runs import single_runs
+
+    chosen = with_runs(find_all(list(known_entries(file)), file), str(folder), overrides)
+    everything: list[ExperimentResults] = []
+    refused = []
+    for experiment in chosen:
+        try:
+            everything.append(gather(experiment, overrides, file))
+        except (SettingError, DataError) as error:
+            # Its data or its model refuse it: it can never have been run so.
+            if experiment is chosen[-1] and not everything:
+                raise
+            refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
+
+    planned: set[str] = set()
+    for of_experiment in everything:
+        planned |= of_experiment.runs.keys()
+    singles, left_out = single_runs(folder, planned)
+    for sentence in [*refused, *left_out]:
+        errors.print(sentence, markup=False)
+    return [of_experiment for of_experiment in everything if of_experiment.finished] + singles
+
+
+def print_warnings(documents: "Sequence[Document]", errors: Console) -> None:
+    """Print the documents' warnings, each with its experiment."""
+    for document in documents:
+        name = document.results.experiment.name
+        for warning in document.results.warnings:
+            errors.print(f"{name}: {warning}", markup=False)
 
 
 def results_folder(overrides: Mapping[str, Scalar]) -> str:
@@ -144,3 +157,13 @@ def with_runs(
             return experiments
         recorded.add(origin["settings"].get("dataset"))
     return [entry for entry in experiments if data_sets(entry, overrides) & recorded]
+
+
+def write_page(documents: "Sequence[Document]", file: Path) -> None:
+    """Write the reports as one page. Raises SettingError where the file cannot be written."""
+    from fedskew.report.page import html  # what draws takes a moment to import
+
+    try:
+        file.write_text(html(documents))
+    except OSError as error:
+        raise SettingError("--html", str(file), f"cannot be written: {error.strerror}") from error

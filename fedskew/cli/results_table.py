@@ -51,11 +51,12 @@ def lines(
             for cell in reversed(once.values())
             if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]
         ]
-    return [
-        line("", summaries[settings.run_id]["rows"][name], "", settings, name)
-        for settings in planned
-        for name in summaries[settings.run_id]["models"]
-    ]
+    lines = []
+    for settings in planned:
+        summary = summaries[settings.run_id]
+        for name in summary["models"]:
+            lines.append(line("", summary["rows"][name], "", settings, name))
+    return lines
 
 
 def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = True) -> Table:

@@ -90,17 +90,25 @@ def refuse_unknown(overrides: Mapping[str, Scalar], methods: Sequence[str]) -> N
     for key, value in overrides.items():
         if key not in defaults() and "." not in key:
             raise no_such(key, value, defaults())
-    for method in (*methods, *(str(value) for key, value in overrides.items() if key == "method")):
-        for name in (word.strip() for word in method.split("+")):
-            if not (name in METHODS or ":" in name or entry_points(group=GROUP, name=name)):
+    all_methods = list(methods)
+    if "method" in overrides:
+        all_methods.append(str(overrides["method"]))
+    for method in all_methods:
+        for word in method.split("+"):
+            name = word.strip()
+            is_plugin = ":" in name or entry_points(group=GROUP, name=name)
+            if name not in METHODS and not is_plugin:
                 raise no_method(method, name)
 
 
 def words(key: str, lists: Sequence[str]) -> list[str]:
     """Return the words of lists with commas, which an option takes once or several times."""
-    listed = [word.strip() for text in lists for word in text.split(",")]
-    require(all(listed), f"--{key}", ",".join(listed), "must be values separated by commas")
-    require(len(set(listed)) == len(listed), f"--{key}", ",".join(listed), "must state each once")
+    listed: list[str] = []
+    for text in lists:
+        listed += [word.strip() for word in text.split(",")]
+    option, value = f"--{key}", ",".join(listed)
+    require(all(listed), option, value, "must be values separated by commas")
+    require(len(set(listed)) == len(listed), option, value, "must state each once")
     return listed
 
 

@@ -170,7 +170,6 @@ def show_plan(plan: Plan, out: Console) -> None:
 
 def show(rung_result: RungResult, out: Console) -> None:
     """Print how the candidates stood after a rung: balanced accuracy on the clients' validation data."""
+    rung = rung_result.rung
     ranked = ", ".join(f"{candidate} {mean:.1f}" for candidate, mean in rung_result.means.items())
-    out.print(
-        f"after {rung_result.rung.rounds} rounds, {len(rung_result.rung.seeds)} seeds: {ranked}"
-    )
+    out.print(f"after {rung.rounds} rounds, {len(rung.seeds)} seeds: {ranked}")

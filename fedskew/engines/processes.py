@@ -192,12 +192,14 @@ def namespace() -> str:
 def clear_leftovers() -> None:
     """Delete what this machine's killed commands left: their temporary folders, but for those that Ray's processes
     still use, and their semaphores."""
-    places = {Path(tempfile.gettempdir()), Path(SHORTEST)}
-    for note in (note for place in places for note in place.glob(f"*/{OWNER}")):
-        with contextlib.suppress(OSError, ValueError):
-            host, name = note.read_text().split()
-            if host == machine() and _launcher(name) is None and str(note.parent) not in homes():
-                shutil.rmtree(note.parent, ignore_errors=True)
+    for parent in {Path(tempfile.gettempdir()), Path(SHORTEST)}:
+        for owner_file in parent.glob(f"*/{OWNER}"):
+            with contextlib.suppress(OSError, ValueError):
+                host, name = owner_file.read_text().split()
+                folder = owner_file.parent
+                abandoned = host == machine() and _launcher(name) is None
+                if abandoned and str(folder) not in homes():
+                    shutil.rmtree(folder, ignore_errors=True)
     for semaphore in SEMAPHORES.glob(f"sem.{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             _, space, pid, began, _ = semaphore.name.split("-")

@@ -144,15 +144,19 @@ def layout(
     """Return type, shape, strides and first byte of every tensor of a state, and how many bytes all take."""
     parts, end = [], 0
     for _, dtype, shape in form:
-        strides = tuple(math.prod(shape[side + 1 :]) for side in range(len(shape)))
+        sides = range(1, len(shape) + 1)
+        strides = tuple(math.prod(shape[side:]) for side in sides)
         parts.append((dtype, shape, strides, end))
-        end += math.ceil(math.prod(shape) * dtype.itemsize / ALIGNMENT) * ALIGNMENT
+        used = math.prod(shape) * dtype.itemsize
+        end += math.ceil(used / ALIGNMENT) * ALIGNMENT
     return parts, end
 
 
 def views(flat: Mapping[torch.dtype, Tensor], form: Form, begin: int) -> list[Tensor]:
     """Return the tensors of a state that begins at a byte."""
-    return [
-        flat[dtype].as_strided(shape, strides, (begin + first) // dtype.itemsize)
-        for dtype, shape, strides, first in layout(form)[0]
-    ]
+    parts, _ = layout(form)
+    tensors = []
+    for dtype, shape, strides, first in parts:
+        offset = (begin + first) // dtype.itemsize
+        tensors.append(flat[dtype].as_strided(shape, strides, offset))
+    return tensors

@@ -192,9 +192,10 @@ def placed_back(
     memory: SharedMemory, region: int, outcomes: Sequence[Placed]
 ) -> Iterator[ClientOutcome]:
     """Yield outcomes with their states as they lie in a region, which is free when the last of them is gone."""
-    states = iter(
-        memory.read(region, [place for *_, named in outcomes for _, place in named], frees=True)
-    )
+    offsets = []
+    for _, _, named in outcomes:
+        offsets += [offset for _, offset in named]
+    states = iter(memory.read(region, offsets, frees=True))
     for client, outcome, named in outcomes:
         answered = {name: next(states) for name, _ in named}
         if isinstance(outcome, ClientReply):
@@ -285,12 +286,10 @@ def opened(order: bytes) -> ClientRequest:
 def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[Placed]:
     """In a worker: play clients, write what they answer into a region, and return it without that."""
     outcomes = list(answers(opened(order), clients))
-    states: list[State] = [
-        s
-        for _, answer in outcomes
-        if isinstance(answer, ClientReply)
-        for s in answer.states.values()
-    ]
+    states: list[State] = []
+    for _, answer in outcomes:
+        if isinstance(answer, ClientReply):
+            states += answer.states.values()
     places = iter(_memory.write(region, states))
     return [
         (client, replace(answer, states={}), [(name, next(places)) for name in answer.states])

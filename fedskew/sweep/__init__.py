@@ -135,11 +135,11 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
     """Return a line about the runs that are not repeated."""
     folders = [RunFolder(settings.folder) for settings in planned if settings.run_id in summaries]
     other = sum(bool(folder.other_code()) for folder in folders)
-    by_others = (
-        f", {other} of them by another version of the code ({code_version(*PACKAGES)} now)"
-        * bool(other)
-    )
-    return f"{len(folders)} of {len(planned)} runs finished earlier{by_others}; --overwrite repeats them"
+    note = f"{len(folders)} of {len(planned)} runs finished earlier"
+    if other:
+        now = code_version(*PACKAGES)
+        note += f", {other} of them by another version of the code ({now} now)"
+    return f"{note}; --overwrite repeats them"
 
 
 def checked(
@@ -179,10 +179,13 @@ def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, s
     named: dict[str, str] = {}
     for settings in planned:
         served = [cell for cell in cells if cell.run.run_id == settings.run_id]
-        experiments = [cell.experiment for cell in served if several][:1]
-        rows = "/".join(dict.fromkeys(cell.row for cell in served)) or settings.general.method
-        columns = list(dict.fromkeys(cell.column for cell in served if cell.column))[:1]
-        named[settings.run_id] = ", ".join(
-            [*experiments, rows, *columns, f"seed {settings.general.seed}"]
-        )
+        rows = dict.fromkeys(cell.row for cell in served)
+        columns = [cell.column for cell in served if cell.column]
+        words = ["/".join(rows) or settings.general.method]
+        if several and served:
+            words.insert(0, served[0].experiment)
+        if columns:
+            words.append(columns[0])
+        words.append(f"seed {settings.general.seed}")
+        named[settings.run_id] = ", ".join(words)
     return named

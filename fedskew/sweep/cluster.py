@@ -180,7 +180,10 @@ def demand_of(
         "no machine of the cluster has a GPU",
     )
     need = largest(jobs)
-    smallest = min((size for machine in machines for size in machine.gpu_memory), default=0)
+    gpu_memory: list[int] = []
+    for machine in machines:
+        gpu_memory += machine.gpu_memory
+    smallest = min(gpu_memory, default=0)
     shared = max(1, smallest // (need + CUDA_CONTEXT))
     gpus = 1 / shared if most["GPU"] and devices != {"cpu"} else 0.0
     return Demand(max(1, min(cpus, int(most["CPU"]))), gpus, int(min(need, most["memory"])))

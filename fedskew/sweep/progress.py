@@ -123,42 +123,51 @@ class Overview:
 
     def seconds_a_round(self) -> float | None:
         """Return the mean over all rounds seen to finish; None before the first."""
-        seen = self.pace + [
-            (job_progress.seconds, job_progress.rounds) for job_progress in self.running.values()
-        ]
-        rounds = sum(count for _, count in seen)
-        return sum(seconds for seconds, _ in seen) / rounds if rounds else None
+        finished = sum(count for _, count in self.pace)
+        rounds = finished + sum(job.rounds for job in self.running.values())
+        if not rounds:
+            return None
+        seconds = sum(seconds for seconds, _ in self.pace)
+        seconds += sum(job.seconds for job in self.running.values())
+        return seconds / rounds
 
     def time_left(self) -> float | None:
         """Return the seconds until all is done, by the rounds finished so far."""
         pace = self.seconds_a_round()
         if pace is None:
             return None
-        running = sum(run.left * (run.pace or pace) for run in self.running.values())
-        waiting = sum(job.settings.general.rounds for job in self.waiting.values()) * pace
-        slots = max(1, min(self.at_once, len(self.running) + len(self.waiting)))
-        return (running + waiting) / slots
+        seconds = 0.0
+        for job_progress in self.running.values():
+            seconds += job_progress.left * (job_progress.pace or pace)
+        for job in self.waiting.values():
+            seconds += job.settings.general.rounds * pace
+        jobs = len(self.running) + len(self.waiting)
+        return seconds / max(1, min(self.at_once, jobs))
 
     def counts(self) -> str:
         """Return one line about all jobs."""
         words = [f"{self.finished} of {self.total} done", f"{len(self.running)} running"]
-        words += [f"{len(self.waiting)} waiting"] * bool(self.waiting) + [
-            f"{self.failed} failed"
-        ] * bool(self.failed)
+        if self.waiting:
+            words.append(f"{len(self.waiting)} waiting")
+        if self.failed:
+            words.append(f"{self.failed} failed")
         left = self.time_left()
         if left is not None and (self.running or self.waiting):
             words.append(f"about {duration(left)} left")
         return ", ".join(words)
 
     def table(self) -> RenderableType:
-        """Return the live table: a row a running job."""
+        """Return the live table: one row per running job."""
         table = terminal_table(header=False)
-        for job_progress in list(self.running.values()):  # a thread of its own draws this
+        running = list(self.running.values())  # a copy: another thread draws this
+        for job_progress in running:
+            job = job_progress.job
             pace = job_progress.pace or self.seconds_a_round()
             left = "" if pace is None else f"{duration(job_progress.left * pace)} left"
-            rounds = f"round {job_progress.round}/{job_progress.job.settings.general.rounds}"
-            table.add_row(job_progress.job.label, rounds, job_progress.numbers, left)
-        return Group(Text(f"{time.strftime('%H:%M:%S')}  {self.counts()}", style="bold"), table)
+            rounds = f"round {job_progress.round}/{job.settings.general.rounds}"
+            table.add_row(job.label, rounds, job_progress.numbers, left)
+        title = f"{time.strftime('%H:%M:%S')}  {self.counts()}"
+        return Group(Text(title, style="bold"), table)
 
 
 def accuracies(job: Job, models: Mapping[str, ModelNumbers]) -> str:

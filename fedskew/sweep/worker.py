@@ -53,14 +53,12 @@ class Worker:
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode or 0
-            killed = (
-                f"by signal {-code} ({signal.Signals(-code).name})"
-                if code < 0
-                else f"with exit status {code}"
-            )
-            return "died", f"its process ended {killed}" + "; out of memory?" * (
-                code == -signal.SIGKILL
-            )
+            reason = f"its process ended with exit status {code}"
+            if code < 0:
+                reason = f"its process ended by signal {-code} ({signal.Signals(-code).name})"
+            if code == -signal.SIGKILL:  # Linux kills so what takes the last memory
+                reason += "; out of memory?"
+            return "died", reason
 
     def memory_bytes(self) -> int:
         """Return the bytes that are the process's own."""
