@@ -55,19 +55,19 @@ def report(
     refuse_unknown(overrides, ())
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
+    chosen = find_all(names or list(known_entries(experiments)), experiments)
+    # These draw and test, and take a moment to import: a mistyped name is refused before.
     from fedskew.report import text
-    from fedskew.report.document import document  # what draws and tests takes a moment to import
+    from fedskew.report.document import document
     from fedskew.report.results import command, gather
 
     if names:
-        reports = [
-            gather(experiment, overrides, experiments)
-            for experiment in find_all(names, experiments)
-        ]
+        reports = [gather(experiment, overrides, experiments) for experiment in chosen]
         missing = f"of {', '.join(names)} in {folder}"
         remedy = command(names, overrides, experiments)
     else:
-        reports = all_finished(Path(folder), overrides, experiments, errors)
+        chosen = with_runs(chosen, folder, overrides)
+        reports = all_finished(chosen, Path(folder), overrides, experiments, errors)
         missing = f"in {folder}"
         remedy = f"fedskew run NAME --results {folder}"
     if not any(of_experiment.finished for of_experiment in reports):
@@ -92,7 +92,11 @@ def report(
 
 
 def all_finished(
-    folder: Path, overrides: Mapping[str, Scalar], file: Path | None, errors: Console
+    experiments: Sequence[Experiment],
+    folder: Path,
+    overrides: Mapping[str, Scalar],
+    file: Path | None,
+    errors: Console,
 ) -> "list[ExperimentResults]":
     """Return the results of every experiment with a finished run, and of the runs that belong to none.
 
@@ -101,15 +105,14 @@ def all_finished(
     from fedskew.report.results import gather
     from fedskew.report.single_runs import single_runs
 
-    chosen = with_runs(find_all(list(known_entries(file)), file), str(folder), overrides)
     everything: list[ExperimentResults] = []
     refused = []
-    for experiment in chosen:
+    for experiment in experiments:
         try:
             everything.append(gather(experiment, overrides, file))
         except (SettingError, DataError) as error:
             # Its data or its model refuse it: it can never have been run so.
-            if experiment is chosen[-1] and not everything:
+            if experiment is experiments[-1] and not everything:
                 raise
             refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
 
