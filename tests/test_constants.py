@@ -65,8 +65,13 @@ def of_class(cls: type) -> Iterator[tuple[str, Any]]:
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     own = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
     for name, value in {**own, **defaults}.items():
+        full_name = f"{cls.__module__}.{cls.__name__}.{name}"
         if is_plain(value):
-            yield f"{cls.__module__}.{cls.__name__}.{name}", value
+            yield full_name, value
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for field in dataclasses.fields(value):  # such as a variant's requirements
+                if is_plain(getattr(value, field.name)):
+                    yield f"{full_name}.{field.name}", getattr(value, field.name)
 
 
 def constants() -> dict[str, Any]:

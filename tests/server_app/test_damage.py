@@ -11,6 +11,7 @@ from in_process import Outcome, TamperingGrid, cut, kill, small
 
 import fedskew
 from data import DataError, SettingError
+from data.renamed_settings import stored
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
@@ -184,9 +185,8 @@ def test_a_finished_run_with_a_damaged_file_is_none_and_is_healed(
         records = [record for record in whole.records if record["round"] not in lost]
         assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], records), case
         if not still:
-            assert healed.folder.origin() == whole.folder.origin() | {"settings": config.flat()}, (
-                case
-            )
+            settings = {"settings": stored(config.flat())}
+            assert healed.folder.origin() == whole.folder.origin() | settings, case
         assert list(finished([config])) == [config.run_id]
 
 

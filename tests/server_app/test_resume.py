@@ -256,7 +256,7 @@ def test_finished_run_is_not_repeated(train: Train, monkeypatch: pytest.MonkeyPa
     first = train(grid=grids[0], method="fedshift")
     again = train(grid=grids[1], method="fedshift")
     assert (again.summary, grids[1].asked) == (first.summary, [])
-    assert any("fresh" in line for line in again.lines)
+    assert any("overwrite" in line for line in again.lines)
     fresh = train(grid=grids[2], method="fedshift", overwrite=True)
     assert grids[2].kinds() == grids[0].kinds() == ["query", "train", "train"]
     assert (fresh.hash, fresh.records) == (first.hash, first.records)
