@@ -74,10 +74,13 @@ def known_of(task: ConfigRecord) -> dict[int, ExpectedState]:
 
 def records_of(answer: ClientReply) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:
     """Return an answer as flwr's records."""
-    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
-        n: pack(s) for n, s in answer.states.items()
-    }
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {}
+    for name, state in answer.states.items():
+        records[name] = pack(state)
     if answer.metrics:
-        records["metrics"] = MetricRecord({**answer.metrics})
-    words = {"digests": answer.digests, "worker": answer.worker}
-    return records | {name: ConfigRecord({**entries}) for name, entries in words.items() if entries}
+        records["metrics"] = MetricRecord(dict(answer.metrics))
+    if answer.digests:
+        records["digests"] = ConfigRecord(dict(answer.digests))
+    if answer.worker:
+        records["worker"] = ConfigRecord(dict(answer.worker))
+    return records

@@ -15,10 +15,12 @@ def parts_in(package: ModuleType, kind: type[Part]) -> dict[str, type[Part]]:
         import_module(f"{package.__name__}.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
     ]
-    parts = [
-        part
-        for module in modules
-        for part in vars(module).values()
-        if isclass(part) and issubclass(part, kind)
-    ]
-    return {name: part for part in parts if (name := vars(part).get("name")) is not None}
+    parts: dict[str, type[Part]] = {}
+    for module in modules:
+        for part in vars(module).values():
+            if not isclass(part) or not issubclass(part, kind):
+                continue
+            name = vars(part).get("name")  # its own, not one that it inherits
+            if name is not None:
+                parts[name] = part
+    return parts

@@ -77,10 +77,8 @@ def save(folder: Path, round: int, memory: Mapping[str, State]) -> str:
     """Save what the client keeps in `round`, if anything, and return its digest."""
     if not memory:
         return ""
-    tensors = {
-        name: tensor
-        for part, state in memory.items()
-        for name, tensor in with_prefix(part, state).items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for part, state in memory.items():
+        tensors |= with_prefix(part, state)
     write_atomically(file_of(folder, round), tensors, identity(folder, round))
     return digest([tensors])

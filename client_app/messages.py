@@ -75,10 +75,20 @@ def folded(content: Mapping[str, Value], nonce: bytes = b"") -> RecordDict:
     whether a guess at a small content, such as class counts, is right. Large records have none: nobody guesses 5 MB of
     trained weights.
     """
-    small = {name: record for name, record in content.items() if record.count_bytes() <= PIECE}
-    blob = recorddict_to_proto(RecordDict(small)).SerializeToString()
-    inside = ConfigRecord({FOLDED: blob, NONCE: nonce} if nonce else {FOLDED: blob})
-    return RecordDict({**{n: r for n, r in content.items() if n not in small}, FOLDED: inside})
+    small: dict[str, Value] = {}
+    records: dict[str, Value] = {}
+    for name, record in content.items():
+        if record.count_bytes() <= PIECE:
+            small[name] = record
+        else:
+            records[name] = record
+
+    inside = ConfigRecord()
+    inside[FOLDED] = recorddict_to_proto(RecordDict(small)).SerializeToString()
+    if nonce:
+        inside[NONCE] = nonce
+    records[FOLDED] = inside
+    return RecordDict(records)
 
 
 def unfolded(content: RecordDict) -> RecordDict:

@@ -66,12 +66,13 @@ class Scores:
         sums = (
             torch.zeros(shape).double() for shape in ((), (3, BINS), (), (classes, len(COLUMNS)))
         )
-        wanted = Scores(torch.zeros(classes, classes).long(), *sums)
-        expected = {name: (tensor.shape, tensor.dtype) for name, tensor in wanted.state().items()}
-        if {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} != expected:
+        empty = Scores(torch.zeros(classes, classes).long(), *sums)
+        expected = shapes_of(empty.state())
+        if shapes_of(state) != expected:
             raise ValueError(f"the scores are not those of {classes} classes")
-        if any(not torch.isfinite(tensor).all() or (tensor < 0).any() for tensor in state.values()):
-            raise ValueError("the scores hold a negative or non-finite value")
+        for tensor in state.values():
+            if not torch.isfinite(tensor).all() or (tensor < 0).any():
+                raise ValueError("the scores hold a negative or non-finite value")
         scores = Scores(*(state[name] for name in expected))
         if reason := scores.contradiction(tested_C):
             raise ValueError(f"the scores {reason}")
@@ -168,13 +169,22 @@ def brier(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
     return error / 2 if classes == 2 else error
 
 
+def shapes_of(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return the shape and dtype of every tensor."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+
+
 def by_group(
     log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return ln of each group's mean probabilities, (G, C), and its label, (G,), which its samples have in common."""
-    members = [torch.nonzero(groups_N == group).squeeze(1) for group in torch.unique(groups_N)]
-    means = [log_probabilities_NC[group].logsumexp(0) - math.log(len(group)) for group in members]
-    return torch.stack(means), labels_N[torch.stack([group[0] for group in members])]
+    means, labels = [], []
+    for group in torch.unique(groups_N):
+        members_M = torch.nonzero(groups_N == group).squeeze(1)
+        total_C = log_probabilities_NC[members_M].logsumexp(0)
+        means.append(total_C - math.log(len(members_M)))
+        labels.append(labels_N[members_M[0]])
+    return torch.stack(means), torch.stack(labels)
 
 
 @torch.no_grad()

@@ -83,24 +83,26 @@ def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ra
 
 def component(counts_G: Floats, values_G: Floats, mean: Floats, total: Floats) -> Floats:
     """Return the variance of the mean of values that lie in 0 to 1; of a single one the largest it can have."""
-    squares, number = (counts_G * (values_G - mean[..., None]) ** 2).sum(-1), total[..., 0]
-    return np.asarray(
-        np.where(number > 1, squares / np.maximum(number - 1, 1) / number, mean * (1 - mean))
-    )
+    number = total[..., 0]
+    squares = (counts_G * (values_G - mean[..., None]) ** 2).sum(-1)
+    variance = squares / np.maximum(number - 1, 1) / number
+    largest = mean * (1 - mean)
+    return np.asarray(np.where(number > 1, variance, largest))
 
 
 def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return of every sample of class 1 the share of others below it, and of every other that of class 1 above it."""
-    positive, negative = np.sort(score_N[label_N == 1]), np.sort(score_N[label_N == 0])
+    positive = score_N[label_N == 1]
+    negative = score_N[label_N == 0]
 
-    def below(sorted_M: Floats, value_K: Floats) -> Floats:
-        left_K, right_K = (
-            np.searchsorted(sorted_M, value_K),
-            np.searchsorted(sorted_M, value_K, "right"),
-        )
+    def below(others_M: Floats, value_K: Floats) -> Floats:
+        sorted_M = np.sort(others_M)
+        left_K = np.searchsorted(sorted_M, value_K)
+        right_K = np.searchsorted(sorted_M, value_K, "right")
+        # Between the two lie equal scores, of which half count as below.
         return np.asarray((left_K + right_K) / (2 * len(sorted_M)))
 
-    return below(negative, score_N[label_N == 1]), 1 - below(positive, score_N[label_N == 0])
+    return below(negative, positive), 1 - below(positive, negative)
 
 
 def clustered_variance(

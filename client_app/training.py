@@ -153,18 +153,24 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
 
 def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
     """Return the client with the sampling weights of the one variant that has some."""
-    weights = {v.name: w for v in variants if (w := v.sample_weights(client)) is not None}
-    if len(weights) > 1:
-        raise ValueError(f"{' and '.join(weights)} both want to draw the samples")
-    return replace(client, sampling_weights_N=next(iter(weights.values()), None))
+    weights_N, sampler = None, ""
+    for variant in variants:
+        wanted_N = variant.sample_weights(client)
+        if wanted_N is None:
+            continue
+        if weights_N is not None:
+            raise ValueError(f"{sampler} and {variant.name} both want to draw the samples")
+        weights_N, sampler = wanted_N, variant.name
+    return replace(client, sampling_weights_N=weights_N)
 
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
     """Return the sum of the logit offsets, (C,) or (C, C), on the head's device, or None when there are none."""
-    offsets = [
-        offset for variant in variants if (offset := variant.logit_offset(client)) is not None
-    ]
-    total = sum(offsets[1:], offsets[0]) if offsets else None
+    total = None
+    for variant in variants:
+        offset = variant.logit_offset(client)
+        if offset is not None:
+            total = offset if total is None else total + offset
     return None if total is None else total.to(client.model.head.weight)
 
 

@@ -42,12 +42,10 @@ class Together:
         settings: TrainingSettings,
         state_of: Callable[[Client], State],
     ) -> None:
-        self.model, self.variants, self.settings, self.state_of = (
-            model,
-            variants,
-            settings,
-            state_of,
-        )
+        self.model = model
+        self.variants = variants
+        self.settings = settings
+        self.state_of = state_of
         self.obstacle = obstacle(model, shape, variants)
         self.mixing = not self.obstacle and mixes(model, shape)
         """Whether a sample's result depends on the others of its batch, so that no batch can be filled up."""
@@ -282,7 +280,8 @@ class Source:
     """Batches of several clients, each filled up to the largest with one of its samples that counts nothing."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
-        self.clients, samples = clients, [client.samples for client in clients]
+        self.clients = clients
+        samples = [client.samples for client in clients]
         self.device = samples[0].labels_N.device
         self.draws = [client.generator("augmentation") for client in clients]
         inputs = [part.inputs_N for part in samples if isinstance(part.inputs_N, Tensor)]

@@ -66,12 +66,14 @@ def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> d
     deeper layers' statistics also depend on the batch norm before them, which every site has for itself.
     """
     name, layer = next(norm_layers(model))
-    mean, variance = (f"{name}.running_{kind}" for kind in ("mean", "var"))
-    ours = site[mean], site[variance]
-    return {
-        client: symmetric_divergence(*ours, kept[mean], kept[variance], layer.eps).mean().item()
-        for client, kept in answers.items()
-    }
+    mean, variance = f"{name}.running_mean", f"{name}.running_var"
+    result = {}
+    for client, kept in answers.items():
+        divergence_C = symmetric_divergence(
+            site[mean], site[variance], kept[mean], kept[variance], layer.eps
+        )
+        result[client] = divergence_C.mean().item()
+    return result
 
 
 def symmetric_divergence(

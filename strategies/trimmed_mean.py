@@ -41,7 +41,10 @@ def middle_mean(states: Sequence[State], trimmed: int) -> dict[str, Tensor]:
     """
     result: dict[str, Tensor] = {}
     for name, first in states[0].items():
-        values_K = torch.stack([state[name] for state in states]).sort(0).values
-        middle = values_K[trimmed : len(states) - trimmed].double().mean(0).to(first.dtype)
-        result[name] = middle if first.is_floating_point() else values_K[len(states) // 2]
+        sorted_K = torch.stack([state[name] for state in states]).sort(0).values
+        if first.is_floating_point():
+            kept = sorted_K[trimmed : len(states) - trimmed]
+            result[name] = kept.double().mean(0).to(first.dtype)
+        else:
+            result[name] = sorted_K[len(states) // 2]
     return result

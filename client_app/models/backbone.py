@@ -166,23 +166,34 @@ def width_of(name: str) -> int:
 @lru_cache
 def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
     """Raise SettingError for images of `shape`, brought to `side` where that is not 0, that the network cannot take."""
-    size = (side or shape[1], side or shape[2])
-    described, least = f"{shape[0]}x{size[0]}x{size[1]}", (32, 32) if name == LITE else (1, 1)
-    if name.startswith(TORCHVISION) and (published := published_by_torchvision(name)) is not None:
-        least = published.meta["min_size"]
-    rule = f"takes images of {least[0]}x{least[1]} pixels or more, not {described}: image-side enlarges them"
-    require(size[0] >= least[0] and size[1] >= least[1], "model", name, rule)
-    require(
-        shape[0] in (1, 3), "model", name, f"takes images of one or three channels, not {described}"
-    )
-    body, width, _ = scratch(name)
+    channels = shape[0]
+    height, width = side or shape[1], side or shape[2]
+    described = f"{channels}x{height}x{width}"
+    least_height, least_width = smallest_image(name)
+    rule = f"takes images of {least_height}x{least_width} pixels or more, not {described}: image-side enlarges them"
+    require(height >= least_height and width >= least_width, "model", name, rule)
+    rule = f"takes images of one or three channels, not {described}"
+    require(channels in (1, 3), "model", name, rule)
+
+    body, features, _ = scratch(name)
     try:
         with torch.device("cpu"), torch.no_grad():
-            features = body(torch.zeros(1, 3, *size))
+            made = tuple(body(torch.zeros(1, 3, height, width)).shape)
     except Exception as error:
         raise SettingError("model", name, f"cannot take images of {described}: {error}") from error
-    rule = f"its features have shape {tuple(features.shape)} for an image, not (1, {width}) as its head takes"
-    require(tuple(features.shape) == (1, width), "model", name, rule)
+    rule = f"its features have shape {made} for an image, not (1, {features}) as its head takes"
+    require(made == (1, features), "model", name, rule)
+
+
+def smallest_image(name: str) -> tuple[int, int]:
+    """Return height and width of the smallest images that the network is meant for, in pixels."""
+    if name == LITE:
+        return 32, 32
+    published = published_by_torchvision(name) if name.startswith(TORCHVISION) else None
+    if published is None:
+        return 1, 1
+    height, width = published.meta["min_size"]
+    return height, width
 
 
 # ---- a file's weights ------------------------------------------------------------------------------------------------
@@ -281,10 +292,16 @@ def digest_of(file: str, size: int, changed: int) -> str:
 
 def blocks_of(body: nn.Module) -> list[nn.Module]:
     """Return the network's parts in their order; a part that holds more than half of the numbers is looked into."""
-    half, blocks = numbers_of(body) / 2, list(body.children())
-    while large := [part for part in blocks if numbers_of(part) > half and list(part.children())]:
-        place = blocks.index(large[0])
-        blocks[place : place + 1] = large[0].children()
+    half = numbers_of(body) / 2
+    blocks: list[nn.Module] = []
+    waiting = list(body.children())
+    while waiting:
+        part = waiting.pop(0)
+        inner = list(part.children())
+        if inner and numbers_of(part) > half:
+            waiting = inner + waiting
+        else:
+            blocks.append(part)
     return blocks
 
 

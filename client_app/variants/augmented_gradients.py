@@ -55,12 +55,11 @@ class AugmentedGradients(Variant):
         for _ in range(self.repeats):
             for label, members_n, total_CE in zip(held.tolist(), members, total_NCE, strict=True):
                 order_n = torch.randperm(len(members_n), generator=draws).to(members_n.device)
-                images_B = siamese(
-                    client.samples.batch(members_n[order_n[: self.batch_size]]), draws
-                )
+                chosen_B = members_n[order_n[: self.batch_size]]
+                images_B = siamese(client.samples.batch(chosen_B), draws)
                 features_BE = with_constant(client.model.features(images_B))
-                errors_BC = (
-                    torch.softmax(features_BE @ weight_CE.T, dim=1) - one_hot_CC[label]
-                )  # p - e_c
+                probabilities_BC = torch.softmax(features_BE @ weight_CE.T, dim=1)
+                errors_BC = probabilities_BC - one_hot_CC[label]  # p - e_c
                 total_CE += errors_BC.T @ features_BE / len(images_B)
-        return Contribution(upload={"classes": held, "gradients": (total_NCE / self.repeats).cpu()})
+        gradients_NCE = (total_NCE / self.repeats).cpu()
+        return Contribution(upload={"classes": held, "gradients": gradients_NCE})

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Annotated, Any, Protocol, cast
 
 from annotated_types import Ge, Gt, Le
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
 from client_app.handlers import (
@@ -332,10 +332,16 @@ class Folding:
         """Push messages as flwr does."""
         packed: dict[tuple[int, ...], RecordDict] = {}
         for message in messages:
-            states = {name: r for name, r in message.content.items() if isinstance(r, ArrayRecord)}
-            others = {name: r for name, r in message.content.items() if name not in states}
-            same = tuple(map(id, states.values()))
-            packed[same] = packed.get(same) or folded(states)
+            states: dict[str, ArrayRecord] = {}
+            others: dict[str, ConfigRecord | MetricRecord] = {}
+            for name, record in message.content.items():
+                if isinstance(record, ArrayRecord):
+                    states[name] = record
+                else:
+                    others[name] = record
+            same = tuple(id(record) for record in states.values())
+            if same not in packed:
+                packed[same] = folded(states)
             message.content = RecordDict({**packed[same], **others})
         return self.grid.push_messages(messages)
 

@@ -103,9 +103,10 @@ def is_absence_of(name: str, failure: str) -> bool:
 def listed(names: Iterable[str], noun: str) -> str:
     """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
     known = list(names)
-    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
-    plural = "s" if len(known) > 1 else ""
-    return f"{noun}{plural} {', '.join(known[:MOST_NAMES])}{more}"
+    shown = ", ".join(known[:MOST_NAMES])
+    if len(known) > MOST_NAMES:
+        shown += f" and {len(known) - MOST_NAMES} more"
+    return f"{noun}s {shown}" if len(known) > 1 else f"{noun} {shown}"
 
 
 def waiting_line(who: str, seconds: float, timeout: float) -> str:

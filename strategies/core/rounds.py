@@ -243,18 +243,26 @@ class Rounds:
         states: dict[str, State] = {}
         metrics: dict[str, float | Sequence[float]] = {}
         for part in self.monitors:
-            states[part.name], numbers = part.monitor(self.server, self.states[part.name], updates)
+            state, numbers = part.monitor(self.server, self.states[part.name], updates)
+            states[part.name] = state
             metrics |= numbers
-        combined, states[self.combine.name] = self.combine.combine(
-            self.server, self.states[self.combine.name], updates
-        )
+
+        before = self.states[self.combine.name]
+        combined, state = self.combine.combine(self.server, before, updates)
+        states[self.combine.name] = state
+
         before = self.states.get("server-optimizer", {})
-        shared, states["server-optimizer"] = self.optimizer.step(self.server, before, combined)
+        shared, state = self.optimizer.step(self.server, before, combined)
+        states["server-optimizer"] = state
+
         result = RoundResult(shared, states, {}, metrics)
         # Deploying could only fail on weights that are not finite; what it makes is checked as well.
         if not result.not_finite():
-            for part in (part for part in self.deploys if not part.final_question):
-                result.take(part, part.deploy(self.server, self.states[part.name], shared, updates))
+            for part in self.deploys:
+                if part.final_question:
+                    continue  # it deploys once, after the last round
+                deployment = part.deploy(self.server, self.states[part.name], shared, updates)
+                result.take(part, deployment)
         return result
 
     def without_largest(
@@ -330,8 +338,10 @@ def largest_record(model: Classifier) -> Expected:
     """
     classes, width = model.head.weight.shape
     state = model.state_dict()
-    bytes_at_most = HEADS + 2 * (classes + 1) * (size(state) + 8 * width**2)
-    return Expected(bytes_at_most, 2 * len(state) + 8 * classes + 64)
+    covariance = 8 * width**2
+    bytes_at_most = HEADS + 2 * (classes + 1) * (size(state) + covariance)
+    tensors_at_most = 2 * len(state) + 8 * classes + 64
+    return Expected(bytes_at_most, tensors_at_most)
 
 
 def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:

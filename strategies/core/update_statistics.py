@@ -102,8 +102,9 @@ def noteworthy(entries: Sequence[UpdateStatistics]) -> Sequence[UpdateStatistics
     """Return all entries, or of more than MOST those furthest out: half by norm, half by direction."""
     if len(entries) <= MOST:
         return entries
+    half = MOST // 2
     by_norm = sorted(entries, key=lambda entry: -entry.norm)
-    by_cosine = sorted(
-        by_norm[MOST // 2 :], key=lambda entry: (math.isnan(entry.cosine), entry.cosine)
-    )
-    return sorted((*by_norm[: MOST // 2], *by_cosine[: MOST // 2]), key=lambda entry: entry.client)
+    longest, rest = by_norm[:half], by_norm[half:]
+    # NaN, of an update without a direction, comes last.
+    by_cosine = sorted(rest, key=lambda entry: (math.isnan(entry.cosine), entry.cosine))
+    return sorted([*longest, *by_cosine[:half]], key=lambda entry: entry.client)

@@ -47,9 +47,12 @@ class Range:
 
     def breach_of(self, value: float) -> str:
         """Return the same of one number."""
-        return self.outside(value, value) or (
-            f"is {value:g} and must be whole" * (self.whole and value != int(value))
-        )
+        outside = self.outside(value, value)
+        if outside:
+            return outside
+        if self.whole and value != int(value):
+            return f"is {value:g} and must be whole"
+        return ""
 
     def outside(self, least: float, most: float) -> str:
         """Return what is wrong with values from `least` to `most`, or an empty sentence."""
@@ -181,12 +184,19 @@ def range_of(name: str) -> Range:
 def check_by_class(upload: State, classes: int, rows: Expected) -> None:
     """Raise RejectedUpdate unless `upload` is {"classes": (n,) int64 ascending} and n rows of each of `rows`."""
     held = upload.get("classes", torch.empty(0))
-    by_class = {"classes": ((), torch.int64), **rows}
-    if reason := differences(
-        upload, {name: ((held.numel(), *shape), dtype) for name, (shape, dtype) in by_class.items()}
-    ):
+    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+        "classes": ((held.numel(),), torch.int64)
+    }
+    for name, (shape, dtype) in rows.items():
+        expected[name] = ((held.numel(), *shape), dtype)
+    if reason := differences(upload, expected):
         raise RejectedUpdate(reason)
-    if held.numel() and (held.min() < 0 or held.max() >= classes or (held.diff() <= 0).any()):
+
+    if held.numel() == 0:
+        return
+    in_range = held.min() >= 0 and held.max() < classes
+    ascending = (held.diff() > 0).all()
+    if not (in_range and ascending):
         raise RejectedUpdate(f"classes are not ascending numbers from 0 to {classes - 1}")
 
 
@@ -220,8 +230,10 @@ def differences(state: State, expected: Expected) -> str:
     if extra := state.keys() - expected.keys():
         return f"{ascii(min(extra))[:80]} is not expected"
     for name, (shape, dtype) in expected.items():
-        if tuple(state[name].shape) != shape or state[name].dtype != dtype:
-            return f"{name} is {described(tuple(state[name].shape), state[name].dtype)}, not {described(shape, dtype)}"
+        sent = state[name]
+        if tuple(sent.shape) != shape or sent.dtype != dtype:
+            found = described(tuple(sent.shape), sent.dtype)
+            return f"{name} is {found}, not {described(shape, dtype)}"
     return ""
 
 
