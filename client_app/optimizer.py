@@ -27,9 +27,9 @@ class TrainingSettings(Settings):
     local_steps: Annotated[int, Ge(0)] = 0
     """Optimizer steps in a round; 0 takes local-epochs instead."""
     batch_size: Annotated[int, Ge(1)] = 32
-    """Samples in a mini-batch; a client with fewer still trains on what it has."""
+    """Samples in a mini-batch; a client with fewer trains on all of its samples."""
     batch_limit: Annotated[int, Ge(0)] = 0
-    """Mini-batches of an epoch at most, for a quick look; 0 is all. Not beside local-steps, which counts them too."""
+    """Largest number of mini-batches per epoch, for a quick test; 0 is all. Not with local-steps."""
     learning_rate: Annotated[float, Gt(0)] = 0.05
     """Learning rate of the first round."""
     learning_rate_decay: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -37,13 +37,13 @@ class TrainingSettings(Settings):
     learning_rate_decay_every: Annotated[int, Ge(1)] = 10
     """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """SGD's momentum; the buffers are fresh in every round."""
+    """SGD's momentum; its buffers start at zero in every round."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """L2 penalty inside the gradient, as in torch.optim.SGD."""
     clip_norm: Annotated[float, Ge(0)] = 0.0
-    """A step's gradient of a larger L2 norm, over all parameters together, is shrunk to it; 0 clips nothing."""
+    """Largest L2 norm of a step's gradient, over all parameters; larger ones are scaled down; 0 does not clip."""
     precision: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
-    """Of local training's passes through the model: float32, or bfloat16 by autocast; all else remains float32."""
+    """Precision of local training's passes through the model: float32, or bfloat16 by autocast; all else is float32."""
 
     clients_per_pass: Annotated[int, Ge(1)] = 1
     """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums

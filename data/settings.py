@@ -57,7 +57,7 @@ OF_OWN = ("first_label", "pixel_range", "frame", "columns", "outside_folder", "s
 
 @dataclass(frozen=True)
 class DataSettings(Settings):
-    """Which data, and how they are dealt out to the clients."""
+    """The data set, and its partition over the clients."""
 
     dataset: Annotated[str, Rule(bool, "must name a data set")] = "digits"
     """A name of `fedskew data list`, npz:PATH, folder:PATH, csv:PATH, domains:NAME,NAME,... or sites:FILE, which is
@@ -90,7 +90,7 @@ class DataSettings(Settings):
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     split_seed: Annotated[int, Ge(0)] = 0
-    """folder, csv, hf: of the draw of who tests, where the data do not say it."""
+    """folder, csv, hf: seed of the test split, if the data do not define it."""
     mean: str = ""
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
     std: str = ""
@@ -104,22 +104,22 @@ class DataSettings(Settings):
     window_stride: Annotated[int, Ge(1)] = 1
     """abide: time points from one window to the next."""
     test_fold: Annotated[int, Ge(0)] = 0
-    """abide, and own data that do not say who tests: which fifth is for testing, 0 to 4; or the column fold's value."""
+    """abide, and own data without a test split: the fifth that is for testing, 0 to 4; or the column fold's value."""
     augmentation: Annotated[
         str, OneOf("none", "crop-flip", "crop-flip-cutout", "rotate", "imagenet")
     ] = "none"
     """Training images at random: none, crop-flip, crop-flip-cutout (IWDS), rotate (and flip: Office-Caltech10,
     DomainNet) or imagenet (resized crop, flip, color jitter)."""
     train_images: Annotated[int, Ge(0)] = 0
-    """Draw that many training images, equally many of each class (of each domain, for domains:); 0 is all."""
+    """Number of training images to draw, equally many of each class (of each domain, for domains:); 0 is all."""
     test_images: Annotated[int, Ge(0)] = 0
-    """Draw that many test images, equally many of each class (of each domain, for domains:); 0 is all."""
+    """Number of test images to draw, equally many of each class (of each domain, for domains:); 0 is all."""
     holdout_per_class: Annotated[int, Ge(0)] = 0
-    """Training images of each class (of each domain, for domains:) kept at the server; no client holds them."""
+    """Training images of each class (of each domain, for domains:) kept at the server; no client has them."""
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of every client's training samples, class by class, that it keeps for validation and does not train on."""
+    """Share of every client's training samples, class by class, for validation instead of training."""
     evaluate_on: Annotated[str, OneOf("test", "validation")] = "test"
-    """test, or validation: the validation samples take the test set's place, which then nobody looks at."""
+    """test, or validation: the validation samples replace the test set, which is then not read."""
     imbalance_factor: Annotated[float, Ge(1)] = 1.0
     """Long tail: size of the largest class over size of the smallest; 1 leaves the classes as they are."""
     largest_class: Annotated[int, Ge(0)] = 0
@@ -131,23 +131,23 @@ class DataSettings(Settings):
     at its main clients), quantity (sizes alone differ), classes-per-client, domains, or pooled (one client with
     everything); auto is lda, or domains."""
     partition_file: str = ""
-    """File of `fedskew data save-partition` that says who holds what; imbalance-factor then only names shot groups."""
+    """Partition file of `fedskew data save-partition`; imbalance-factor then only names shot groups."""
     alpha: Annotated[float, Gt(0)] = 0.1
     """lda, feddf, quantity: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: Annotated[int, Ge(1)] = 10
-    """lda, quantity: draw again until every client holds at least that many samples."""
+    """lda, quantity: draw again until every client has at least that many samples."""
     llt_form: Annotated[str, OneOf("exact", "literal")] = "exact"
     """llt: exact, the main clients hold alpha; or literal, the public code's shares, .497 of alpha = .9 for N = 100."""
     classes_per_client: Annotated[int, Ge(1)] = 2
-    """classes-per-client: how many classes a client holds; who holds a class shares it equally."""
+    """classes-per-client: number of classes per client; the clients of a class share it equally."""
     parts_per_domain: Annotated[int, Ge(0), Le(10)] = 0
-    """domains: 1 to 10 cuts every domain into ten parts, that many of which are a client each; 0 leaves it whole."""
+    """domains: 1 to 10 cuts every domain into ten parts and makes that many of them clients; 0 does not cut."""
     domain_percent: Annotated[float, PERCENT] = 100.0
-    """domains: percent of a domain's training samples that its client holds, a multiple of 10 or less than 10."""
+    """domains: percent of a domain's training samples at its client, a multiple of 10 or less than 10."""
     noise: Annotated[float, Ge(0)] = 0.0
     """Client i of K has Gaussian noise of variance noise * i / K on its training images, of the scale 0..1."""
     unseen_domain: str = ""
-    """domains: the name of one that no client holds; after the last round the models are measured on its test set."""
+    """domains: the name of a domain without a client; after the last round the models are measured on its test set."""
 
     def validate(self) -> None:
         if self.partition == "llt":

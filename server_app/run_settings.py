@@ -48,14 +48,14 @@ TENSORBOARD, MLFLOW, WANDB = (
 
 @dataclass(frozen=True)
 class GeneralSettings(Settings):
-    """What is run, for how long, and where the results go."""
+    """The method, the model, the length of the run, and the folder of its results."""
 
     method: str = "fedshift"
-    """One method, or several that compose, as in fedshift+fedbn+iwds; one's own as MODULE:CLASS."""
+    """One method, or several, as in fedshift+fedbn+iwds; your own as MODULE:CLASS."""
     method_settings: str = ""
-    """For `flwr run`, which takes no other key: settings of one's own method, as JSON {"my-part.power": 0.5}."""
+    """For `flwr run`, which accepts no other key: settings of your own method, as JSON {"my-part.power": 0.5}."""
     model: Annotated[str, MODEL] = "auto"
-    """A model of `fedskew list models`, one's own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
+    """A model of `fedskew list models`, your own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
     auto is the papers' choice for the data."""
     rounds: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Communication rounds."""
@@ -66,25 +66,25 @@ class GeneralSettings(Settings):
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
-    """What the server steps with: momentum, or adagrad, adam or yogi, whose paces adapt to every coordinate."""
+    """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0
     """Learning rate of the server optimizer."""
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Momentum of the server optimizer; beta1 of adagrad, adam and yogi."""
     server_momentum_form: Annotated[str, OneOf(*FORMS)] = "heavy-ball"
-    """heavy-ball, nesterov or damped: how the server's momentum enters."""
+    """Form of the server's momentum: heavy-ball, nesterov or damped."""
     server_second_momentum: Annotated[float, Ge(0), Lt(1)] = 0.99
-    """beta2 of adam and yogi: what stays of the squares' mean after a round."""
+    """beta2 of adam and yogi: decay of the squares' mean per round."""
     server_adaptivity: Annotated[float, Gt(0)] = 1e-3
     """tau of adagrad, adam and yogi: the smaller, the more equal are the steps of all coordinates."""
     positive_class: str = ""
-    """Of two classes the one that AUPRC, sensitivity and specificity are about; empty is the rarer one."""
+    """Of two classes, the positive one for AUPRC, sensitivity and specificity; empty is the rarer one."""
     device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
-    """auto (a GPU where a client sees one), cpu or cuda; GPUs are experimental."""
+    """auto (a GPU if a client sees one), cpu or cuda; GPUs are experimental."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
     """Folder of the runs' folders."""
     overwrite: bool = False
-    """Start again even when the run is finished or can be resumed."""
+    """Start again even if the run is finished or can be resumed."""
     tensorboard: Annotated[bool, TENSORBOARD] = False
     """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
     mlflow: Annotated[bool, MLFLOW] = False

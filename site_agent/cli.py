@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 application = typer.Typer(
     name="fedskew-site",
-    help="A hospital's part in a federation.",
+    help="Commands for a hospital in a federation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,7 +37,7 @@ def command(function: Function) -> Function:
 SiteFile = Annotated[
     Path, typer.Option("--site", show_default=False, help="This site's file; default site.toml.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Approve without asking.")]
 SITE_FILE = Path("site.toml")
 
 
@@ -50,12 +50,12 @@ class Half(StrEnum):
 
 @command
 def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File for the private key.")],
     name: Annotated[
         str, typer.Option(show_default=False, help="The site's name in federation.toml.")
     ] = "NAME",
     samples: Annotated[
-        int | None, typer.Option(help="Training samples that the site may state at most.")
+        int | None, typer.Option(help="Largest number of training samples that the site may state.")
     ] = None,
 ) -> None:
     """Make a node key and print the lines of federation.toml that name it."""
@@ -74,7 +74,7 @@ def approve(
     site: SiteFile = SITE_FILE,
     yes: Yes = False,
 ) -> int:
-    """Show both hashes and what a run may ask of this site, ask, and keep a copy."""
+    """Show both hashes and what a run may ask of this site, ask for approval, and keep a copy."""
     from site_agent.approval import approve as decide
     from site_agent.config import read_site
 
@@ -91,7 +91,7 @@ def approve(
 
 @command
 def runs(site: SiteFile = SITE_FILE) -> None:
-    """List the runs that wait for approval, and those that are approved; only with approve-runs are any asked about."""
+    """List the runs that wait for approval and the approved ones, if the policy has approve-runs."""
     from site_agent.config import read_site
     from site_agent.run_approval import approved, waiting
 
@@ -113,7 +113,7 @@ def approve_run(
     site: SiteFile = SITE_FILE,
     yes: Yes = False,
 ) -> int:
-    """Show the settings of a run that waits, ask, and let it take place here."""
+    """Show the settings of a waiting run, ask for approval, and allow it."""
     from site_agent.audit import Audit
     from site_agent.config import read_site
     from site_agent.run_approval import approve as approve_settings
@@ -141,10 +141,10 @@ def confirmed(question: str) -> bool:
 def check(
     site: SiteFile = SITE_FILE,
     online: Annotated[
-        bool, typer.Option("--online", help="Also the way to the coordinator.")
+        bool, typer.Option("--online", help="Also check the connection to the coordinator.")
     ] = False,
 ) -> int:
-    """Check data, rights, disk, device and versions; with --online also the way to the coordinator."""
+    """Check data, file permissions, disk, device and versions; with --online also the connection to the coordinator."""
     from site_agent.config import read_link, read_site
     from site_agent.online import online as check_online
     from site_agent.preflight import offline
@@ -165,7 +165,8 @@ def check(
 def start(
     site: SiteFile = SITE_FILE,
     only: Annotated[
-        Half | None, typer.Option(help="One half: who talks, or who has the data.")
+        Half | None,
+        typer.Option(help="Start one half only: link (the network) or train (the data)."),
     ] = None,
     port: Annotated[
         int,
@@ -177,10 +178,10 @@ def start(
         Path | None, typer.Option(help="With --only: the file with the halves' secret.")
     ] = None,
     metrics: Annotated[
-        int, typer.Option(show_default=False, help="A port of loopback for /metrics; default none.")
+        int, typer.Option(show_default=False, help="Port on loopback for /metrics; default: none.")
     ] = 0,
 ) -> None:
-    """Take part, until a signal comes."""
+    """Take part in the federation until a signal ends it."""
     from data import DataError
     from site_agent import service
     from site_agent.config import path_in, read_link, read_site, table_of
@@ -202,7 +203,7 @@ def start(
 
 @command
 def status(site: SiteFile = SITE_FILE) -> None:
-    """Say what is approved, whether this site is at work, its last exchange, and what its runs keep."""
+    """Show what is approved, whether this site is running, its last exchange, and the memory of its runs."""
     from data import DataError
     from site_agent.approval import approved_app
     from site_agent.audit import Audit
@@ -230,10 +231,10 @@ def status(site: SiteFile = SITE_FILE) -> None:
 def log(
     site: SiteFile = SITE_FILE,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Find a removed or changed line.")
+        bool, typer.Option("--verify", help="Check for changed or removed lines.")
     ] = False,
 ) -> None:
-    """Print the audit log, or verify that no line of it was changed or removed."""
+    """Print the audit log, or verify that no line was changed or removed."""
     from site_agent.audit import Audit
     from site_agent.config import read_site
 
@@ -262,12 +263,15 @@ def describe(line: bytes) -> str:
 @command
 def export(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="What the coordinator's export wrote.")
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="The folder or file that the coordinator's export wrote."
+        ),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the joined model.")],
     site: SiteFile = SITE_FILE,
 ) -> None:
-    """Join what all sites share of a run's model with what this site keeps, for its own use."""
+    """Join a run's shared model with the tensors that this site keeps, for its own use."""
     from site_agent.config import read_site
     from site_agent.export import export as join
 
@@ -279,7 +283,7 @@ def delete_run(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
     site: SiteFile = SITE_FILE,
 ) -> None:
-    """Delete what this site keeps of a run: its memory, and the copy of the data that is made again when needed."""
+    """Delete this site's memory of a run, and its cached copy of the data."""
     from data import DataError
     from site_agent.audit import Audit
     from site_agent.config import read_site

@@ -35,7 +35,7 @@ class CCVR(ServerMethod):
     needs_whole_model: ClassVar[bool] = True
 
     features_per_class: Annotated[int, Ge(0), Le(100_000)] = 200
-    """M_c: virtual features of each class that any client holds."""
+    """M_c: virtual features of each class that any client has."""
     head_steps: Annotated[int, Ge(0)] = 300
     """Full-batch steps of the head, from the average's."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1

@@ -54,7 +54,7 @@ class FedBE(ServerMethod):
     """Steps that SWA lets pass: it averages the weights average-every, 2 average-every, ... steps later. Where there
     are none, the last weights are sent."""
     average_every: Annotated[int, Ge(1)] = 25
-    """Steps between two of them."""
+    """Steps between two averaged weights."""
 
     def validate(self) -> None:
         other = "concentration" if self.distribution == "gaussian" else "variance_scale"

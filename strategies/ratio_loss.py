@@ -38,9 +38,9 @@ class RatioLoss(ServerMethod):
     units: ClassVar[Mapping[str, Unit]] = {"class-weights": Unit.NONE}
 
     alpha: Annotated[float, Gt(0)] = 1.0
-    """Every class's weight, before its ratio."""
+    """Weight of every class, before its ratio is added."""
     beta: Annotated[float, Ge(0)] = 0.1
-    """What a ratio counts for."""
+    """Factor on a class's ratio."""
 
     def work(
         self, model: Classifier, holdout: int, updates: int, training: TrainingSettings

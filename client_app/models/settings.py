@@ -10,16 +10,16 @@ from data import OneOf, Settings
 
 @dataclass(frozen=True)
 class ModelSettings(Settings):
-    """Weights to begin with, what of them stays as it is, and the kind of normalization."""
+    """Initial weights, frozen layers, and normalization."""
 
     weights: str = ""
-    """File of the weights that a backbone begins with: safetensors, or a .pth of tensors alone; empty draws them."""
+    """File of a backbone's initial weights: safetensors, or a .pth of tensors alone; empty draws them."""
     freeze: Annotated[str, OneOf("none", "stages", "all")] = "none"
     """A backbone's part that keeps its weights: none, stages (all but the last blocks, which hold a fifth of the
     numbers) or all, whose features are computed once and kept beside the data's copy, so that the head alone is trained
     and sent."""
     image_side: Annotated[int, Ge(0), Le(4096)] = 0
-    """Pixels that a backbone brings each side of its images to, bilinear; 0 leaves them."""
+    """Pixels to which a backbone resizes each side of its images, bilinear; 0 does not resize."""
     norm: Annotated[str, OneOf("batch", "group")] = "batch"
     """batch, or group: a small model's batch norms become group norms of two groups (Reddi et al. 2021)."""
 

@@ -26,9 +26,9 @@ class AugmentedGradients(Variant):
     requirements: ClassVar[Requirements] = Requirements(shared_weights=True, images=True)
 
     min_class_samples: Annotated[int, Ge(1)] = 1
-    """Send a class only when the client has at least that many samples of it."""
+    """Fewest samples of a class for which the client sends it."""
     repeats: Annotated[int, Ge(1)] = 10
-    """Draws of samples and of an operation, of which the gradient is the mean."""
+    """Number of draws of samples and of an operation; the gradient is their mean."""
     batch_size: Annotated[int, Ge(1)] = 32
     """Samples of a class in each draw, without replacement; all when there are fewer."""
 

@@ -32,9 +32,9 @@ class FeatureGradients(Variant):
     requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
 
     min_class_samples: Annotated[int, Ge(1)] = 1
-    """Send a class only when the client has at least that many samples of it."""
+    """Fewest samples of a class for which the client sends it."""
     classes_per_round: Annotated[int, Ge(0)] = 0
-    """Send at most that many classes, drawn anew every round among those held; 0 is all of them."""
+    """Largest number of classes to send, drawn again every round; 0 sends all of the client's classes."""
 
     def sent(self, held: int) -> int:
         """Return how many classes a client sends that holds so many."""

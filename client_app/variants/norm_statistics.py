@@ -33,9 +33,9 @@ class PrivateNorm(Variant):
     """
 
     share_norm_statistics: bool = False
-    """After the last round, ask the clients for what they keep of batch norm: the unseen-domain then has theirs."""
+    """After the last round, ask the clients for their batch norm, for the study of unseen-domain."""
     refused_by: Annotated[str, NUMBERS] = ""
-    """Clients that refuse, comma-separated numbers; a node refuses by its own configuration."""
+    """Numbers of clients that refuse, comma-separated; a node can refuse by its own configuration."""
 
     def validate(self) -> None:
         rule = "has no effect without share-norm-statistics"

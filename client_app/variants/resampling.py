@@ -24,9 +24,9 @@ class Resampling(Variant):
     beta_start: Annotated[float, Ge(0), Le(1)] = 0.9999
     """beta_0, in the first round."""
     beta_end: Annotated[float, Ge(0), Le(1)] = 0.8
-    """beta_m, which beta_t tends to."""
+    """beta_m, the limit of beta_t."""
     decay: Annotated[float, Ge(0), Le(1)] = 0.992
-    """rho: share of beta_t - beta_m that each round keeps; 1 keeps beta_0 for ever."""
+    """rho: factor on beta_t - beta_m per round; 1 keeps beta_0."""
     warm_up_rounds: Annotated[int, Ge(0)] = 0
     """Rounds of plain shuffles before the sampler starts; t counts from its start."""
 

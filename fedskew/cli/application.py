@@ -22,24 +22,24 @@ COMMANDS = {
     ),
     "list": (
         "fedskew.cli.list:list_topic",
-        "List the methods, settings, models or experiments there are.",
+        "List the available methods, settings, models or experiments.",
     ),
     "data": ("fedskew.cli.data:application", "Data sets and partitions."),
     "diagnose": (
         "fedskew.cli.diagnose:diagnose_source",
-        "Say which skew it is, from counts alone, how sure that is, and what is known to fail there.",
+        "Name the skew of a federation, how certain it is, and the methods known to fail under it.",
     ),
     "select": (
         "fedskew.cli.select:select",
-        "Find the method that pays on a federation: a race of methods and learning rates with equal budgets.",
+        "Find the best method for a federation: a race of methods and learning rates with equal budgets.",
     ),
     "report": (
         "fedskew.cli.report:report",
-        "Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took.",
+        "Report the results of experiments and of other runs, with intervals and costs.",
     ),
     "federation": (
         "fedskew.cli.federation:application",
-        "A federation of sites that own their data: the coordinator's side.",
+        "Commands for the coordinator of a federation between sites.",
     ),
     "export": (
         "fedskew.cli.export:export",
@@ -47,15 +47,15 @@ COMMANDS = {
     ),
     "predict": (
         "fedskew.cli.export:predict",
-        "Use an exported model on images; where their classes are known, say how well it does.",
+        "Predict with an exported model; with known classes, also print the metrics.",
     ),
 }
 """By name: where it is, in a module that may take seconds to import (torch), and the line of `fedskew --help`."""
 
 
 FIRST_STEPS = (
-    "First steps: `fedskew run demo` trains on data that come with FedSkew, and `fedskew report demo` says what came "
-    "out. `fedskew data check PATH` looks at data of your own."
+    "First steps: `fedskew run demo` trains on data that come with FedSkew, and `fedskew report demo` shows the "
+    "results. `fedskew data check PATH` checks your own data."
 )
 
 

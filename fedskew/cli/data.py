@@ -51,7 +51,7 @@ out = console()
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Settings = Annotated[
     list[str] | None,
-    completion.set_option("A setting, as of run."),
+    completion.set_option("A setting, as for `fedskew run`."),
 ]
 SHOWN_CLASSES = 20
 """More classes than these do not fit a terminal: then each client's largest class stands for them."""
@@ -64,7 +64,7 @@ def list_data(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the data sets: what is there, what is missing, and how to get it."""
+    """List the data sets: present or missing, and how to get them."""
     rows = [
         {
             "dataset": name,
@@ -131,11 +131,11 @@ def status(name: str, data_root: str) -> dict[str, Any]:
 def show(
     settings: Settings = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the matrix into a PNG file.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the table as a picture.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many samples of each class every client holds."""
+    """Show the number of samples of each class at each client."""
     chosen = parse(parse_texts(settings or []))
     federation = federate(chosen.data, chosen.general.seed)
     refuse_untrainable(chosen.data, federation)
@@ -167,10 +167,15 @@ def save(
     ],
     settings: Settings = None,
     table: Annotated[
-        Path | None, typer.Option("--from", metavar="CSV", help="Columns sample and client.")
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CSV",
+            help="Read it from a CSV with columns sample and client.",
+        ),
     ] = None,
 ) -> None:
-    """Save who holds what, to be dealt out again by the setting partition-file, whatever the seed."""
+    """Save a partition to a file, for the setting partition-file."""
     chosen = parse(parse_texts(settings or []))
     if table is not None:
         dealt = dealt_by_table(table, load(chosen.data))
@@ -231,15 +236,17 @@ def check(
     path: Annotated[
         str, typer.Argument(help="An npz or CSV file, a folder of images, or KIND:PATH.")
     ],
-    classes: Annotated[str, typer.Option(help="The setting classes; found out when empty.")] = "",
+    classes: Annotated[
+        str, typer.Option(help="The setting classes; default: found in the data.")
+    ] = "",
     input_shape: Annotated[
-        str, typer.Option(help="The setting input-shape; found out when empty.")
+        str, typer.Option(help="The setting input-shape; default: found in the data.")
     ] = "",
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Settings = None,
 ) -> None:
-    """Say whether one's own data will work, and end with the command that uses them; every image is read."""
+    """Check whether your data can be used, reading every image, and print the command that uses them."""
     limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
     stated: dict[str, Any] = {
         "dataset": own_name(path),
@@ -287,11 +294,13 @@ def own_name(path: str) -> str:
 
 @application.command(name="cache")
 def cache_command(
-    listed: Annotated[bool, typer.Option("--list", help="Say which copies there are.")] = False,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete them all.")] = False,
-    folder: Annotated[str, typer.Option("--cache", help="The setting cache: their folder.")] = "",
+    listed: Annotated[bool, typer.Option("--list", help="List the copies.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all copies.")] = False,
+    folder: Annotated[
+        str, typer.Option("--cache", help="The setting cache: the folder of the copies.")
+    ] = "",
 ) -> None:
-    """List or delete the copies of data sets, one's own images among them, that runs keep."""
+    """List or delete the cached copies of data sets, including your own images."""
     require(listed != clear, "--list", listed, "must be given, or --clear, one of the two")
     place = cache.cache_folder(folder)
     there = cache.copies(place)
@@ -308,15 +317,15 @@ def cache_command(
 @application.command()
 def export_sites(
     dataset: Annotated[
-        str, typer.Argument(help="A data set's name, or one's own npz or CSV file, or folder.")
+        str, typer.Argument(help="A data set's name, or your own npz or CSV file, or folder.")
     ],
     out_folder: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
     sites: Annotated[
-        int, typer.Option(help="How many; 0 is as many as the partition has clients.")
+        int, typer.Option(help="Number of sites (0 = one per client of the partition).")
     ] = 0,
     settings: Settings = None,
 ) -> None:
-    """Write what each client holds as a site's folder: its data as an npz file, its site.toml; and federation.toml."""
+    """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
     name = (
         dataset
         if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)

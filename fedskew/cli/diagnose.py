@@ -30,12 +30,12 @@ def diagnose_source(
     source: Annotated[
         str,
         typer.Argument(
-            help="A CSV file of counts, a run's folder, or an experiment; none is what --set plans."
+            help="A CSV file of counts, a run's folder, or an experiment; default: the data that --set names."
         ),
     ] = "",
     settings: Annotated[
         list[str] | None,
-        completion.set_option("A setting, as of run."),
+        completion.set_option("A setting, as for `fedskew run`."),
     ] = None,
     moments: Annotated[
         Path | None,
@@ -43,7 +43,7 @@ def diagnose_source(
     ] = None,
     in_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Say which skew it is, from counts alone, how sure that is, and what is known to fail there."""
+    """Name the skew of a federation, how certain it is, and the methods known to fail under it."""
     sources = list(sources_of(source, settings or []))
     require(
         moments is None or len(sources) == 1,

@@ -35,14 +35,15 @@ SHOWN_ROWS = 20
 def export(
     run: Annotated[str, typer.Argument(help="A run's folder, or its name below --results.")],
     model: Annotated[
-        str, typer.Option(help="Which deployed model; left out, the method's own.")
+        str, typer.Option(help="The deployed model to export; default: the method's own.")
     ] = "",
     output: Annotated[
-        Path | None, typer.Option(help="Folder to write; by default export/MODEL in the run's.")
+        Path | None,
+        typer.Option(help="Folder to write; default: export/MODEL in the run's folder."),
     ] = None,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also as ONNX.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX.")] = False,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also when rounds are left.")
+        bool, typer.Option("--unfinished", help="Also export an unfinished run.")
     ] = False,
     results: Annotated[
         Path, typer.Option(help="The setting results: the folder of the runs' folders.")
@@ -60,10 +61,12 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="An image, a folder of images or class folders, an npz file; of what training takes the test samples."
+            help="An image, a folder of images or class folders, an npz file, or training data (its test samples)."
         ),
     ],
-    site: Annotated[str, typer.Option(help="Whose batch norm, where the sites keep that.")] = "",
+    site: Annotated[
+        str, typer.Option(help="The site whose batch norm is used, if sites keep it.")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")
     ] = None,
@@ -71,11 +74,11 @@ def predict(
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
         list[str] | None,
-        completion.set_option("How the inputs are read, as of run."),
+        completion.set_option("A setting for reading the inputs, as for `fedskew run`."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Use an exported model on images; where their classes are known, say how well it does."""
+    """Predict with an exported model; with known classes, also print the metrics."""
     folder = ModelFolder(model)
     stated = reading(parse_texts(settings or []))
     read_by = replace(

@@ -21,7 +21,7 @@ class Service(StrEnum):
 
 
 application = typer.Typer(
-    help="A federation of sites that own their data: the coordinator's side.",
+    help="Commands for the coordinator of a federation between sites.",
     add_completion=False,
     suggest_commands=TYPER_SUGGESTS,
 )
@@ -38,22 +38,23 @@ def new(
     input_shape: Annotated[
         str, typer.Option(help="CHANNELSxHEIGHTxWIDTH, or a number of features.")
     ],
-    address: Annotated[str, typer.Option(help="HOST:PORT by which sites reach the gate.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gate.")],
     mean: Annotated[
-        str, typer.Option(help="Mean of the inputs on the scale 0..1, one or one a channel.")
+        str,
+        typer.Option(help="Mean of the inputs on the scale 0..1, one number or one per channel."),
     ] = "0.5",
     std: Annotated[str, typer.Option(help="Their standard deviation.")] = "0.5",
     min_sites: Annotated[
         int | None,
         typer.Option(
             min=2,
-            help="Sites without whose updates no round is taken.",
+            help="Smallest number of sites in a round.",
             show_default="more than half of the sites",
         ),
     ] = None,
     listen: Annotated[str, typer.Option(help="Address that the gate listens on.")] = "0.0.0.0",
 ) -> None:
-    """Make certificates and a federation.toml that has no sites yet."""
+    """Create certificates and a federation.toml without sites."""
     from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import begin
 
@@ -81,16 +82,14 @@ def add(
     name: Annotated[str, typer.Argument(help="The site's name.")],
     key: Annotated[
         str,
-        typer.Argument(
-            help="The key that `fedskew-site key` printed, or a file that holds what it printed."
-        ),
+        typer.Argument(help="The key that `fedskew-site key` printed, or a file with its output."),
     ],
     samples: Annotated[
         int | None,
-        typer.Option(help="Training samples that the site may state at most, as agreed."),
+        typer.Option(help="Largest number of training samples that the site may state."),
     ] = None,
 ) -> None:
-    """Add a site to federation.toml; all sites then have a new text to approve."""
+    """Add a site to federation.toml. All sites then have to approve the new text."""
     from fedskew.federation.folder import FederationFolder, add
 
     text = (
@@ -113,7 +112,7 @@ def add(
 
 @application.command()
 def renew(folder: Folder) -> None:
-    """Make a new key and certificate for gate and SuperLink; they take it when they start."""
+    """Make a new key and certificate for gate and SuperLink, used from their next start."""
     from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import FederationFolder
 
@@ -142,7 +141,7 @@ def serve(
     folder: Folder,
     service: Annotated[Service, typer.Argument(help="Which of the two.", show_default=False)],
 ) -> None:
-    """Run SuperLink or gate in the foreground, as a system's own supervisor wants it."""
+    """Run SuperLink or gate in the foreground, for systemd."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.services import serve
 
@@ -151,7 +150,7 @@ def serve(
 
 @application.command()
 def register(folder: Folder) -> None:
-    """Let the sites of federation.toml in, once the SuperLink answers; `up` does it as well."""
+    """Register the sites of federation.toml, once the SuperLink answers; `up` does it as well."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.services import register
 
@@ -163,11 +162,11 @@ def status(
     folder: Folder,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the run that is meant."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the planned run."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Ask every site whether it is ready, or say how the run that goes on has them; 0 when min-sites are ready."""
+    """Ask every site whether it is ready, or show those of the current run; exit status 0 if min-sites are."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.status import READY, site_status
     from server_app.settings import parse_texts
@@ -202,7 +201,7 @@ def run(
         bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")
     ] = False,
 ) -> None:
-    """Run an experiment on the sites; a run that loses its process is submitted again and goes on."""
+    """Train on the sites; a run whose process is lost is submitted again and resumes."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.run import run
     from fedskew.signals import one_interrupt
@@ -228,7 +227,7 @@ def run(
 
 @application.command()
 def down(folder: Folder) -> None:
-    """End SuperLink, gate and what they have started, by process id."""
+    """Stop SuperLink, gate and the processes that they started."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.services import down
 

@@ -43,7 +43,7 @@ def list_topic(
     experiments: ExperimentsFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """List the methods, settings, models or experiments there are."""
+    """List the available methods, settings, models or experiments."""
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
         rows = [

@@ -27,7 +27,8 @@ def report(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments; none is all finished runs.", autocompletion=completion.experiments
+            help="Experiments to report; default: all finished runs.",
+            autocompletion=completion.experiments,
         ),
     ] = None,
     html: Annotated[
@@ -35,7 +36,7 @@ def report(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Print a line a row, column and selection.")
+        bool, typer.Option("--csv", help="Print one CSV line per row, column and selection.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     results: Annotated[
@@ -44,10 +45,10 @@ def report(
     experiments: ExperimentsFile = None,
     settings: Annotated[
         list[str] | None,
-        completion.set_option("A setting, as it was stated to run."),
+        completion.set_option("A setting, as given to `fedskew run`."),
     ] = None,
 ) -> None:
-    """Report on experiments, and on runs that belong to none: what came out, how sure that is, and what it took."""
+    """Report the results of experiments and of other runs, with intervals and costs."""
     if markdown + csv + as_json > 1:
         raise SettingError("report", "--markdown --csv --json", "must be one of them")
     errors = console(stderr=True)

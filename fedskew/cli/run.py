@@ -25,14 +25,14 @@ def run(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments; none is one run, or one a method.",
+            help="Experiments to run; without a name, one run, or one per --method and --seed.",
             autocompletion=completion.experiments,
         ),
     ] = None,
     engine: Annotated[
         Engine | None,
         typer.Option(
-            help="Where the clients are played; left out, workers, or inprocess for several runs at a time."
+            help="Engine of the clients; default: workers, or inprocess for several runs at a time."
         ),
     ] = None,
     settings: Annotated[
@@ -40,34 +40,36 @@ def run(
         completion.set_option("A setting."),
     ] = None,
     row: Annotated[
-        list[str] | None, typer.Option(help="Only that row of the experiments' tables.")
+        list[str] | None, typer.Option(help="Run only this row of the experiments' tables.")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="Only that column of the experiments' tables.")
+        list[str] | None, typer.Option(help="Run only this column of the experiments' tables.")
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="A,B", help="Methods, each with every seed.", autocompletion=completion.methods
+            metavar="A,B",
+            help="Methods to run, each with every seed.",
+            autocompletion=completion.methods,
         ),
     ] = None,
     seed: Annotated[
-        list[str] | None, typer.Option(metavar="0,1", help="Seeds, for the experiments' own.")
+        list[str] | None,
+        typer.Option(metavar="0,1", help="Seeds, instead of the experiments' own."),
     ] = None,
     experiments: ExperimentsFile = None,
     results: Annotated[
         str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Run again what is finished or interrupted.")
+        bool,
+        typer.Option("--overwrite", help="Run finished and interrupted runs again from the start."),
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", hidden=True)] = False,
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that play clients; 0 is one a core.")
+        int, typer.Option(min=0, help="Processes that run clients (0 = one per core).")
     ] = 0,
-    jobs: Annotated[
-        int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")
-    ] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
     cluster: Annotated[
         str,
         typer.Option(
@@ -78,13 +80,16 @@ def run(
         str, typer.Option(help="For Ray, as of `flwr run`; GPUs are experimental.")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and its cost, run nothing.")
+        bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")
     ] = False,
     sites: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Rehearse dataset = sites:FILE: SITE/site.toml.")
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Rehearse a run between sites: folder of SITE/site.toml."
+        ),
     ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")

@@ -31,12 +31,12 @@ from server_app.settings import parse, parse_texts
 
 
 def select(
-    minutes: Annotated[float, typer.Option(min=0, help="Time of the race.")],
+    minutes: Annotated[float, typer.Option(min=0, help="Minutes that the race may take.")],
     method: Annotated[
         list[str] | None,
         typer.Option(
             metavar="A,B",
-            help="Only these methods, beside FedAvg.",
+            help="Compare only these methods with FedAvg.",
             autocompletion=completion.methods,
         ),
     ] = None,
@@ -54,11 +54,9 @@ def select(
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
-    jobs: Annotated[
-        int, typer.Option(min=0, help="Runs at a time; 0 is what ends soonest on this machine.")
-    ] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
 ) -> None:
-    """Find the method that pays on a federation: a race of methods and learning rates with equal budgets."""
+    """Find the best method for a federation: a race of methods and learning rates with equal budgets."""
     if like is not None:
         rule = f"its old name --like = {str(like)!r} is given as well"
         require(match_counts is None, "--match-counts", str(match_counts), rule)

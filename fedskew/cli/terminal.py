@@ -22,7 +22,7 @@ TYPER_SUGGESTS = not hasattr(click.exceptions, "NoSuchCommand")
 ExperimentsFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Experiments of yours; left out, experiments.yaml of this folder."
+        metavar="FILE", help="Your own experiments; default: experiments.yaml of this folder."
     ),
 ]
 MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]

@@ -40,13 +40,13 @@ class ExchangeSettings(Settings):
     """How the server reaches its clients."""
 
     nodes: Annotated[int, Ge(1), Le(1_000_000)] = 1
-    """Connected nodes to wait for before asking; any node plays any client in a simulation."""
+    """Connected nodes to wait for before a round; in a simulation any node runs any client."""
     node_wait: Annotated[float, Ge(0)] = 90.0
-    """Seconds to wait for them; then the run fails. flwr refuses a killed node's successor for up to 60 of them."""
+    """Seconds to wait for the nodes; then the run fails. flwr refuses a killed node's successor for up to 60 s."""
     timeout: Annotated[float, Gt(0)] = 3600.0
     """Seconds to wait for the replies of a round; the missing ones count as failures."""
     min_replies: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Share of the clients asked that must send a good reply; with fewer the run stops, its checkpoint kept."""
+    """Share of the asked clients that must send a valid reply; with fewer the run stops and keeps its checkpoint."""
 
 
 class TooFewReplies(RuntimeError):
