@@ -45,8 +45,7 @@ from server_app.run_settings import RunSettings
 from server_app.settings import defaults, parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import federation_of, how_together, model_of, strategy_of
-from server_app.trackers import tracker_of
-from server_app.tracking import Tracker
+from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
 from strategies.core.exchange import between_sites
 from strategies.core.questions import ask_class_prior, ask_question

@@ -26,10 +26,9 @@ from data.sites import agreement_of, in_messages
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import register, sources_of
-from strategies.core.adaptive_optimizer import RULES, AdaptiveOptimizer
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import ServerMethod
-from strategies.core.server_optimizer import FORMS, ServerOptimizer
+from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
 
 Scalar = bool | int | float | str
 MODEL = Rule(

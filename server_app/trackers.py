@@ -1,14 +1,194 @@
-"""The trackers that a run's settings ask for."""
+"""The trackers that follow a run: TensorBoard, MLflow, and Weights & Biases."""
 
-from collections.abc import Mapping, Sequence
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from server_app.mlflow_tracker import MLflow
-from server_app.record import RoundRecord
+from server_app.record import RoundRecord, to_json
 from server_app.run_settings import RunSettings, Scalar
-from server_app.tracking import TensorBoard, Tracker
-from server_app.wandb_tracker import WeightsAndBiases
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from torch.utils.tensorboard import SummaryWriter
+    from wandb import Run
+
+PROJECT = "fedskew"
+"""The name of all runs' project, or experiment, at a tracker."""
+FORBIDDEN = re.compile(r"[^\w./ -]")
+"""What a metric's name must not hold."""
+QUIET = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+"""The file store has to be asked for, and no usage is reported; the user's environment goes before both."""
+PARAMETER = 6000
+"""Characters that a parameter may have."""
+
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
+"""Nothing leaves the machine; the user's environment goes before it."""
+PLACES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+"""What would be written into the user's home."""
+
+
+class Tracker:
+    """What follows a run; this one does nothing. Another one is a subclass, and a line in `tracker_of`."""
+
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
+        """Take the settings, and the rounds that an earlier start has finished: none, all, or those before a kill."""
+
+    def round(self, record: RoundRecord) -> None:
+        """Take a round, before its checkpoint: a run that is killed in between repeats it."""
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        """Close, whether the run is finished (its summary) or not (None), and even if it never began."""
+
+
+class TensorBoard(Tracker):
+    """Scalars in event files; `tensorboard --logdir results` shows all runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
+
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
+        """Go on after `records`: later points of an earlier start are purged, and points that it lacks are written."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        if not records:
+            shutil.rmtree(self.folder, ignore_errors=True)  # of a run that is repeated
+        followed = self.folder.exists()
+        self.writer = SummaryWriter(
+            str(self.folder), purge_step=records[-1].round + 1 if records else None
+        )
+        if not followed:
+            rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
+            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
+            for record in records:
+                self.round(record)
+
+    def round(self, record: RoundRecord) -> None:
+        """Write a round's numbers and make them visible at once."""
+        assert self.writer is not None, "begin comes first"
+        for tag, value in scalars(record):
+            self.writer.add_scalar(tag, value, record.round)
+        self.writer.flush()
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
+    """Yield tag and value: METRIC/MODEL, so that a chart compares the deployed models, and run/NAME for the rest."""
+    for model, numbers in record.models.items():
+        yield from ((f"{name}/{model}", value) for name, value in finite_numbers(to_json(numbers)))
+    rest = replace(record, models={}, failures={}).to_json()
+    rest["failures"] = rest.pop("failed")
+    yield from (
+        (f"run/{name}", value)
+        for name, value in finite_numbers(rest)
+        if name not in ("format", "round")
+    )
+
+
+def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a mapping and of those in it, named OUTER-INNER; neither lists nor NaN."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            for inner, number in finite_numbers(value):
+                yield f"{name}-{inner}", number
+        elif isinstance(value, int | float) and math.isfinite(value):
+            yield name, value
+
+
+class MLflow(Tracker):
+    """A run of MLflow's, in the file store `mlruns` of the results folder, or where MLFLOW_TRACKING_URI says."""
+
+    def __init__(self, results: Path, run: str) -> None:
+        self.results, self.name = results, run
+        self.client: MlflowClient | None = None
+        self.run_id = ""
+
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
+        """Write what is on record as a new run, and delete an earlier start's: MLflow takes no point back."""
+        for variable, value in QUIET.items():
+            os.environ.setdefault(variable, value)
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.results / "mlruns").resolve().as_uri()
+        self.client = MlflowClient(uri)
+        known = self.client.get_experiment_by_name(PROJECT)
+        experiment = known.experiment_id if known else self.client.create_experiment(PROJECT)
+        for earlier in self.client.search_runs(
+            [experiment], f"attributes.run_name = '{self.name}'"
+        ):
+            self.client.delete_run(earlier.info.run_id)
+        self.run_id = self.client.create_run(experiment, run_name=self.name).info.run_id
+        parameters = [Param(key, str(value)[:PARAMETER]) for key, value in settings.items()]
+        self.client.log_batch(self.run_id, params=parameters)
+        for record in records:
+            self.round(record)
+
+    def round(self, record: RoundRecord) -> None:
+        """Write a round's numbers."""
+        from mlflow.entities import Metric
+
+        assert self.client is not None, "begin comes first"
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(FORBIDDEN.sub("_", tag), value, now, record.round)
+            for tag, value in scalars(record)
+        ]
+        for first in range(0, len(metrics), 1000):  # as many as a call takes
+            self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        if self.client is not None:
+            self.client.set_terminated(self.run_id, "FAILED" if summary is None else "FINISHED")
+
+
+class WeightsAndBiases(Tracker):
+    """A run in the folder wandb of the run's own, with the settings as its configuration."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder, self.name = folder, run
+        self.run: Run | None = None
+
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
+        """Write what is on record as a new run, in place of an earlier start's: no point can be taken back."""
+        place = self.folder / "wandb"
+        shutil.rmtree(place, ignore_errors=True)
+        for variable, value in {**OFFLINE, **dict.fromkeys(PLACES, str(place.resolve()))}.items():
+            os.environ.setdefault(variable, value)
+        place.mkdir(parents=True)
+        import wandb
+
+        quiet = wandb.Settings(
+            silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True
+        )
+        self.run = wandb.init(
+            project=PROJECT,
+            name=self.name,
+            dir=str(self.folder),
+            config=dict(settings),
+            settings=quiet,
+            reinit="create_new",
+        )
+        for record in records:
+            self.round(record)
+
+    def round(self, record: RoundRecord) -> None:
+        """Write a round's numbers."""
+        assert self.run is not None, "begin comes first"
+        self.run.log(dict(scalars(record)), step=record.round)
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        if self.run is not None:
+            self.run.finish(exit_code=int(summary is None))
 
 
 class Trackers(Tracker):

@@ -19,7 +19,6 @@ from client_app.state import State, copy
 from client_app.training import private_names, total_proximal_mu
 from data import Samples
 from data.agreement import Member
-from strategies.core.adaptive_optimizer import AdaptiveOptimizer
 from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import (
     TRAIN,
@@ -34,7 +33,7 @@ from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import DIGESTS
 from strategies.core.round_result import AVERAGE, Diverged, RoundResult
 from strategies.core.server import Numbers, Server, ServerMethod, Update
-from strategies.core.server_optimizer import ServerOptimizer
+from strategies.core.server_optimizer import AdaptiveOptimizer, ServerOptimizer
 from strategies.core.update_statistics import UpdateStatistics, update_statistics
 from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
 

@@ -15,10 +15,9 @@ from rich.console import Console
 
 from data import SettingError
 from fedskew.sweep import run_all
-from server_app.mlflow_tracker import EXPERIMENT
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from server_app.tracking import scalars
+from server_app.trackers import PROJECT, scalars
 
 Curves = dict[str, list[tuple[int, float]]]
 Train = Callable[..., Any]
@@ -48,7 +47,7 @@ def of_mlflow(results: Path, run: str) -> tuple[Curves, Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient(f"file://{results / 'mlruns'}")
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(PROJECT)
     (stored,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run}'")
     histories = {
         tag: client.get_metric_history(stored.info.run_id, tag) for tag in stored.data.metrics

@@ -16,7 +16,7 @@ from fedskew.engines import execute
 from fedskew.sweep import run_all
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from server_app.tracking import Tracker, scalars
+from server_app.trackers import Tracker, scalars
 
 pytest.importorskip("tensorboard")
 

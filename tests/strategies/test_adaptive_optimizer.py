@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from server_builders import server_of, state_of
 
 from client_app.state import State
-from strategies.core.adaptive_optimizer import RULES, AdaptiveOptimizer
+from strategies.core.server_optimizer import RULES, AdaptiveOptimizer
 
 RATE, BETA1, BETA2, TAU = 0.1, 0.9, 0.75, 0.02
 
