@@ -7,10 +7,10 @@ very code that trains one.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,28 @@ from data.text import sentence
 log = logging.getLogger("fedskew")
 COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
 """What a variant may ask of a client's labels while several train."""
+
+
+@dataclass(frozen=True)
+class ClientInPass(Client):
+    """A client while several train: torch.vmap maps over its class counts, and it has no samples to count."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values of COUNTS, by name."""
+
+    @cached_property
+    def counts_C(self) -> Tensor:
+        return self.tensors["counts_C"]
+
+    @cached_property
+    def effective_prior_C(self) -> Tensor:
+        return self.tensors["effective_prior_C"]
+
+    @cached_property
+    def drawn_C(self) -> Tensor:
+        return self.tensors["drawn_C"]
+
+
 TrainingOutcome = tuple[Client, Report | Exception, float]
 """A client, what it sends and keeps or why it cannot, and the seconds of its work."""
 
@@ -253,10 +275,9 @@ def seen(task: Task, about: State) -> Task:
         {name if "/" in name else f"client/{name}": tensor for name, tensor in about.items()}
     )
     memory = split_prefix(facts.get("memory", {}))
-    client = replace(task.client, id=-1, seed=-1, samples=None, memory=memory)  # type: ignore[arg-type]
-    vars(client).update(
-        {name: tensor for name, tensor in facts["client"].items() if name != "offset"}
-    )
+    values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
+    values |= {"id": -1, "seed": -1, "samples": None, "memory": memory}
+    client = ClientInPass(**values, tensors=facts["client"])
     return replace(task, client=client, offset=facts["client"].get("offset"))
 
 

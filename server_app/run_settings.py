@@ -1,13 +1,15 @@
 """The settings of a run, and its name: an id made of every setting that can change its numbers."""
 
+import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -136,11 +138,13 @@ class RunSettings:
     combine: ServerMethod
     monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
+    known_run_id: str = dataclasses.field(default="", compare=False)
+    """The run's id where it is certain: it stays, even if the file of a user's model changes while the run trains."""
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        """Arrive in another process, which then knows the user's own methods as well."""
-        vars(self).update(state)
-        register(self.general.method)
+    def __reduce__(self) -> tuple[Callable[..., "RunSettings"], tuple[object, ...]]:
+        """Return how pickle makes these settings again, in another process."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return settings_from_pickle, tuple({**values, "known_run_id": self.run_id}.values())
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
@@ -208,6 +212,8 @@ class RunSettings:
         that is changed would give runs of other numbers the same name: a test holds them as they are.
         Made once, so that a run keeps its name when its own model's file is changed while it goes on.
         """
+        if self.known_run_id:
+            return self.known_run_id
         changed = [(group, field) for group in self.groups() for field in fields(group)]
         changed = [(group, field) for group, field in changed if not group.is_default(field.name)]
         settings = {group.key(field.name): getattr(group, field.name) for group, field in changed}
@@ -242,9 +248,8 @@ class RunSettings:
 
     def going_on(self) -> "RunSettings":
         """Return the settings with overwrite = false: the same run, whatever has become of its own model's file."""
-        settings = replace(self, general=replace(self.general, overwrite=False))
-        vars(settings)["run_id"] = self.run_id
-        return settings
+        general = replace(self.general, overwrite=False)
+        return replace(self, general=general, known_run_id=self.run_id)
 
     def run_spec(self) -> RunSpec:
         """Return the part that clients need; of sites without any path."""
@@ -263,6 +268,13 @@ class RunSettings:
             code=code_version(),
             rounds=self.general.rounds,
         )
+
+
+def settings_from_pickle(*values: Any) -> RunSettings:
+    """Return the settings of another process, and register the user's own methods in this one."""
+    settings = RunSettings(*values)
+    register(settings.general.method)
+    return settings
 
 
 def in_words(text: str) -> str:

@@ -1,12 +1,13 @@
 """The site's audit log: requests, replies and refusals; each line contains the hash of the line before."""
 
-import fcntl
 import hashlib
 import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from data import DataError
 
@@ -27,12 +28,12 @@ class Audit:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.last = path.with_name(f"{path.name}.last")
+        self.lock = path.with_name(f"{path.name}.lock")
 
     def write(self, event: str, **entry: Any) -> None:
         """Append a line, on the disk before this returns. Raises OSError, and leaves the file as it was."""
         self.path.touch(0o600)
-        with self.path.open("rb+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with FileLock(self.lock, mode=0o600), self.path.open("rb+") as file:
             start = max(file.seek(0, os.SEEK_END) - LONGEST, 0)
             file.seek(start)
             end, before = tail(file.read())

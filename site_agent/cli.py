@@ -208,7 +208,7 @@ def status(site: SiteFile = SITE_FILE) -> None:
     from site_agent.approval import approved_app
     from site_agent.audit import Audit
     from site_agent.config import read_site
-    from site_agent.service import lock
+    from site_agent.service import is_at_work
 
     this_site = read_site(site)
     agreement = this_site.agreement
@@ -218,8 +218,7 @@ def status(site: SiteFile = SITE_FILE) -> None:
     except DataError as error:
         print(f"approved   no: {error}")
     this_site.state.mkdir(parents=True, exist_ok=True)
-    with (this_site.state / "lock").open("a") as file:
-        print(f"at work    {'no' if lock(file) else 'yes'}")
+    print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
     lines = Audit(this_site.state / "audit.jsonl").lines()
     print(f"last entry {describe(lines[-1]) if lines else 'none'}")
     for folder in sorted((this_site.state / "runs").glob("*")):

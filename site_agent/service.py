@@ -1,6 +1,5 @@
 """`fedskew-site start`: the SuperNode and the executor, together or apart, until a signal ends them."""
 
-import fcntl
 import logging
 import os
 import secrets
@@ -13,7 +12,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
-from typing import IO, NoReturn
+from typing import NoReturn
+
+from filelock import FileLock, Timeout
 
 from data import DataError
 from site_agent.approval import approved_app
@@ -130,19 +131,24 @@ def read_secret(path: Path) -> bytes:
 @contextmanager
 def only_one(state: Path) -> Iterator[None]:
     """Hold the lock on a state folder. Raises DataError where another process holds it."""
-    with (state / "lock").open("a") as file:
-        if not lock(file):
-            raise DataError(f"{state}: another `fedskew-site start` is at work there")
-        yield
-
-
-def lock(file: IO[str]) -> bool:
-    """Lock a file for as long as it is open, and return whether that was possible."""
+    lock = FileLock(state / "lock", blocking=False)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        lock.acquire()
+    except Timeout:
+        raise DataError(f"{state}: another `fedskew-site start` is at work there") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_at_work(state: Path) -> bool:
+    """Return whether a `fedskew-site start` has the lock on a state folder."""
+    try:
+        with FileLock(state / "lock", blocking=False):
+            return False
+    except Timeout:
+        return True
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,19 @@ def test_a_kill_between_a_line_and_its_hash_is_no_change(audit: Audit) -> None:
     assert audit.verify() == 5
     audit.write("answered")
     assert audit.verify() == 6
+
+
+def test_writers_at_the_same_time_take_turns(audit: Audit) -> None:
+    """Each has its own Audit, as `fedskew-site approve` has beside `fedskew-site start`."""
+
+    def write(number: int) -> None:
+        for _ in range(5):
+            Audit(audit.path).write("answered", message=str(number))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert audit.verify() == 24
+    assert audit.lock.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(

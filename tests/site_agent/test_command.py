@@ -321,6 +321,7 @@ def test_the_hospitals_command_imports_few_packages() -> None:
         "client_app",
         "cryptography",
         "data",
+        "filelock",
         "flwr",
         "numpy",
         "prometheus_client",

@@ -9,7 +9,7 @@ import pytest
 from data import DataError
 from site_agent import service
 from site_agent.config import Link
-from site_agent.service import link_only, only_one, read_secret
+from site_agent.service import is_at_work, link_only, only_one, read_secret
 
 
 @pytest.fixture
@@ -44,8 +44,10 @@ def test_a_state_is_worked_on_once(tmp_path: Path) -> None:
     twice = pytest.raises(DataError, match="another `fedskew-site start` is at work there")
     with only_one(tmp_path), twice, only_one(tmp_path):
         pytest.fail("it works twice")
+    assert not is_at_work(tmp_path)
     with only_one(tmp_path):
-        pass
+        assert is_at_work(tmp_path)
+    assert not is_at_work(tmp_path)
 
 
 def test_the_link_becomes_a_process_without_the_data(
