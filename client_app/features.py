@@ -124,6 +124,7 @@ def compute(
         .eval()
     )
     places = torch.arange(len(samples), device=device)
+    # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.
     rows = [backbone.features(samples.batch(place)).cpu() for place in torch.split(places, 1)]
     features: NDArray[np.float32] = torch.cat(rows).numpy()
     return features

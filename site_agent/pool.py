@@ -21,6 +21,7 @@ from site_agent.supernode import end_with_parent
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
+"""Messages after which a process is replaced, so that what a library leaks goes with it."""
 RAISED = 2
 """flwr's code for an error in place of a reply: CLIENT_APP_RAISED_EXCEPTION."""
 

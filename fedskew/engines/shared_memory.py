@@ -26,6 +26,7 @@ SPAN = 2**40
 STEP = 2**20
 """A region is mapped in multiples of so many bytes."""
 ALIGNMENT = 64
+"""Bytes; torch allocates so, and a matrix product's last bits depend on where its operand begins."""
 Form = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 """Name, type and shape of every tensor of a state."""
 Place = tuple[Form, int]
