@@ -1,6 +1,6 @@
 """Compose a method from its parts, and refuse parts that contradict each other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from client_app.client import Variant, overrides
@@ -38,77 +38,94 @@ class ComposedMethod:
 
 def compose(method: str) -> ComposedMethod:
     """Return the parts of e.g. `fedshift+fedbn+iwds`. Raises SettingError naming both sides of a contradiction."""
+    members = members_of(method)
+    variants = sorted({name for member in members for name in member.variants})
+    refuse_two_for_one_place(method, members, variants)
+    refuse_what_would_do_nothing(method, members, variants)
+    parts = ComposedMethod(
+        names=tuple(member.name for member in members if member.name != "fedavg") or ("fedavg",),
+        variants=tuple(variants),
+        combine=next((member.combine for member in members if member.combine), FedAvg.name),
+        monitors=tuple(member.monitor for member in members if member.monitor),
+        deploys=tuple(member.deploy for member in members if member.deploy),
+        defaults={key: value for member in members for key, value in member.defaults.items()},
+        fixed={key: value for member in members for key, value in member.fixed.items()},
+    )
+    refuse_a_divided_model(method, parts)
+    return parts
+
+
+def members_of(method: str) -> list[Method]:
+    """Return the methods that `a+b` names, in one order, whatever the order written: FedSkew's, then the user's.
+
+    Raises SettingError for a name that is none, or is there twice.
+    """
     names = [name.strip() for name in method.split("+")]
     for name in names:
         if find(name) is None:
             raise no_method(method, name)
-        if names.count(name) > 1:
-            rule = (
-                f"names {name} {names.count(name)} times; a method is in effect once: name it once"
-            )
+        times = names.count(name)
+        if times > 1:
+            rule = f"names {name} {times} times; a method is in effect once: name it once"
             raise SettingError("method", method, rule)
-    chosen = [
-        METHODS[name] for name in METHODS if name in names
-    ]  # one order, whatever the order written
-    members = sorted(chosen, key=lambda member: member.name if member.source else "")  # or loaded
-    variants = tuple(sorted(set().union(*(member.variants for member in members))))
-    corrections = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
-    samplers = [
-        member.name
-        for member in members
-        if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants)
-    ]
+    members = [member for name, member in METHODS.items() if name in names]
+    fedskews = [member for member in members if not member.source]
+    # METHODS has the user's in the order in which they were loaded, which is any.
+    users = [member for member in members if member.source]
+    return fedskews + sorted(users, key=lambda member: member.name)
+
+
+def refuse_two_for_one_place(
+    method: str, members: Sequence[Method], variants: Sequence[str]
+) -> None:
+    """Raise SettingError where two methods, or two of their variants, want what only one can have."""
+    combining = [member.name for member in members if member.combine]
+    correcting = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
     keeping = [name for name in variants if VARIANTS[name].requirements.batch_norm]
-    needing = [member.name for member in members if needs_shared(member)]
-    for wanting, what in (
-        (
-            [member.name for member in members if member.combine],
-            "want to combine the clients' updates, and one can",
-        ),
-        (corrections, "both correct the class prior: together they would correct it twice"),
-        (samplers, "want to draw the samples, and one can"),
+    sampling = []
+    for member in members:
+        if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants):
+            sampling.append(member.name)
+    for wanting, rule in (
+        (combining, "want to combine the clients' updates, and one can"),
+        (correcting, "both correct the class prior: together they would correct it twice"),
+        (sampling, "want to draw the samples, and one can"),
         (keeping, "both say what of batch norm stays on the client, and one can"),
     ):
         if len(wanting) > 1:
-            raise SettingError("method", method, f"{' and '.join(wanting)} {what}")
-    if needing and (
-        alone := [name for name in variants if VARIANTS[name].requirements.separate_models]
-    ):
-        raise SettingError(
-            "method", method, f"{' and '.join(needing)} would do nothing: {alone[0]} shares nothing"
-        )
-    combine = next((member.combine for member in members if member.combine), FedAvg.name)
-    monitors = tuple(member.monitor for member in members if member.monitor)
-    deploys = tuple(member.deploy for member in members if member.deploy)
-    dividing = [name for name in variants if overrides(VARIANTS[name], "private_names")]
-    whole = [
-        name for name in (combine, *monitors, *deploys) if SERVER_METHODS[name].needs_whole_model
-    ]
+            raise SettingError("method", method, f"{' and '.join(wanting)} {rule}")
+
+
+def refuse_what_would_do_nothing(
+    method: str, members: Sequence[Method], variants: Sequence[str]
+) -> None:
+    """Raise SettingError for methods about shared weights beside a variant that shares nothing."""
+    idle = [member.name for member in members if needs_shared(member)]
+    alone = [name for name in variants if VARIANTS[name].requirements.separate_models]
+    if idle and alone:
+        rule = f"{' and '.join(idle)} would do nothing: {alone[0]} shares nothing"
+        raise SettingError("method", method, rule)
+
+
+def refuse_a_divided_model(method: str, parts: ComposedMethod) -> None:
+    """Raise SettingError for a server method that needs the whole model, where clients keep a part of it."""
+    dividing = [name for name in parts.variants if overrides(VARIANTS[name], "private_names")]
+    whole = [name for name in parts.serving if SERVER_METHODS[name].needs_whole_model]
     if dividing and whole:
         rule = (
             f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} "
             "keeps a part on each client"
         )
         raise SettingError("method", method, rule)
-    kept = [member.name for member in members if member.name != "fedavg"] or ["fedavg"]
-    return ComposedMethod(
-        names=tuple(kept),
-        variants=variants,
-        combine=combine,
-        monitors=monitors,
-        deploys=deploys,
-        defaults={key: value for member in members for key, value in member.defaults.items()},
-        fixed={key: value for member in members for key, value in member.fixed.items()},
-    )
 
 
 def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
-    serves = method.serving or any(
-        key.startswith("server-") for key in (*method.defaults, *method.fixed)
-    )
-    return bool(serves) or any(
-        VARIANTS[name].requirements.shared_weights for name in method.variants
+    keys = [*method.defaults, *method.fixed]
+    return (
+        bool(method.serving)
+        or any(key.startswith("server-") for key in keys)
+        or any(VARIANTS[name].requirements.shared_weights for name in method.variants)
     )
 
 

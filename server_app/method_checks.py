@@ -26,7 +26,7 @@ from strategies.core.questions import integer_sum
 from strategies.core.round_result import RoundResult
 from strategies.core.rounds import Rounds
 from strategies.core.server import ServerMethod
-from strategies.core.validation import check_answer
+from strategies.core.validation import check_answer, expected_of
 
 CLASSES, SHAPE, MODEL = 4, (1, 4, 4), "mlp-bn"
 COUNTS = (((6, 0, 3, 1), (1, 2, 0, 4)), ((0, 0, 5, 0), (3, 1, 0, 0)), ((0, 1, 0, 0), (2, 2, 2, 2)))
@@ -107,50 +107,51 @@ class TrialRun:
             if question := variant.upload.question:
                 rounds.states[variant.name] = integer_sum(self.answers(variant, question))
         for number in (1, 2):
-            asked = rounds.begin_round(number, rounds.shared)
-            exchange = Exchange(asked, rounds.largest)
-            for client in asked:
-                exchange.answers[client] = self.trained(client, number)
-            updates = rounds.checked(exchange)
-            keep(not exchange.failures, next(iter(exchange.failures.values()), ""))
-            before = prints(updates, rounds.shared, rounds.states)
-            result = rounds.result(updates)
-            keep(
-                prints(updates, rounds.shared, rounds.states) == before,
-                "changes what the server gives it",
-            )
-            unfit = result.not_finite()
-            keep(not unfit, f"makes a {unfit} that is not finite")
-            kept = {name: (t.shape, t.dtype) for name, t in rounds.shared.items()}
-            keep(
-                {name: (t.shape, t.dtype) for name, t in result.shared.items()} == kept,
-                "makes another model",
-            )
-            rounds.finish_round(exchange)
-        for part in (part for part in rounds.deploys if part.final_question):
-            asking = next(
-                (variant for variant in self.variants if variant.name == part.final_question), None
-            )
-            keep(
-                asking is not None,
-                f"{part.name} asks {part.final_question}, which is no variant of it",
-            )
-            assert asking is not None
-            answers = self.answers(asking, part.final_question)
-            for answer in answers.values():
-                check_answer(answer, rounds.server, part)
-            result = RoundResult(rounds.shared, {}, {}, {})
-            result.take(
-                part,
-                part.deploy_finally(
-                    rounds.server, rounds.states[part.name], rounds.shared, answers
-                ),
-            )
-            keep(not result.not_finite(), f"makes a {result.not_finite()} that is not finite")
-            rounds.deployed |= result.deployed
-        return digest(
-            [*rounds.deployed.values(), *(rounds.states[name] for name in sorted(rounds.states))]
-        )
+            self.play_round(number)
+        for part in rounds.deploys:
+            if part.final_question:
+                self.deploy_finally(part)
+        states = [rounds.states[name] for name in sorted(rounds.states)]
+        return digest([*rounds.deployed.values(), *states])
+
+    def play_round(self, number: int) -> None:
+        """Train both clients, and let the server make its models of their updates."""
+        rounds = self.rounds
+        asked = rounds.begin_round(number, rounds.shared)
+        exchange = Exchange(asked, rounds.largest)
+        for client in asked:
+            exchange.answers[client] = self.trained(client, number)
+        updates = rounds.checked(exchange)
+        keep(not exchange.failures, next(iter(exchange.failures.values()), ""))
+
+        before = prints(updates, rounds.shared, rounds.states)
+        result = rounds.result(updates)
+        after = prints(updates, rounds.shared, rounds.states)
+        keep(after == before, "changes what the server gives it")
+        self.check_finite(result)
+        keep(expected_of(result.shared) == expected_of(rounds.shared), "makes another model")
+        rounds.finish_round(exchange)
+
+    def deploy_finally(self, part: ServerMethod) -> None:
+        """Ask both clients the part's final question, and let it deploy what it makes of the answers."""
+        rounds, question = self.rounds, part.final_question
+        asking = next((variant for variant in self.variants if variant.name == question), None)
+        if asking is None:
+            raise ContractViolation(f"{part.name} asks {question}, which is no variant of it")
+        answers = self.answers(asking, question)
+        for answer in answers.values():
+            check_answer(answer, rounds.server, part)
+        result = RoundResult(rounds.shared, {}, {}, {})
+        state = rounds.states[part.name]
+        result.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        self.check_finite(result)
+        rounds.deployed |= result.deployed
+
+    @staticmethod
+    def check_finite(result: RoundResult) -> None:
+        """Raise ContractViolation for a number that is not finite."""
+        unfit = result.not_finite()
+        keep(not unfit, f"makes a {unfit} that is not finite")
 
     def client(self, number: int, round: int) -> Client:
         """Return a client at the start of a round."""
@@ -177,14 +178,8 @@ class TrialRun:
         report = train_round(client, self.variants, TRAINING)
         after = prints(client.start, client.broadcast, client.memory, client.samples)
         keep(before == after, "changes what the client gives it")
-        held = len(set(client.labels_N.tolist()))
         for variant in self.variants:
-            upload = report.uploads.get(variant.name, {})
-            most = variant.upload.bytes(client.model, held)
-            keep(
-                size(upload) <= most,
-                f"{variant.name} uploads {size(upload)} bytes, and its upload says at most {most}",
-            )
+            check_bytes(variant, client, report.uploads.get(variant.name, {}))
         self.memories[number] = report.memory
         return ClientReply(
             states={
@@ -210,8 +205,10 @@ class TrialRun:
         )
         answers: dict[int, State] = {}
         for number, samples in enumerate(self.samples):
-            answers[number] = variant.answer(self.client(number, 0), question)
+            client = self.client(number, 0)
+            answers[number] = variant.answer(client, question)
             keep(bool(answers[number]), f"{variant.name} has no answer to its question {question}")
+            check_bytes(variant, client, answers[number])
             try:
                 variant.upload.validate(answers[number], CLASSES, len(samples))
             except InvalidReply as reason:
@@ -219,6 +216,16 @@ class TrialRun:
                     f"{variant.name} refuses its own answer: {reason}"
                 ) from None
         return answers
+
+
+def check_bytes(variant: Variant, client: Client, upload: State) -> None:
+    """Raise ContractViolation for an upload of more bytes than the variant says: the cost estimate counts on them."""
+    classes_held = len(set(client.labels_N.tolist()))
+    sent, most = size(upload), variant.upload.bytes(client.model, classes_held)
+    keep(
+        sent <= most,
+        f"{variant.name} uploads {sent} bytes, and its upload says at most {most}",
+    )
 
 
 def samples_of(counts: Sequence[int], seed: int) -> Samples:

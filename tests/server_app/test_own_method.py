@@ -112,6 +112,28 @@ class Renewed(Halved):
 
 
 @dataclass(frozen=True)
+class Stating(Variant):
+    name: ClassVar[str] = "stating"
+    less: int = 0
+
+    @property
+    def upload(self):
+        return Upload("class-counts", self.most, once=True, question="sizes")
+
+    def most(self, model, classes_held):
+        return 8 * model.head.out_features - self.less
+
+    def answer(self, client, question):
+        return {"sizes": client.counts_C.long()} if question == "sizes" else {}
+
+
+@dataclass(frozen=True)
+class Understating(Stating):
+    name: ClassVar[str] = "understating"
+    less: int = 1
+
+
+@dataclass(frozen=True)
 class Idle(ServerMethod):
     name: ClassVar[str] = "idle"
 
@@ -291,6 +313,7 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
             "Dividing",
             "fails on clients with ((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError",
         ),
+        ("Understating", "understating uploads 32 bytes, and its upload says at most 31"),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
         ("Zeroing", "changes what the server gives it"),
@@ -308,6 +331,11 @@ def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: 
             f"method = '{method}': breaks the contract of methods: "
         )
         assert reason in str(caught.value)
+
+
+def test_an_answer_of_as_many_bytes_as_stated_keeps_the_contract() -> None:
+    """The control of Understating."""
+    assert fedskew.check_method("my_methods:Stating").variants == ("stating",)
 
 
 def test_a_run_begins_with_the_contract(folder: Path) -> None:
