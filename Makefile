@@ -15,7 +15,7 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
-demo: install  ## four kinds of skew and a method against each; one run through Flower's simulation on Ray as well
+demo: install  ## train on four kinds of skew, with a method against each, and report; one run also goes through Flower on Ray
 	$(BIN)/fedskew run demo
 	@$(MAKE) --no-print-directory -j2 demo-picture demo-on-ray
 	@echo "These are settings where the methods help; docs/results/results.md has where they do not."
@@ -34,10 +34,10 @@ demo-on-ray:  # beside the picture, as each of them keeps one core busy
 test: install
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
-fuzz: install  ## 100,000 changed replies to all methods, 10,000 changed files: what became of them, in docs/results/reliability.md
+fuzz: install  ## fuzz all methods with 100,000 changed replies and all readers with 10,000 changed files; writes docs/results/reliability.md
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/results/reliability.md
 
-mutants: install  ## break the code in 300 places, one at a time, and see whether a fast test notices; up to an hour
+mutants: install  ## mutation testing: break the code in 300 places, one at a time, and run the fast tests; up to an hour
 	$(BIN)/python -m pip install --quiet -e '.[mutants]'
 	$(BIN)/python scripts/mutants.py --write docs/results/reliability.md
 
@@ -45,25 +45,25 @@ slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
 	$(BIN)/python -m pytest -m slow
 
-signals: install  ## every signal at every moment on every engine and on sweeps, as a table; wants a quiet machine
+signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
 
-federation: install  ## four sites with their own data through gate, TLS and keys; right if the hash is the rehearsal's
+federation: install  ## run four sites with their own data through gate, TLS and keys, and compare the hash with the rehearsal's
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
 
-faults: install  ## what goes wrong between hospitals, each three times, as a table; wants root, and a quiet machine
+faults: install  ## inject faults into a federation, each three times, and print a table; needs root and a quiet machine
 	$(BIN)/python deploy/try_faults.py --write docs/results/reliability.md
 
-attacks: install  ## attack such a federation, each attack beside an honest request that passes; wants root; the table goes into docs/explanation/security.md
+attacks: install  ## attack a federation, each attack with an honest request as control; needs root; writes docs/explanation/security.md
 	$(BIN)/python deploy/try_attacks.py --write docs/explanation/security.md
 
-edge: install  ## eight sites of one core and 1 GiB that come and go; wants root
+edge: install  ## run eight sites of one core and 1 GiB that go offline at random; needs root
 	$(BIN)/python deploy/try_edge.py --write docs/guides/deployment.md
 
-soak: install  ## 300 rounds of two sites: memory and open files of every process at rounds 50 and 300; about an hour
+soak: install  ## train 300 rounds of two sites and compare memory and open files at rounds 50 and 300; about an hour
 	$(BIN)/python deploy/try_soak.py --write docs/results/reliability.md
 
-units: install  ## look at the systemd units: that they are right, and what they may do
+units: install  ## check the systemd units and their permissions
 	deploy/check_units.sh
 
 lint: install
@@ -71,10 +71,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-newest: install  ## what touches flwr with the newest flwr: a report, which fails nothing
+newest: install  ## run the tests of code that uses flwr with the newest flwr; never fails
 	.ci/newest
 
-bill: install  ## write the bill of materials of what is installed, in CycloneDX
+bill: install  ## write a bill of materials of the installed packages, in CycloneDX form
 	$(PYTHON) -m venv $(VENV)-bill
 	$(VENV)-bill/bin/python -m pip install --quiet cyclonedx-bom
 	$(VENV)-bill/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file bill-of-materials.json $(BIN)/python
