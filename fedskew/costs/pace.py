@@ -64,9 +64,10 @@ class Records:
         """Return the mean over all rounds of the same kind; None where there are none."""
         kind = {
             key: value
-            for key, value in stored(settings.flat()).items()
+            for key, value in settings.flat().items()
             if key not in WITHOUT_EFFECT_ON_TIME
         }
+        kind = stored(kind)
         same = (folder for folder, stated in self.runs if kind.items() <= stated.items())
         rounds = [record for folder in same for record in folder.rounds()]
         if not rounds:

@@ -10,6 +10,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.readers.catalog import is_own, members
+from data.renamed_settings import renamed
 from fedskew.export.model_folder import Description
 from fedskew.formatting import escaped, percent
 from server_app.composition import compose, row_name
@@ -96,7 +97,11 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
 def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that can change numbers, without the paths of a machine."""
     settings = origin["settings"]
-    shown = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
+    shown = {
+        key: value
+        for key, value in renamed(settings).items()
+        if key not in WITHOUT_EFFECT_ON_NUMBERS
+    }
     shown["dataset"] = ", ".join(data_names(origin))
     shown["partition-file"] = Path(settings.get("partition-file", "")).name
     return shown

@@ -11,6 +11,7 @@ from data import SettingError
 from data.renamed_settings import NEW_NAMES, OLD_NAMES, given_to_flower, print_renamed
 from fedskew.cli.completion import settings as completed_settings
 from fedskew.experiments.experiments import load_experiments
+from fedskew.export.model_card import shown_settings
 from server_app.settings import as_toml, defaults, parse, parse_texts
 from tests.command_line import FedSkew
 
@@ -93,6 +94,13 @@ def test_run_specs_keep_the_old_names() -> None:
     assert fields["data"]["tested_on"] == "validation"
     assert fields["training"]["clients_together"] == 1
     assert RunSpec.from_json(spec.to_json()) == spec
+
+
+def test_a_model_card_shows_the_new_names() -> None:
+    settings = {"dataset": "digits", "fresh": True, "clients-together": 4}
+    shown = shown_settings({"settings": settings})
+    assert shown["clients-per-pass"] == 4
+    assert not {"fresh", "overwrite", "clients-together"} & shown.keys()
 
 
 def test_an_experiment_may_still_use_an_old_name(
