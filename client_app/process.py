@@ -6,11 +6,11 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 
 from data import SettingError
+from data.package_files import sources
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h: bytes at the heap's end that are kept, and bytes from which a block is a mapping of its own."""
@@ -18,12 +18,13 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 @functools.cache
 def code_version(*packages: str) -> str:
-    """Return a hash of the packages' sources; of those that a client runs, when none is named."""
-    root = Path(__file__).resolve().parent.parent
+    """Return a hash of the packages' canonical sources; of those that a client runs, when none is named.
+
+    A clone and a wheel of one release have one hash.
+    """
     sha = hashlib.sha256()
-    for package in packages or ("client_app", "data"):
-        for path in sorted((root / package).rglob("*.py")):
-            sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    for path, source in sources(*(packages or ("client_app", "data"))).items():
+        sha.update(f"{path}\n".encode() + source)
     return sha.hexdigest()[:16]
 
 

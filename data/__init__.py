@@ -39,4 +39,4 @@ WITH_TORCH = {
 def __getattr__(name: str) -> Any:
     if name not in WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"data.{WITH_TORCH[name]}"), name)
+    return getattr(import_module(f"{__name__}.{WITH_TORCH[name]}"), name)

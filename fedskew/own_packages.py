@@ -19,6 +19,8 @@ def find_ours() -> None:
     Raises:
         ImportError: a module of the user's has the name of one of FedSkew's packages; the message names its file.
     """
+    if (ROOT / "fedskew" / PACKAGES[0]).is_dir():
+        return  # a wheel has them inside fedskew, where nobody else's can be meant
     for name in PACKAGES:
         place = place_of(name)
         if place is None or place.is_relative_to(ROOT / name):

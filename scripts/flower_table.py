@@ -19,8 +19,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import torch
+    from fake_grid import FakeGrid
     from flower_grid import (
-        FakeGrid,
         Net,
         PlainNet,
         client_app,

@@ -6,14 +6,14 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 
 from data import SettingError, require
+from data.package_files import ROOT
 from data.renamed_settings import NEW_NAMES, given
 from data.text import any_number, whole_number
 from server_app.methods import Setting as Scalar
 
-FILE = Path(__file__).resolve().parent.parent / "pyproject.toml"
+FILE = ROOT / "pyproject.toml"
 SYNONYMS = {
     "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
     "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",

@@ -4,11 +4,11 @@ import functools
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import torch
 
 from client_app.process import code_version
+from data.package_files import INSTALLED_AS_ONE, ROOT
 
 PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
 
@@ -36,8 +36,11 @@ def installed(package: str) -> str:
 @functools.cache
 def commit() -> str:
     """Return the commit of the code, or "unknown" outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    if INSTALLED_AS_ONE:
+        return (
+            "unknown"  # git would describe the user's own repository around the installed package
+        )
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

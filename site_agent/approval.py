@@ -8,17 +8,16 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-import client_app
 from client_app.local_site import PERMISSIONS
 from client_app.optimizer import TrainingSettings
 from data import DataError
 from data.agreement import Member
+from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, build, packed_files
 from site_agent.audit import Audit
 from site_agent.config import Site
 from site_agent.policy import check_names
 
-ROOT = Path(client_app.__file__).resolve().parents[1]
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
 PLAYED = ("client_app", "data", "site_agent")
@@ -153,12 +152,9 @@ def check_agreed(site: Site, code: str, name: str) -> None:
 def check_installed(files: dict[str, bytes], name: str) -> None:
     """Raise DataError unless an app holds the very sources that are installed here and would be played."""
     for package in PLAYED:
-        here = {
-            path.relative_to(ROOT).as_posix(): path.read_bytes()
-            for path in (ROOT / package).rglob("*.py")
-        }
+        here = sources(package)
         there = {
-            file: files[file]
+            file: canonical(files[file])
             for file in files
             if file.startswith(f"{package}/") and file.endswith(".py")
         }

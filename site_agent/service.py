@@ -54,7 +54,7 @@ def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
     read_secret(secret)
     assert link.key and link.ca
     command = command_of(link.address, link.key, link.ca, port, secret)
-    keeper = [sys.executable, "-m", "site_agent.supernode_watch", str(state / "link"), *command]
+    keeper = [sys.executable, "-m", f"{__package__}.supernode_watch", str(state / "link"), *command]
     os.execv(sys.executable, keeper)  # leaves torch behind, which read site.toml with us
 
 

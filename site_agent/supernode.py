@@ -30,7 +30,7 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
 
 def child_command(command: list[str]) -> list[str]:
     """Return the command that runs `command` as a process that gets SIGTERM when this process ends."""
-    return [sys.executable, "-m", "site_agent.supernode", CHILD, str(os.getpid()), *command]
+    return [sys.executable, "-m", f"{__package__}.supernode", CHILD, str(os.getpid()), *command]
 
 
 def main() -> None:

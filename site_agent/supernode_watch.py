@@ -23,7 +23,7 @@ LIVED_WELL = 60.0
 def command_of(address: str, key: Path, ca: Path, port: int, secret: Path) -> list[str]:
     """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
     return [
-        *(sys.executable, "-m", "site_agent.supernode", PROGRAM),
+        *(sys.executable, "-m", f"{__package__}.supernode", PROGRAM),
         *(
             "--superlink",
             address,

@@ -1,7 +1,9 @@
 """The registry of server methods: one file each, found in this folder."""
 
-import strategies
+import sys
+
 from client_app.discovery import parts_in
 from strategies.core.server import ServerMethod
 
-SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(strategies, ServerMethod)
+PACKAGE = __name__.rpartition(".")[0]
+SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(sys.modules[PACKAGE], ServerMethod)

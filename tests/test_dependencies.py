@@ -27,7 +27,7 @@ PRIVATE = {
         "client_app/flower_internals.py",
         "fedskew/federation/flower_internals.py",
         "tests/client_app/test_client_messages.py",
-        "tests/flower_grid.py",
+        "tests/fake_grid.py",
         "tests/fuzz/changes.py",
         "tests/site_agent/test_executor.py",
     ],
@@ -67,7 +67,7 @@ PRIVATE = {
     "flwr.supercore.runtime": ["site_agent/flower_internals.py"],
     "flwr.supercore.task_identity": [
         "client_app/flower_internals.py",
-        "tests/flower_grid.py",
+        "tests/fake_grid.py",
         "tests/site_agent/test_executor.py",
     ],
     "flwr.supernode.cli": ["site_agent/flower_internals.py"],

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 import warnings
 import zipfile
 from importlib.metadata import version
@@ -92,14 +91,6 @@ def test_report_and_export_run_from_the_bundle(bundle: zipfile.ZipFile, tmp_path
         and "Mine" in page
         and (tmp_path / "model" / "README.md").read_text().startswith("---\n")
     )
-
-
-def test_the_wheel_has_what_the_command_line_reads() -> None:
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
-        "targets"
-    ]["wheel"]
-    assert sorted(wheel["packages"]) == sorted(PACKAGES)
-    assert wheel["force-include"] == {"experiments.yaml": "experiments.yaml"}
 
 
 @pytest.mark.slow

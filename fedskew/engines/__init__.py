@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import SettingError, require
+from data.package_files import ROOT
 from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.engines.launcher import launch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # with torch, which the gate and most commands between sites 
     from server_app.run_folder import RunFolder
     from server_app.run_settings import RunSettings
 
-APP = Path(__file__).resolve().parent.parent.parent
+APP = ROOT
 """The folder of the Flower app: the clone that this package is installed from."""
 ENGINES = ("inprocess", "workers", "ray")
 FOLLOW_INTERVAL = 0.1

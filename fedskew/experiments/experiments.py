@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data import SettingError, require
+from data.package_files import ROOT
 from data.renamed_settings import given
 from fedskew.experiments.entries import (
     Settings,
@@ -24,7 +25,7 @@ from fedskew.experiments.entries import (
 from server_app.keys import SELECTIONS, no_such
 from server_app.methods import Setting as Scalar
 
-FILE = Path(__file__).resolve().parent.parent.parent / "experiments.yaml"
+FILE = ROOT / "experiments.yaml"
 log = logging.getLogger("fedskew")
 HERE = Path("experiments.yaml")
 """The user's own, in the working folder."""

@@ -9,6 +9,7 @@ from multiprocessing.connection import wait
 
 import psutil
 
+from data.package_files import module_name
 from data.text import printable, sentence
 from fedskew.engines.workers import fork_server
 from fedskew.scheduling import Allocation, Job, JobResult, emptiest, ordered
@@ -115,7 +116,7 @@ class LocalQueue(Queue):
         self.crew: list[Worker] = []
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
-        self.context = fork_server("server_app.app", "client_app.app")
+        self.context = fork_server(*map(module_name, ("server_app.app", "client_app.app")))
 
     @property
     def busy(self) -> list[Worker]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from flower_grid import FakeGrid, Net, PlainNet, client_app, client_data, initial, train, weights
+from fake_grid import FakeGrid
+from flower_grid import Net, PlainNet, client_app, client_data, initial, train, weights
 from flwr.app import Array, ArrayRecord, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from fake_grid import FakeGrid
 from flower_grid import (
     CLIENTS,
     DATA,
-    FakeGrid,
     Net,
     client_app,
     client_data,

@@ -7,10 +7,16 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Variant
-from client_app.state import State, weighted_mean
-from server_app.methods import Method
-from strategies.core.server import Server, ServerMethod, Update
+from fedskew.methods import (
+    Client,
+    Method,
+    Server,
+    ServerMethod,
+    State,
+    Update,
+    Variant,
+    weighted_mean,
+)
 
 
 @dataclass(frozen=True)

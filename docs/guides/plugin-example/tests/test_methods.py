@@ -5,8 +5,7 @@ import torch
 from my_fedskew_methods import Tempered
 
 import fedskew
-from client_app.client import Client
-from data import Samples
+from fedskew.methods import Client, Samples
 
 
 @pytest.mark.parametrize("name", ["tempered", "even-mean"])

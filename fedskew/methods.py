@@ -1,0 +1,141 @@
+"""The names for a method of your own, equal in a clone and in an installed wheel.
+
+`Variant` is a method's client side and `ServerMethod` its server side; `Method` names both. The other
+names are what their hooks get and return, and the rules of their settings. See docs/guides/plugin.md.
+
+The module is callable: `fedskew.methods()` returns the methods that there are, by name.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from data.package_files import module_name
+from fedskew.api import methods
+
+if TYPE_CHECKING:
+    from client_app.client import (
+        Client,
+        Contribution,
+        InvalidReply,
+        Loss,
+        Report,
+        Requirements,
+        Trained,
+        Upload,
+        UploadLimit,
+        Variant,
+    )
+    from client_app.models import Classifier
+    from client_app.optimizer import TrainingSettings
+    from client_app.state import State, weighted_mean, weighted_sum
+    from client_app.training import train_round
+    from client_app.variants.class_prior import PriorCorrection
+    from client_app.variants.focal import Focal
+    from client_app.variants.logit_calibration import LogitCalibration
+    from client_app.variants.logit_shift import LogitShift
+    from client_app.variants.proximal import Proximal
+    from client_app.variants.resampling import Resampling
+    from client_app.variants.reweighting import Reweighting
+    from data import OneOf, Rule, Samples, SettingError, Settings
+    from server_app.methods import Method
+    from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+    from strategies.core.validation import RejectedUpdate, check_by_class, differences
+
+MODULES = {
+    "client_app.client": (
+        "Client",
+        "Contribution",
+        "InvalidReply",
+        "Loss",
+        "Report",
+        "Requirements",
+        "Trained",
+        "Upload",
+        "UploadLimit",
+        "Variant",
+    ),
+    "client_app.models": ("Classifier",),
+    "client_app.optimizer": ("TrainingSettings",),
+    "client_app.state": ("State", "weighted_mean", "weighted_sum"),
+    "client_app.training": ("train_round",),
+    "client_app.variants.class_prior": ("PriorCorrection",),
+    "client_app.variants.focal": ("Focal",),
+    "client_app.variants.logit_calibration": ("LogitCalibration",),
+    "client_app.variants.logit_shift": ("LogitShift",),
+    "client_app.variants.proximal": ("Proximal",),
+    "client_app.variants.resampling": ("Resampling",),
+    "client_app.variants.reweighting": ("Reweighting",),
+    "data": ("OneOf", "Rule", "Samples", "SettingError", "Settings"),
+    "server_app.methods": ("Method",),
+    "strategies.core.server": (
+        "Deployment",
+        "Server",
+        "ServerMethod",
+        "Unit",
+        "Update",
+        "Work",
+    ),
+    "strategies.core.validation": ("RejectedUpdate", "check_by_class", "differences"),
+}
+"""The names by the module that defines them."""
+__all__ = [
+    "Classifier",
+    "Client",
+    "Contribution",
+    "Deployment",
+    "Focal",
+    "InvalidReply",
+    "LogitCalibration",
+    "LogitShift",
+    "Loss",
+    "Method",
+    "OneOf",
+    "PriorCorrection",
+    "Proximal",
+    "RejectedUpdate",
+    "Report",
+    "Requirements",
+    "Resampling",
+    "Reweighting",
+    "Rule",
+    "Samples",
+    "Server",
+    "ServerMethod",
+    "SettingError",
+    "Settings",
+    "State",
+    "Trained",
+    "TrainingSettings",
+    "Unit",
+    "Update",
+    "Upload",
+    "UploadLimit",
+    "Variant",
+    "Work",
+    "check_by_class",
+    "differences",
+    "train_round",
+    "weighted_mean",
+    "weighted_sum",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: torch takes a second."""
+    for module, names in MODULES.items():
+        if name in names:
+            return getattr(import_module(module_name(module)), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class CallableModule(ModuleType):
+    """A module that can be called."""
+
+    def __call__(self) -> "dict[str, Method]":
+        """Return the methods by their names, each with its paper, parts and uploads; `a+b` composes them."""
+        return methods()
+
+
+sys.modules[__name__].__class__ = CallableModule

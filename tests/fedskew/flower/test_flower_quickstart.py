@@ -1,0 +1,141 @@
+"""examples/flower-quickstart: each method is a patch of at most ten lines, and trains from an installed wheel.
+
+The app lies beside modules of the user's that have the names of FedSkew's packages in a clone.
+"""
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+APP = ROOT / "examples" / "flower-quickstart"
+PATCHES = sorted((APP / "patches").glob("*.diff"))
+MOST_LINES = 10
+RUNNER = """
+import importlib, random, sys
+from pathlib import Path
+import torch
+from fake_grid import FakeGrid
+from flwr.app import Context, RecordDict
+
+torch.set_num_threads(1)
+for folder in sys.argv[1:]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("quickstart", "data", "strategies")]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
+    import data, strategies
+    assert data.OWNER == strategies.OWNER == "user"
+    server, client = (importlib.import_module(f"quickstart.{side}_app") for side in ("server", "client"))
+    config = {"num-server-rounds": 2, "fraction-evaluate": 1.0, "local-epochs": 1, "learning-rate": 0.05,
+              "batch-size": 32, "seed": 0, "model-file": str(Path(folder, "model.pt"))}
+    random.seed(0)
+    grid = FakeGrid(client.app, 4, config)
+    server.app(grid, Context(1, 1, {}, RecordDict(), config))
+    assert not grid.errors, grid.errors
+    net = importlib.import_module("quickstart.task").Net()
+    net.load_state_dict(torch.load(config["model-file"]))
+    print("TRAINED", Path(folder).name, flush=True)
+    sys.path.remove(folder)
+    sys.path_importer_cache.clear()
+"""
+
+
+def patched(patch: Path | None, folder: Path) -> Path:
+    """Copy the app to `folder`, apply a patch, and return the folder."""
+    shutil.copytree(APP, folder)
+    if patch is not None:
+        command = ["git", "apply", str(patch)]
+        environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+    (folder / "data").mkdir()
+    (folder / "data" / "__init__.py").write_text("OWNER = 'user'\n")
+    (folder / "strategies.py").write_text("OWNER = 'user'\n")
+    return folder
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_a_patch_adds_or_changes_at_most_ten_lines(patch: Path) -> None:
+    lines = patch.read_text().splitlines()
+    added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
+    assert 0 < len(added) <= MOST_LINES, f"{patch.name} adds {len(added)} lines"
+    assert all("fedskew" not in line or "fedskew.flower" in line for line in added)
+
+
+def test_every_patch_trains_from_the_wheels_package(tmp_path: Path) -> None:
+    assert {"fedshift", "creff", "fedbn", "iwds", "scaffold"} <= {patch.stem for patch in PATCHES}
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    runpy.run_path(str(ROOT / "scripts" / "one_package.py"))["write"](installed)
+    shutil.copy(ROOT / "tests" / "fake_grid.py", installed)
+    apps = [patched(None, tmp_path / "fedavg")]
+    apps += [patched(patch, tmp_path / patch.stem) for patch in PATCHES]
+    (tmp_path / "runner.py").write_text(RUNNER)
+    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "runner.py", *map(str, apps)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert re.findall(r"TRAINED (\S+)", done.stdout) == [app.name for app in apps]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["creff", "scaffold"])
+def test_the_app_runs_on_ray_with_ten_clients(name: str, tmp_path: Path) -> None:
+    """`flwr run` as the README states it, with a SuperLink of the test's own."""
+    flwr = Path(sys.executable).with_name("flwr")
+    app = patched(APP / "patches" / f"{name}.diff", tmp_path / "quickstart-app")
+    model = tmp_path / "model.pt"
+    home = tmp_path / "home"
+    environment = {
+        **os.environ,
+        "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(20000 + os.getpid() % 20000),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    neutral = tmp_path / "neutral"
+    neutral.mkdir()
+    # a clone is on the path here, whose packages the user's own `data` would hide
+    shutil.rmtree(app / "data")
+    (app / "strategies.py").unlink()
+    command = [
+        str(flwr),
+        "run",
+        str(app),
+        "--stream",
+        "--federation-config",
+        "num-supernodes=10 client-resources-num-cpus=1",
+        "--run-config",
+        f'num-server-rounds=2 local-epochs=1 model-file="{model}"',
+    ]
+    try:
+        done = subprocess.run(
+            command, cwd=neutral, env=environment, capture_output=True, text=True, timeout=280
+        )
+        assert model.is_file() and "QUICKSTART accuracy" in done.stdout, done.stdout[-3000:]
+    finally:
+        end_processes_of(home)
+
+
+def end_processes_of(home: Path) -> None:
+    """End the SuperLink that `flwr run` leaves behind, by the folder in its command line."""
+    import psutil
+
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if str(home) in words and "flower-superlink" in words:
+            process.terminate()
+    time.sleep(1)
