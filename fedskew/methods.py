@@ -11,7 +11,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from data.package_files import module_name
 from fedskew.api import methods
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: torch takes a second."""
+    from data.package_files import module_name  # loads numpy, which `import fedskew` does not
+
     for module, names in MODULES.items():
         if name in names:
             return getattr(import_module(module_name(module)), name)
