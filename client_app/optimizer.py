@@ -50,8 +50,9 @@ class TrainingSettings(Settings):
     have another order, so results are not bit-identical to clients one by one; in bfloat16 they differ visibly."""
 
     def validate(self) -> None:
-        rule = "contradicts local-steps: set one of the two"
-        self.require(not (self.batch_limit and self.local_steps), "batch_limit", rule)
+        both = self.batch_limit and self.local_steps
+        rule, remedy = "contradicts local-steps", "set one of the two"
+        self.require(not both, "batch_limit", rule, remedy)
 
     def steps(self, samples: int) -> float:
         """Return about how many steps a client with so many samples takes in a round, in units of a whole mini-batch.

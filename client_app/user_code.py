@@ -24,10 +24,11 @@ def load(key: str, name: str, what: str, fits: Callable[[Any], bool] = callable)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may fail in any way
-        rule = f"{module_name} cannot be imported: {error}"
+        rule, remedy = f"{module_name} cannot be imported: {error}", ""
         if isinstance(error, ImportError) and error.name in PACKAGES:
-            rule += f"; {error.name} is FedSkew's own package here: give your module another name"
-        raise SettingError(key, name, rule) from error
+            rule += f"; {error.name} is FedSkew's own package here"
+            remedy = "give your module another name"
+        raise SettingError(key, name, rule, remedy=remedy) from error
     thing = getattr(module, attribute, None)
     if not fits(thing):
         raise SettingError(key, name, f"{module_name} has no {what} {attribute}")

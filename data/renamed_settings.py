@@ -36,8 +36,8 @@ def renamed(settings: Mapping[str, Value]) -> dict[str, Value]:
 
 def both_given(new: str, value: object, old_value: object) -> SettingError:
     """Return the error of a setting that is given under both of its names."""
-    rule = f"its old name {OLD_NAMES[new]} = {old_value!r} is given as well; give {new} alone"
-    return SettingError(new, value, rule)
+    rule = f"its old name {OLD_NAMES[new]} = {old_value!r} is given as well"
+    return SettingError(new, value, rule, remedy=f"give {new} alone")
 
 
 def given(settings: Mapping[str, Value]) -> dict[str, Value]:

@@ -86,8 +86,8 @@ def resolve(settings: DataSettings) -> DataSettings:
     if settings.train_images:
         rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
         require(settings.imbalance_factor == 1, "train-images", settings.train_images, rule)
-        rule = f"contradicts largest-class = {settings.largest_class}: set one of the two"
-        require(settings.largest_class == 0, "train-images", settings.train_images, rule)
+        rule = f"contradicts largest-class = {settings.largest_class}"
+        settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
     if partition == "llt":
         rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
         require(clients % len(classes) == 0, "clients", clients, rule)
@@ -119,17 +119,13 @@ def _check_name(name: str, dataset: str) -> None:
     everything = [*KNOWN, *ALIASES, *(prefix + "PATH" for prefix in OWN_PREFIXES)]
     everything += [DOMAINS_PREFIX + "NAME,NAME", SITES_PREFIX + "FILE"]
     near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    remedy = f"did you mean {near[0]!r}?" if near else ""
     if not near and ("/" in name or Path(name).exists()):
         kind = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
-        raise SettingError(
-            "dataset", dataset, f"no data set is called so; did you mean {f'{kind}:{name}'!r}?"
-        )
-    raise SettingError(
-        "dataset",
-        dataset,
-        f"no data set is called {name!r}; known are {', '.join(everything)}{hint}",
-    )
+        remedy = f"did you mean {f'{kind}:{name}'!r}?"
+        raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
+    rule = f"no data set is called {name!r}; known are {', '.join(everything)}"
+    raise SettingError("dataset", dataset, rule, remedy=remedy)
 
 
 def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:

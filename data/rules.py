@@ -29,6 +29,7 @@ class Rule:
 
     holds: Callable[[Any], bool]
     words: str
+    remedy: str = ""
 
 
 class OneOf(Rule):
@@ -61,7 +62,7 @@ class Settings:
             value = getattr(self, field)
             for rule in rules:
                 if not rule.holds(value):
-                    raise SettingError(self.key(field), value, rule.words)
+                    raise SettingError(self.key(field), value, rule.words, remedy=rule.remedy)
         self.validate()
 
     def validate(self) -> None:

@@ -164,10 +164,9 @@ class DataSettings(Settings):
         if self.pixel_range:
             assert self.pixel_span
         assert self.column_names is not None  # which looks at them
-        rule = "contradicts parts-per-domain: set one of the two"
-        self.require(
-            self.domain_percent == 100 or not self.parts_per_domain, "domain_percent", rule
-        )
+        rule, remedy = "contradicts parts-per-domain", "set one of the two"
+        both = self.domain_percent != 100 and self.parts_per_domain
+        self.require(not both, "domain_percent", rule, remedy)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

@@ -66,8 +66,8 @@ def members_of(method: str) -> list[Method]:
             raise no_method(method, name)
         times = names.count(name)
         if times > 1:
-            rule = f"names {name} {times} times; a method is in effect once: name it once"
-            raise SettingError("method", method, rule)
+            rule = f"names {name} {times} times; a method is in effect once"
+            raise SettingError("method", method, rule, remedy="name it once")
     members = [member for name, member in METHODS.items() if name in names]
     fedskews = [member for member in members if not member.source]
     # METHODS has the user's in the order in which they were loaded, which is any.

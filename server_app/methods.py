@@ -126,9 +126,10 @@ def no_method(method: str, name: str) -> "SettingError":
     from data import SettingError
 
     if "," in name:
-        return SettingError(
-            "method", method, "+ composes methods; `fedskew run --method A,B` compares several"
-        )
+        remedy = "`fedskew run --method A,B` compares several"
+        return SettingError("method", method, "+ composes methods", remedy=remedy)
+    rule = f"{name or 'an empty name'} is no method"
     near = difflib.get_close_matches(name, METHODS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
-    return SettingError("method", method, f"{name or 'an empty name'} is no method; {hint}")
+    if near:
+        return SettingError("method", method, rule, remedy=f"did you mean {near[0]}?")
+    return SettingError("method", method, f"{rule}; known are {', '.join(METHODS)}")

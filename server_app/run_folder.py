@@ -173,8 +173,9 @@ class RunFolder:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
         origin = self.origin() or self.summary() or {}
         if origin.get("partition-hash", partition_hash) != partition_hash:
-            rule = "was begun on other data or another partition: state overwrite = true to start again"
-            raise SettingError("results", str(self.path), rule)
+            rule = "was begun on other data or another partition"
+            remedy = "state overwrite = true to start again"
+            raise SettingError("results", str(self.path), rule, remedy=remedy)
 
     def other_code(self) -> str:
         """Return a remark when other code than the present one began the run; empty when it was the same."""

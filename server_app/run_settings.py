@@ -40,7 +40,8 @@ MODEL = Rule(
 TENSORBOARD, MLFLOW, WANDB = (
     Rule(
         lambda asked, package=package: not asked or find_spec(package) is not None,  # type: ignore[misc]
-        f"needs the package {package}: pip install 'fedskew[{package}]'",
+        f"needs the package {package}",
+        f"pip install 'fedskew[{package}]'",
     )
     for package in ("tensorboard", "mlflow", "wandb")
 )

@@ -111,7 +111,8 @@ def require_timm(name: str) -> None:
         find_spec("timm") is not None,
         "model",
         name,
-        "needs the package timm: pip install 'fedskew[timm]'",
+        "needs the package timm",
+        "pip install 'fedskew[timm]'",
     )
     import timm
 

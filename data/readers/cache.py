@@ -202,5 +202,8 @@ def checksum(described: Mapping[str, object]) -> str:
 
 def _cannot_be_written(folder: Path, error: OSError) -> DataError:
     return DataError(
-        f"cache = {str(folder.parent)!r}: cannot be written ({error}); set cache to a folder that can"
+        f"cannot be written ({error})",
+        key="cache",
+        value=str(folder.parent),
+        remedy="set cache to a folder that can",
     )

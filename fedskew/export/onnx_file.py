@@ -18,9 +18,8 @@ def require_onnx() -> None:
     """Raise SettingError when a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise SettingError(
-            "--onnx", True, f"needs {' and '.join(missing)}: pip install 'fedskew[onnx]'"
-        )
+        rule, remedy = f"needs {' and '.join(missing)}", "pip install 'fedskew[onnx]'"
+        raise SettingError("--onnx", True, rule, remedy=remedy)
 
 
 class FromPixels(nn.Module):

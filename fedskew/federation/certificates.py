@@ -94,18 +94,18 @@ def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> No
     try:
         signed.verify_directly_issued_by(issuer)
     except Exception as error:  # cryptography: ValueError, TypeError or InvalidSignature
-        raise DataError(f"{certificate}: is not of the authority {authority}") from error
+        rule = f"is not of the authority {authority}"
+        raise DataError(rule, where=str(certificate)) from error
     now = datetime.now(UTC)
     for path, shown in ((authority, issuer), (certificate, signed)):
         first, last = shown.not_valid_before_utc, shown.not_valid_after_utc
         if not first <= now <= last:
-            raise DataError(
-                f"{path}: holds from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and it is {now:%Y-%m-%d}: renew it"
-            )
+            rule = f"holds from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and it is {now:%Y-%m-%d}"
+            raise DataError(rule, where=str(path), remedy="renew it")
     held = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     for host in hosts:
         if _host(host) not in held:
-            raise DataError(f"{certificate}: does not hold for {host}: renew it")
+            raise DataError(f"does not hold for {host}", where=str(certificate), remedy="renew it")
 
 
 def _begin(

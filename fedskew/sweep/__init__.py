@@ -108,9 +108,8 @@ def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
     """
     wanting = [run for run in planned if run.general.device == "cuda" and engine != "ray"]
     if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
-        raise SettingError(
-            "device", "cuda", "no GPU is visible here: use device = cpu, or a machine with one"
-        )
+        remedy = "use device = cpu, or a machine with one"
+        raise SettingError("device", "cuda", "no GPU is visible here", remedy=remedy)
 
 
 def finished(planned: Sequence[RunSettings]) -> Summaries:
