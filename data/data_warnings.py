@@ -85,7 +85,8 @@ def refuse_untrainable(settings: DataSettings, federation: Federation) -> None:
         name = federation.dataset.class_names[int(trained_C.argmax())]
         rule = "a model that always answers so is right, and there is nothing to learn"
         raise DataError(
-            f"{settings.dataset}: all {trained_C.sum()} training samples are of class {name}: {rule}"
+            f"all {trained_C.sum()} training samples are of class {name}: {rule}",
+            where=settings.dataset,
         )
     if samples_are_compared(settings):
         refuse_copies(federation.dataset)
@@ -96,13 +97,15 @@ def refuse_copies(data: Dataset) -> None:
     look = look_at(data)
     if look.alike:
         raise DataError(
-            f"{data.name}: all {look.alike} training samples that were looked at are the same: nothing can be learned"
+            f"all {look.alike} training samples that were looked at are the same: nothing can be learned",
+            where=data.name,
         )
     copies, compared, example = look.copies["test"]
     if copies == compared and len(data.shape) == 3:
         raise DataError(
-            f"{data.name}: all {compared} test images that were compared are training images too ({example}): "
-            "test on images that no client trains on"
+            f"all {compared} test images that were compared are training images too ({example}): "
+            "test on images that no client trains on",
+            where=data.name,
         )
 
 

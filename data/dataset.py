@@ -100,7 +100,7 @@ def load(settings: DataSettings) -> Dataset:
         cache.write(folder, arrays)
         copy = cache.read(folder)
     if copy is None:
-        raise DataError(f"{folder}: the cached copy vanished while it was being read")
+        raise DataError("the cached copy vanished while it was being read", where=str(folder))
     mapped, content = copy
 
     def loaded(name: str) -> NDArray[np.int64]:
@@ -245,7 +245,8 @@ def _read(
         }
         if len(types) > 1 and not all(is_of_files(split) for split in splits):
             raise DataError(
-                f"{settings.dataset}: {key}_images: {' and '.join(sorted(types))}: must all be of one type"
+                f"{key}_images: {' and '.join(sorted(types))}: must all be of one type",
+                where=settings.dataset,
             )
         if len(types) > 1:  # of files bytes are 0..255 and numbers 0..1
             parts = [

@@ -67,20 +67,23 @@ def read(setting: str) -> Dealt:
     current = marked(setting)
     if current != setting and MARK.fullmatch(setting):
         raise DataError(
-            f"{path}: is not the partition file that the run began with: {current} instead of {setting}"
+            f"is not the partition file that the run began with: {current} instead of {setting}",
+            where=str(path),
         )
     try:
         content = json.loads(path.read_text())
         if content["fedskew-partition"] != VERSION:
             raise DataError(
-                f"{path}: version {printable(str(content['fedskew-partition'])[:20])} of partition files is not known"
+                f"version {printable(str(content['fedskew-partition'])[:20])} of partition files is not known",
+                where=str(path),
             )
         stated = content.pop(
             "checksum", None
         )  # files of earlier versions, and those written by hand, have none
         if stated not in (None, checksum(content)):
             raise DataError(
-                f"{path}: is not as it was written: its checksum is another; without one it is taken as is"
+                "is not as it was written: its checksum is another; without one it is taken as is",
+                where=str(path),
             )
         train = tuple(map(whole_numbers, content["train"]))
         domains = (
@@ -104,7 +107,7 @@ def read(setting: str) -> Dealt:
         RecursionError,
     ) as error:
         raise DataError(
-            f"{path}: is no partition file as `fedskew data save-partition` writes it"
+            "is no partition file as `fedskew data save-partition` writes it", where=str(path)
         ) from error
     trained = (
         np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
@@ -116,10 +119,11 @@ def read(setting: str) -> Dealt:
         or (domains is not None and len(domains) != len(dealt.train))
     ):
         raise DataError(
-            f"{path}: every client must hold at least one sample, and no sample be at two clients"
+            "every client must hold at least one sample, and no sample be at two clients",
+            where=str(path),
         )
     if len(np.unique(dealt.test)) < len(dealt.test):
-        raise DataError(f"{path}: no sample may be in the test set twice")
+        raise DataError("no sample may be in the test set twice", where=str(path))
     return dealt
 
 

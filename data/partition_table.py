@@ -46,28 +46,33 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
         header = header_of(path, rows)
         if missing := [name for name in (SAMPLE, CLIENT) if name not in header]:
             raise DataError(
-                f"{path}: there is no column {missing[0]!r}, only {', '.join(header)[:200]}"
+                f"there is no column {missing[0]!r}, only {', '.join(header)[:200]}",
+                where=str(path),
             )
         for line, row in rows:
             if len(row) != len(header):
                 raise DataError(
-                    f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
+                    f"row {line}: has {len(row)} cells, and there are {len(header)} columns",
+                    where=str(path),
                 )
             cell, client = (row[header.index(name)].strip() for name in (SAMPLE, CLIENT))
             number = int(cell) if is_whole(cell) and len(cell) < 12 else -1
             if not 0 <= number < len(data.train_labels):
                 rule = f"must be a training sample's place, 0..{len(data.train_labels) - 1}"
-                raise DataError(f"{path}: row {line}, column {SAMPLE}: {cell[:80]!r}: {rule}")
+                raise DataError(
+                    f"row {line}, column {SAMPLE}: {cell[:80]!r}: {rule}", where=str(path)
+                )
             if number in rows_of:
                 raise DataError(
-                    f"{path}: row {line}: sample {number} is that of row {rows_of[number]} too"
+                    f"row {line}: sample {number} is that of row {rows_of[number]} too",
+                    where=str(path),
                 )
             if not client:
-                raise DataError(f"{path}: row {line}, column {CLIENT}: is empty")
+                raise DataError(f"row {line}, column {CLIENT}: is empty", where=str(path))
             rows_of[number] = line
             held.setdefault(client, []).append(number)
     if not held:
-        raise DataError(f"{path}: names no sample")
+        raise DataError("names no sample", where=str(path))
     names = sorted(held, key=int) if all(map(is_whole, held)) else sorted(held)
     train = tuple(np.sort(np.array(held[name], np.int64)) for name in names)
     nothing = np.zeros(0, np.int64)

@@ -42,11 +42,11 @@ def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
     Returns the folders, by client. Raises DataError where `out` is no empty folder, or images stay in their files.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out}: must be an empty folder, or none")
+        raise DataError("must be an empty folder, or none", where=str(out))
     data = federation.dataset
     if isinstance(data.train_inputs, ImageFiles):
         raise DataError(
-            f"{data.name}: its images stay in their files, and are not copied into folders"
+            "its images stay in their files, and are not copied into folders", where=data.name
         )
     folders = [out / site for site in site_names(federation)]
     for client, folder in enumerate(folders):

@@ -130,7 +130,8 @@ def settings_at_site(
         if KNOWN[spec].class_names != agreement.classes:
             known = ", ".join(KNOWN[spec].class_names)
             raise DataError(
-                f"{place}: its classes are {known}, and federation.toml says {', '.join(agreement.classes)}"
+                f"its classes are {known}, and federation.toml says {', '.join(agreement.classes)}",
+                where=place,
             )
         run |= {
             "data_root": str(path.parent),

@@ -199,7 +199,8 @@ class RunFolder:
                 content = verified(line, ROUND, self.run)
                 if (known := content.pop("format", 1)) > FORMAT:
                     raise DataError(
-                        f"{self.rounds_file}: has format {known}, not {FORMAT}: a later version wrote it"
+                        f"has format {known}, not {FORMAT}: a later version wrote it",
+                        where=str(self.rounds_file),
                     )
                 content.pop("run", None)
                 whole[content["round"]] = line, RoundRecord.of(content)

@@ -32,7 +32,7 @@ def app_files(path: Path) -> dict[str, bytes]:
     try:
         return packed_files(path.read_bytes(), str(path))
     except OSError as error:
-        raise DataError(f"{path}: the app cannot be read: {error.strerror}") from None
+        raise DataError(f"the app cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def build(folder: Path) -> bytes:
@@ -47,7 +47,7 @@ def build(folder: Path) -> bytes:
             warnings.simplefilter("ignore")
             return build_fab_from_disk(staged(folder, Path(temporary, "app")))
     except Exception as error:
-        raise DataError(f"{folder}: flwr cannot pack this app: {error}") from None
+        raise DataError(f"flwr cannot pack this app: {error}", where=str(folder)) from None
 
 
 def staged(app: Path, folder: Path) -> Path:
@@ -91,16 +91,16 @@ def packed_files(fab: bytes, name: str = "the app") -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(fab)) as packed:
             entries = [entry for entry in packed.infolist() if not entry.is_dir()]
             if sum(entry.file_size for entry in entries) > LARGEST:
-                raise DataError(f"{name}: the files must come to at most {LARGEST >> 20} MiB")
+                raise DataError(f"the files must come to at most {LARGEST >> 20} MiB", where=name)
             for entry in entries:
                 check_entry(entry, name)
                 if entry.filename in files:
-                    raise DataError(f"{name}: {entry.filename!r} is there twice")
+                    raise DataError(f"{entry.filename!r} is there twice", where=name)
                 files[entry.filename] = packed.read(entry)
     except DataError:
         raise
     except Exception as error:  # zipfile raises some ten kinds for damaged zips
-        raise DataError(f"{name}: no readable .fab: {type(error).__name__}: {error}") from None
+        raise DataError(f"no readable .fab: {type(error).__name__}: {error}", where=name) from None
     return {file: content for file, content in files.items() if not file.startswith(".info/")}
 
 
@@ -108,7 +108,7 @@ def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
     """Raise DataError for a link, or a path that is not plainly below the app's folder."""
     file = entry.filename
     if stat.S_ISLNK(entry.external_attr >> 16):
-        raise DataError(f"{name}: {file!r} is a link, which an app must not hold")
+        raise DataError(f"{file!r} is a link, which an app must not hold", where=name)
     plain = (
         file.isprintable()
         and "\\" not in file
@@ -121,7 +121,7 @@ def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
         or ".." in PurePosixPath(file).parts
         or str(PurePosixPath(file)) != file
     ):
-        raise DataError(f"{name}: {file!r} is no plain path inside the app")
+        raise DataError(f"{file!r} is no plain path inside the app", where=name)
 
 
 def app_hash(files: dict[str, bytes]) -> str:

@@ -97,7 +97,7 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
     check_installed(files, str(app))
     if hashlib.sha256(content).hexdigest() != site.agreement.sha256:
         raise DataError(
-            f"{federation}: is another text than the federation.toml that site.toml names"
+            "is another text than the federation.toml that site.toml names", where=str(federation)
         )
     if not ask(summary(site, code)):
         return False
@@ -129,11 +129,12 @@ def approved_app(site: Site) -> str:
         files = packed_files((folder / "app.fab").read_bytes(), str(folder / "app.fab"))
     except (OSError, ValueError):
         raise DataError(
-            f"{folder}: nothing is approved; run `fedskew-site approve federation.toml APP`"
+            "nothing is approved; run `fedskew-site approve federation.toml APP`", where=str(folder)
         ) from None
     if record["federation"] != site.agreement.sha256:
         raise DataError(
-            f"{folder}: another federation.toml was approved; approve this one, or bring that one back"
+            "another federation.toml was approved; approve this one, or bring that one back",
+            where=str(folder),
         )
     code = app_hash(files)
     check_agreed(site, code, str(folder / "app.fab"))
@@ -145,7 +146,7 @@ def check_agreed(site: Site, code: str, name: str) -> None:
     """Raise DataError unless the app is the one that the parties agree to."""
     if code != site.agreement.app:
         raise DataError(
-            f"{name}: its hash is {code}, and federation.toml says app = {site.agreement.app}"
+            f"its hash is {code}, and federation.toml says app = {site.agreement.app}", where=name
         )
 
 
@@ -162,5 +163,6 @@ def check_installed(files: dict[str, bytes], name: str) -> None:
             file for file in here.keys() | there.keys() if here.get(file) != there.get(file)
         ):
             raise DataError(
-                f"{name}: {other[0]} is not what is installed at {ROOT}; install that release first"
+                f"{other[0]} is not what is installed at {ROOT}; install that release first",
+                where=name,
             )

@@ -61,7 +61,7 @@ class Audit:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"cannot be read: {error.strerror}", where=str(self.path)) from None
 
     def verify(self) -> int:
         """Return how many lines follow from each other.
@@ -74,18 +74,21 @@ class Audit:
             try:
                 stated = json.loads(line)["before"]
             except (ValueError, TypeError, LookupError, RecursionError):
-                raise DataError(f"{self.path}: line {number} is no entry of an audit log") from None
+                raise DataError(
+                    f"line {number} is no entry of an audit log", where=str(self.path)
+                ) from None
             if stated != before:
                 raise DataError(
-                    f"{self.path}: line {number} does not follow from what is before it: line {number - 1} was changed,"
-                    " or lines are missing before it"
+                    f"line {number} does not follow from what is before it: line {number - 1} was changed,"
+                    " or lines are missing before it",
+                    where=str(self.path),
                 )
             before = digest(line)
             hashes.append(before)
         last = self.last.read_text(errors="replace") if self.last.exists() else FIRST
         if last not in hashes[-2:]:  # a kill between the two writes leaves the hash one line behind
             raise DataError(
-                f"{self.path}: its last line was changed, or lines are missing at the end"
+                "its last line was changed, or lines are missing at the end", where=str(self.path)
             )
         return len(hashes) - 1
 

@@ -290,7 +290,7 @@ def delete_run(
     this_site = read_site(site)
     folder = this_site.run_folder(run)
     if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such run; `fedskew-site status` lists them")
+        raise DataError("there is no such run; `fedskew-site status` lists them", where=str(folder))
     for gone in (folder, this_site.cache):
         shutil.rmtree(gone, ignore_errors=not gone.exists())
     Audit(this_site.state / "audit.jsonl").write("forgotten", run=run)

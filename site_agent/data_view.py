@@ -200,8 +200,9 @@ def check_samples(site: Site, samples: int) -> None:
     agreed = site.agreement.sites[site.number].samples
     if agreed and samples > agreed:
         raise DataError(
-            f"{site.data}: has {samples} training samples, and federation.toml agrees on at most {agreed} "
-            f"of site {site.name}"
+            f"has {samples} training samples, and federation.toml agrees on at most {agreed} "
+            f"of site {site.name}",
+            where=str(site.data),
         )
 
 

@@ -25,23 +25,25 @@ def export(site: Site, shared: Path, output: Path) -> Path:
     except Damaged as error:
         raise DataError(str(error)) from None
     except OSError as error:
-        raise DataError(f"{source}: cannot be read: {error.strerror or error}") from None
+        raise DataError(f"cannot be read: {error.strerror or error}", where=str(source)) from None
     if "run" not in text:
-        raise DataError(f"{source}: is not one of `fedskew export`")
+        raise DataError("is not one of `fedskew export`", where=str(source))
     if KEPT not in text:
-        raise DataError(f"{source}: is whole as it is: no site keeps a part of it")
+        raise DataError("is whole as it is: no site keeps a part of it", where=str(source))
     if target.resolve() == source.resolve():
-        raise DataError(f"{output}: must be another folder than that of {source}")
+        raise DataError(f"must be another folder than that of {source}", where=str(output))
     folder = folder_of(site.run_folder(text["run"]), site.number)
     try:
         known = {
             name: (int(round), str(code)) for name, (round, code) in json.loads(text[KEPT]).items()
         }
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise DataError(f"{source}: its metadata {KEPT} names no memory of a site") from None
+        raise DataError(
+            f"its metadata {KEPT} names no memory of a site", where=str(source)
+        ) from None
     if site.name not in known:
         raise DataError(
-            f"{source}: {site.name} has trained in no round of {text['run']} that counts"
+            f"{site.name} has trained in no round of {text['run']} that counts", where=str(source)
         )
     round, code = known[site.name]
     try:
@@ -49,7 +51,7 @@ def export(site: Site, shared: Path, output: Path) -> Path:
     except (Damaged, MemoryLost) as error:
         raise DataError(str(error)) from None
     if both := tensors.keys() & private.keys():
-        raise DataError(f"{source}: holds {min(both)}, which this site keeps for itself")
+        raise DataError(f"holds {min(both)}, which this site keeps for itself", where=str(source))
     about = {key: value for key, value in text.items() if key != KEPT}
     write_atomically(
         target, {**tensors, **private}, {**about, **reading_of(site), "site": site.name}

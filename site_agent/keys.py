@@ -26,9 +26,9 @@ def make_key(path: Path) -> str:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key.private_bytes(*form))
     except FileExistsError:
-        raise DataError(f"{path}: is there already; a key is never overwritten") from None
+        raise DataError("is there already; a key is never overwritten", where=str(path)) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+        raise DataError(f"cannot be written: {error.strerror}", where=str(path)) from None
     return public_text(key.public_key())
 
 
@@ -41,19 +41,21 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         mode, content = path.stat().st_mode, path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: the node key cannot be read: {error.strerror}") from None
+        raise DataError(f"the node key cannot be read: {error.strerror}", where=str(path)) from None
     if mode & 0o077:
         raise DataError(
-            f"{path}: others may read this key (mode {mode & 0o777:o}); chmod 600 {path}"
+            f"others may read this key (mode {mode & 0o777:o}); chmod 600 {path}", where=str(path)
         )
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise DataError(
-            f"{path}: must be a private key in OpenSSH's format without a password"
+            "must be a private key in OpenSSH's format without a password", where=str(path)
         ) from None
     if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1)):
-        raise DataError(f"{path}: must be an ECDSA P-384 key, as `fedskew-site key` makes it")
+        raise DataError(
+            "must be an ECDSA P-384 key, as `fedskew-site key` makes it", where=str(path)
+        )
     return key
 
 

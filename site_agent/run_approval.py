@@ -73,7 +73,7 @@ def settings_waiting(site: Site, code: str) -> str:
         )
     settings = file.read_text(encoding="utf-8")
     if hash_of(settings) != code:
-        raise DataError(f"{file}: is not what its name says; delete it")
+        raise DataError("is not what its name says; delete it", where=str(file))
     return settings
 
 

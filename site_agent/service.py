@@ -119,11 +119,11 @@ def read_secret(path: Path) -> bytes:
         mode, secret = path.stat().st_mode, path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"{path}: the secret of both halves cannot be read: {error.strerror}"
+            f"the secret of both halves cannot be read: {error.strerror}", where=str(path)
         ) from None
     if mode & 0o007 or len(secret) < 32:
         raise DataError(
-            f"{path}: must hold at least 32 random bytes, and be closed to others (chmod o= {path})"
+            f"must hold at least 32 random bytes, and be closed to others (chmod o= {path})", where=str(path)
         )
     return secret
 
@@ -135,7 +135,7 @@ def only_one(state: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise DataError(f"{state}: another `fedskew-site start` is at work there") from None
+        raise DataError(f"another `fedskew-site start` is at work there", where=str(state)) from None
     try:
         yield
     finally:

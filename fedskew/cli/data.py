@@ -288,7 +288,7 @@ def own_name(path: str) -> str:
         return path
     file = Path(place).expanduser().absolute()
     if not file.exists():
-        raise DataError(f"{place}: there is no such file or folder")
+        raise DataError("there is no such file or folder", where=place)
     return f"{kind or kind_of_path(file)}:{file}"
 
 

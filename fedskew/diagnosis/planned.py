@@ -42,7 +42,7 @@ def planned_sources(source: str, texts: Sequence[str]) -> Sources:
     elif source and path.is_file():
         yield Source(source, read_counts(path), plan_of(parse(overrides)))
     elif source and (path.suffix or len(path.parts) > 1):
-        raise DataError(f"{source}: there is no such file or folder")
+        raise DataError("there is no such file or folder", where=source)
     elif source:
         for experiment in find_all([source]):
             columns = {cell.column: cell.run for cell in reversed(plan(experiment, overrides))}
@@ -60,10 +60,11 @@ def of_run(folder: Path) -> Source:
     """Return what a run's settings.json says of its data."""
     origin = RunFolder(folder, moved=True).origin()
     if not origin:
-        raise DataError(f"{folder}: holds no settings.json that is whole")
+        raise DataError("holds no settings.json that is whole", where=str(folder))
     if (table := table_of_samples(str(folder), origin.get("samples"))) is None:
         raise DataError(
-            f"{folder}: its settings.json has no counts, as of more than 100 clients or classes"
+            "its settings.json has no counts, as of more than 100 clients or classes",
+            where=str(folder),
         )
     stated = {**defaults(), **renamed(origin["settings"])}
     training = Plan(stated["batch-size"], stated["participation"])

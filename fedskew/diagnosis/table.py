@@ -98,7 +98,7 @@ def site_table(
             number = "one" if filled else "no"
             listed = ", ".join(filled) or "none"
             rule = f"a {what} with samples alone ({listed}); a skew is between two or more"
-            raise TableError(f"{where}: {number} {rule}")
+            raise TableError(f"{number} {rule}", where=where)
     if subjects is not None:
         # Every subject has a sample, so that none is in an empty row.
         new_row_K = np.cumsum(rows) - 1
@@ -125,7 +125,7 @@ def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable
     if samples.get("subjects"):
         subjects_KC = np.array(samples["subjects"], np.int64)
         if subjects_KC.shape != counts_KC.shape:
-            raise TableError(f"{where}: subjects are of other clients or classes than samples")
+            raise TableError(f"subjects are of other clients or classes than samples", where=where)
         subjects = average_subjects(counts_KC, subjects_KC)
     classes = [str(label) for label in range(counts_KC.shape[1])]
     return site_table(where, samples["clients"], classes, counts_KC, subjects)
@@ -196,7 +196,7 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
         missing = "has a row for what is no site with samples:"
         if odd[0] in sites:
             missing = "has no row for site"
-        raise TableError(f"{path}: {missing} {odd[0]!r}; the sites are those of the counts")
+        raise TableError(f"{missing} {odd[0]!r}; the sites are those of the counts", where=str(path))
 
     means, deviations = [], []
     for site in sites:
@@ -205,7 +205,7 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
         for name in header[1:]:
             if name.startswith("std") and numbers[name] <= 0:
                 column = f"row {site!r}, column {name!r}"
-                raise TableError(f"{path}: {column}: {numbers[name]:g}: must be greater than 0")
+                raise TableError(f"{column}: {numbers[name]:g}: must be greater than 0", where=str(path))
         means.append([numbers[f"mean {feature}".strip()] for feature in features])
         deviations.append([numbers[f"std {feature}".strip()] for feature in features])
     return Moments(tuple(features), np.array(means, float), np.array(deviations, float))
@@ -222,7 +222,7 @@ def feature_names(path: Path, columns: Sequence[str]) -> list[str]:
             expected += [f"mean {feature}".strip(), f"std {feature}".strip()]
     if not features or sorted(columns) != sorted(expected):
         rule = "must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
-        raise TableError(f"{path}: columns {', '.join(columns)}: {rule}")
+        raise TableError(f"columns {', '.join(columns)}: {rule}", where=str(path))
     return features
 
 
@@ -236,38 +236,38 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
             if any(map(str.strip, row))
         ]
     except UnicodeError as error:
-        raise TableError(f"{path}: cannot be read: {error}; {CURE}") from None
+        raise TableError(f"cannot be read: {error}; {CURE}", where=str(path)) from None
     except (OSError, csv.Error) as error:
         raise TableError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)
         ) from None
     if len(rows) < 2:
-        raise TableError(f"{path}: {len(rows)} lines: must be a header and a row for each site")
+        raise TableError(f"{len(rows)} lines: must be a header and a row for each site", where=str(path))
     header, rows = rows[0], rows[1:]
     if len(header) < 2:
         raise TableError(
-            f"{path}: the header {header[0]!r} is a single column; columns are separated by commas, "
-            "semicolons or tabs"
+            f"the header {header[0]!r} is a single column; columns are separated by commas, "
+            "semicolons or tabs", where=str(path)
         )
     if looks_like_data(header):
         rule = "looks like data; it must be `site` and the classes' names"
-        raise TableError(f"{path}: the header {','.join(header)[:80]!r} {rule}")
+        raise TableError(f"the header {','.join(header)[:80]!r} {rule}", where=str(path))
     if writing.separator != ",":
         refuse_two_marks(path, rows)
         rows = [[row[0], *(cell.replace(",", ".", 1) for cell in row[1:])] for row in rows]
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise TableError(
-                f"{path}: row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}"
+                f"row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}", where=str(path)
             )
     for what, names in (("column", header[1:]), ("site", [row[0] for row in rows])):
         for name in names:
             if not name or not name.isprintable():
                 raise TableError(
-                    f"{path}: {what} {name!r}: must have a name, of printable characters"
+                    f"{what} {name!r}: must have a name, of printable characters", where=str(path)
                 )
             if names.count(name) > 1:
-                raise TableError(f"{path}: {what} {name!r}: stands there {names.count(name)} times")
+                raise TableError(f"{what} {name!r}: stands there {names.count(name)} times", where=str(path))
     return header, rows
 
 
@@ -279,7 +279,7 @@ def refuse_two_marks(path: Path, rows: Sequence[Sequence[str]]) -> None:
         with_point += [cell for cell in row[1:] if "." in cell]
     if with_comma and with_point:
         rule = "the decimal mark must be a point in every row, or a comma in every row"
-        raise TableError(f"{path}: {with_comma[0]!r} and {with_point[0]!r}: {rule}")
+        raise TableError(f"{with_comma[0]!r} and {with_point[0]!r}: {rule}", where=str(path))
 
 
 def looks_like_data(header: Sequence[str]) -> bool:
@@ -306,15 +306,15 @@ def count(path: Path, site: str, column: str, cell: str) -> int:
     else:
         return int(value)
     where = f"{path}: row {site!r}, column {column!r}"
-    raise TableError(f"{where}: {cell} is {wrong}: a count is a whole number from 0 to 10^12")
+    raise TableError(f"{cell} is {wrong}: a count is a whole number from 0 to 10^12", where=where)
 
 
 def finite(path: Path, site: str, column: str, cell: str) -> float:
     """Return a number. Raises TableError for what is none, NaN or infinite."""
     where = f"{path}: row {site!r}, column {column!r}"
     if not NUMBER.fullmatch(cell):
-        raise TableError(f"{where}: {cell!r} is no number")
+        raise TableError(f"{cell!r} is no number", where=where)
     value = float(cell)
     if not math.isfinite(value):
-        raise TableError(f"{where}: {cell} is not finite")
+        raise TableError(f"{cell} is not finite", where=where)
     return value

@@ -68,19 +68,20 @@ class TrainedRun:
             self.origin = {}
         if not self.origin:
             raise DataError(
-                f"{folder.path}: is no run's folder: settings.json is missing or broken"
+                "is no run's folder: settings.json is missing or broken", where=str(folder.path)
             )
         self.settings: dict[str, Any] = self.origin["settings"]
         if missing := [
             key for key in NEEDED if not isinstance(self.settings.get(key), NEEDED[key])
         ]:
             raise DataError(
-                f"{folder.settings_file}: settings: {', '.join(missing)}: is missing or of another type"
+                f"settings: {', '.join(missing)}: is missing or of another type",
+                where=str(folder.settings_file),
             )
         try:
             records, summary = folder.rounds(), folder.summary()
         except OSError as error:
-            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise DataError(f"cannot be read: {error.strerror}", where=error.filename) from error
         self.checkpoint = checkpoint(folder, summary is not None)
         rounds = self.settings["rounds"]
         records = [record for record in records if record.round <= self.checkpoint.round]
@@ -95,7 +96,9 @@ class TrainedRun:
             state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
             remedy = "the run's own command finishes it" if whole else MEND
             done = f"{state} (round {self.checkpoint.round} of {rounds})"
-            raise DataError(f"{folder.path}: {done}: {remedy}, --unfinished exports it as it is")
+            raise DataError(
+                f"{done}: {remedy}, --unfinished exports it as it is", where=str(folder.path)
+            )
         self.model = chosen(list(self.checkpoint.deployed), model)
         evaluated = next((record.models for record in reversed(records) if record.models), {})
         self.models: dict[str, ModelNumbers] = dict(evaluated)
@@ -138,7 +141,7 @@ class TrainedRun:
             return deployed
         file, about = settings["weights"], self.description
         if sha256_of(file) != self.origin.get("weights-sha256"):
-            raise DataError(f"{file}: the weights are not those that the run began with")
+            raise DataError("the weights are not those that the run began with", where=str(file))
         begun = replace(about.model_settings, weights=file)
         whole = build(about.architecture, about.data.shape, len(about.class_names), 0, begun)
         return {**copy(whole.state_dict()), **deployed}
@@ -155,7 +158,8 @@ class TrainedRun:
             or len(clients) != len(train)
         ):
             raise DataError(
-                f"{self.folder.settings_file}: samples: must list every client and its samples"
+                "samples: must list every client and its samples",
+                where=str(self.folder.settings_file),
             )
         names, sites = site_names(list(map(str, clients))), []
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
@@ -164,7 +168,8 @@ class TrainedRun:
             )
             if Path(name).name != name or not name.isprintable():  # a file is going to be called so
                 raise DataError(
-                    f"{self.folder.settings_file}: samples: clients: {name!r}: is no name of a site"
+                    f"samples: clients: {name!r}: is no name of a site",
+                    where=str(self.folder.settings_file),
                 )
             sites.append(Site(name, client, round, samples))
         return sites
@@ -205,7 +210,9 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     """Return the run's last checkpoint. Raises DataError where there is none that can be used."""
     if not folder.checkpoint_file.is_file():
         lost = f"{folder.checkpoint_file.name} is missing: {MEND}"
-        raise DataError(f"{folder.path}: {lost if finished else 'no round of the run is finished'}")
+        raise DataError(
+            f"{lost if finished else 'no round of the run is finished'}", where=str(folder.path)
+        )
     try:
         return Checkpoint.load(folder.checkpoint_file, folder.run)
     except BrokenCheckpoint as error:
@@ -249,7 +256,7 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         model = ModelFolder(output, tensors)
     except DataError as error:
         raise DataError(
-            f"{run.folder.path}: cannot be exported, as predict would refuse it: {error}"
+            f"cannot be exported, as predict would refuse it: {error}", where=str(run.folder.path)
         ) from None
     if onnx:
         require(

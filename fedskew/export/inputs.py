@@ -102,7 +102,7 @@ def require_images(path: Path, about: Description) -> None:
     """Raise DataError where the model takes vectors."""
     if len(about.shape) == 1:
         rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
-        raise DataError(f"{path}: {rule}")
+        raise DataError(f"{rule}", where=str(path))
 
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -153,7 +153,7 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
     require_images(path, about)
     entries = list(visible(path))
     if not entries:
-        raise DataError(f"{path}: holds no image")
+        raise DataError("holds no image", where=str(path))
     labeled = all(entry.is_dir() for entry in entries)
     if labeled:
         split = read_split(path, "", about.class_names, about.shape, settings)
@@ -161,7 +161,8 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
         files, labels_N = split.images, split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
         raise DataError(
-            f"{path}: holds folders and files: must hold images alone, or a folder of them for each class"
+            "holds folders and files: must hold images alone, or a folder of them for each class",
+            where=str(path),
         )
     else:
         files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, settings)

@@ -80,7 +80,7 @@ class Description:
         """Undo `metadata`. Raises DataError, naming the file, when it is not what `metadata` writes."""
         if (version := metadata.get("fedskew-format")) != FORMAT:
             raise DataError(
-                f"{path}: fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it"
+                f"fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it", where=str(path)
             )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
         usual = {
@@ -90,25 +90,25 @@ class Description:
         }
         metadata = {**usual, **metadata}
         if missing := keys.values() - metadata.keys():
-            raise DataError(f"{path}: its metadata lack {', '.join(sorted(missing))}")
+            raise DataError(f"its metadata lack {', '.join(sorted(missing))}", where=str(path))
         about = Description(**{name: metadata[key] for name, key in keys.items()})
         name = about.architecture
         if name not in MODELS and not is_backbone(name) and not is_own_model(name):
             raise DataError(
-                f"{path}: metadata: architecture = {about.architecture!r:.100}: there is no such model"
+                f"metadata: architecture = {about.architecture!r:.100}: there is no such model", where=str(path)
             )
         try:
             channels, mean, std = about.shape[0], about.means, about.stds
             _ = about.class_names, about.model_settings
         except SettingError as error:
-            raise DataError(f"{path}: metadata: {error}") from None
+            raise DataError(f"metadata: {error}", where=str(path)) from None
         if about.positive_class not in ("", *about.class_names):
             raise DataError(
-                f"{path}: metadata: positive-class = {about.positive_class!r:.100}: is no class of the model"
+                f"metadata: positive-class = {about.positive_class!r:.100}: is no class of the model", where=str(path)
             )
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
             raise DataError(
-                f"{path}: metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}"
+                f"metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}", where=str(path)
             )
         return about
 
@@ -175,7 +175,7 @@ class ModelFolder:
         if files is None:
             if not file.is_file():
                 raise DataError(
-                    f"{path}: must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}"
+                    f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}", where=str(path)
                 )
             files = {
                 present: read(present)
@@ -202,9 +202,9 @@ class ModelFolder:
             check(tensors, {name: expected[name] for name in self.private}, other)
             if (metadata.get("run"), metadata.get("round")) != (about.run, about.round):
                 stated = printable(f"run {metadata.get('run')}, round {metadata.get('round')}")
-                raise DataError(f"{other}: is of {stated}, unlike {MODEL_FILE}")
+                raise DataError(f"is of {stated}, unlike {MODEL_FILE}", where=str(other))
             if not is_whole(count := metadata.get("samples", "")):
-                raise DataError(f"{other}: metadata: samples = {count!r:.100}: must be a number")
+                raise DataError(f"metadata: samples = {count!r:.100}: must be a number", where=str(other))
             name = other.stem.removeprefix("site-")
             self.sites[name], self.samples[name] = tensors, int(count)
         self.at_sites = bool(self.private) and not self.sites and KEPT in files[file][1]
@@ -216,7 +216,7 @@ class ModelFolder:
                 if self.at_sites
                 else where
             )
-            raise DataError(f"{file}: {min(self.private)} is missing, and {where}")
+            raise DataError(f"{min(self.private)} is missing, and {where}", where=str(file))
 
     @property
     def only_batch_norm_is_private(self) -> bool:
@@ -234,14 +234,14 @@ def read(path: Path) -> tuple[dict[str, Tensor], Metadata]:
     except Damaged as error:
         raise DataError(str(error)) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise DataError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
 
 
 def check(state: State, expected: Mapping[str, tuple[tuple[int, ...], object]], path: Path) -> None:
     """Raise DataError unless the tensors have the model's names, shapes and types, and finite values."""
     reason = differences(state, expected)  # type: ignore[arg-type]
     if reason:
-        raise DataError(f"{path}: does not fit its model: {reason}")
+        raise DataError(f"does not fit its model: {reason}", where=str(path))
     name = not_finite(state)
     if name:
-        raise DataError(f"{path}: {name} is not finite")
+        raise DataError(f"{name} is not finite", where=str(path))

@@ -51,7 +51,7 @@ def predict(
     folder.model.eval()
     logits_NC = in_batches(folder.model, samples)
     if not torch.isfinite(logits_NC).all():
-        raise DataError(f"{inputs.where}: the model's outputs are not finite")
+        raise DataError("the model's outputs are not finite", where=str(inputs.where))
     probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
     probability_N, predicted_N = probabilities_NC.max(1)
     labels: Sequence[str | None] = [
@@ -89,7 +89,7 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         return mean
     if len(inputs.samples) < 2:
         raise DataError(
-            f"{inputs.where}: --site {site} needs two inputs or more: one has no variance"
+            f"--site {site} needs two inputs or more: one has no variance", where=str(inputs.where)
         )
     reestimated_state = reestimated(
         folder.model, mean, inputs.samples, torch.Generator().manual_seed(0)

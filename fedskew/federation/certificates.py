@@ -82,7 +82,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a certificate") from error
+        raise DataError("cannot be read as a certificate", where=str(path)) from error
 
 
 def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> None:

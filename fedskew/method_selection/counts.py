@@ -19,7 +19,8 @@ def partition_by_counts(table: SiteTable, data: Dataset, path: Path, where: str)
     classes = len(table.classes)
     if classes > data.num_classes:
         raise DataError(
-            f"{where}: has {classes} classes, and {data.name} {data.num_classes}: state another --set dataset"
+            f"has {classes} classes, and {data.name} {data.num_classes}: state another --set dataset",
+            where=where,
         )
     draws = generator(0, "like a table")
     parts: list[list[Indices]] = [[] for _ in table.sites]
@@ -32,7 +33,8 @@ def partition_by_counts(table: SiteTable, data: Dataset, path: Path, where: str)
                 f"and class {label} of {data.name} {len(available)}"
             )
             raise DataError(
-                f"{where}: {rule}: divide the counts, or state a larger data set with --set dataset"
+                f"{rule}: divide the counts, or state a larger data set with --set dataset",
+                where=where,
             )
         chosen = np.split(draws.permutation(available), np.cumsum(wanted_K))
         for part, samples in zip(parts, chosen, strict=False):

@@ -389,7 +389,7 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     with pytest.raises(DataError) as caught:
         load(DataSettings(cache=setting))
     assert str(caught.value).startswith(f"cache = {setting!r}: cannot be written (")
-    assert str(caught.value).endswith("; set cache to a folder that can")
+    assert str(caught.value).endswith(": set cache to a folder that can")
 
 
 def change_a_pixel(folder: Path) -> None:
