@@ -125,7 +125,7 @@ def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable
     if samples.get("subjects"):
         subjects_KC = np.array(samples["subjects"], np.int64)
         if subjects_KC.shape != counts_KC.shape:
-            raise TableError(f"subjects are of other clients or classes than samples", where=where)
+            raise TableError("subjects are of other clients or classes than samples", where=where)
         subjects = average_subjects(counts_KC, subjects_KC)
     classes = [str(label) for label in range(counts_KC.shape[1])]
     return site_table(where, samples["clients"], classes, counts_KC, subjects)
@@ -196,7 +196,9 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
         missing = "has a row for what is no site with samples:"
         if odd[0] in sites:
             missing = "has no row for site"
-        raise TableError(f"{missing} {odd[0]!r}; the sites are those of the counts", where=str(path))
+        raise TableError(
+            f"{missing} {odd[0]!r}; the sites are those of the counts", where=str(path)
+        )
 
     means, deviations = [], []
     for site in sites:
@@ -205,7 +207,9 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
         for name in header[1:]:
             if name.startswith("std") and numbers[name] <= 0:
                 column = f"row {site!r}, column {name!r}"
-                raise TableError(f"{column}: {numbers[name]:g}: must be greater than 0", where=str(path))
+                raise TableError(
+                    f"{column}: {numbers[name]:g}: must be greater than 0", where=str(path)
+                )
         means.append([numbers[f"mean {feature}".strip()] for feature in features])
         deviations.append([numbers[f"std {feature}".strip()] for feature in features])
     return Moments(tuple(features), np.array(means, float), np.array(deviations, float))
@@ -242,12 +246,15 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
             f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)
         ) from None
     if len(rows) < 2:
-        raise TableError(f"{len(rows)} lines: must be a header and a row for each site", where=str(path))
+        raise TableError(
+            f"{len(rows)} lines: must be a header and a row for each site", where=str(path)
+        )
     header, rows = rows[0], rows[1:]
     if len(header) < 2:
         raise TableError(
             f"the header {header[0]!r} is a single column; columns are separated by commas, "
-            "semicolons or tabs", where=str(path)
+            "semicolons or tabs",
+            where=str(path),
         )
     if looks_like_data(header):
         rule = "looks like data; it must be `site` and the classes' names"
@@ -258,7 +265,8 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise TableError(
-                f"row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}", where=str(path)
+                f"row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}",
+                where=str(path),
             )
     for what, names in (("column", header[1:]), ("site", [row[0] for row in rows])):
         for name in names:
@@ -267,7 +275,9 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
                     f"{what} {name!r}: must have a name, of printable characters", where=str(path)
                 )
             if names.count(name) > 1:
-                raise TableError(f"{what} {name!r}: stands there {names.count(name)} times", where=str(path))
+                raise TableError(
+                    f"{what} {name!r}: stands there {names.count(name)} times", where=str(path)
+                )
     return header, rows
 
 

@@ -80,7 +80,8 @@ class Description:
         """Undo `metadata`. Raises DataError, naming the file, when it is not what `metadata` writes."""
         if (version := metadata.get("fedskew-format")) != FORMAT:
             raise DataError(
-                f"fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it", where=str(path)
+                f"fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it",
+                where=str(path),
             )
         keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
         usual = {
@@ -95,7 +96,8 @@ class Description:
         name = about.architecture
         if name not in MODELS and not is_backbone(name) and not is_own_model(name):
             raise DataError(
-                f"metadata: architecture = {about.architecture!r:.100}: there is no such model", where=str(path)
+                f"metadata: architecture = {about.architecture!r:.100}: there is no such model",
+                where=str(path),
             )
         try:
             channels, mean, std = about.shape[0], about.means, about.stds
@@ -104,11 +106,13 @@ class Description:
             raise DataError(f"metadata: {error}", where=str(path)) from None
         if about.positive_class not in ("", *about.class_names):
             raise DataError(
-                f"metadata: positive-class = {about.positive_class!r:.100}: is no class of the model", where=str(path)
+                f"metadata: positive-class = {about.positive_class!r:.100}: is no class of the model",
+                where=str(path),
             )
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
             raise DataError(
-                f"metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}", where=str(path)
+                f"metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}",
+                where=str(path),
             )
         return about
 
@@ -175,7 +179,8 @@ class ModelFolder:
         if files is None:
             if not file.is_file():
                 raise DataError(
-                    f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}", where=str(path)
+                    f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}",
+                    where=str(path),
                 )
             files = {
                 present: read(present)
@@ -204,7 +209,9 @@ class ModelFolder:
                 stated = printable(f"run {metadata.get('run')}, round {metadata.get('round')}")
                 raise DataError(f"is of {stated}, unlike {MODEL_FILE}", where=str(other))
             if not is_whole(count := metadata.get("samples", "")):
-                raise DataError(f"metadata: samples = {count!r:.100}: must be a number", where=str(other))
+                raise DataError(
+                    f"metadata: samples = {count!r:.100}: must be a number", where=str(other)
+                )
             name = other.stem.removeprefix("site-")
             self.sites[name], self.samples[name] = tensors, int(count)
         self.at_sites = bool(self.private) and not self.sites and KEPT in files[file][1]
