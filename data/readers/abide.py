@@ -49,7 +49,7 @@ def read_site(path: Path, settings: DataSettings) -> Site:
     )
     if series.ndim != 2 or len(lengths) != len(labels) or lengths.sum() != len(series):
         rule = f"ts {series.shape}, length {lengths.shape} (sum {lengths.sum()}) and label {labels.shape} do not fit"
-        raise DataError(f"{path}: {rule}: ts must be (sum of length, regions)")
+        raise DataError(f"{rule}: ts must be (sum of length, regions)", where=str(path))
     return Site(path.stem, str(path), np.split(series, np.cumsum(lengths)[:-1]), labels)
 
 
@@ -67,11 +67,12 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
         rule = (
             f"subject {first} has {lengths[first]} time points, window-width = {width} needs more"
         )
-        raise DataError(f"{site.where}: {rule}")
+        raise DataError(rule, where=site.where)
     regions = sorted({series.shape[1] for series in site.series})
     if len(regions) > 1:
         raise DataError(
-            f"{site.where}: subjects have {' and '.join(map(str, regions))} regions, not all the same"
+            f"subjects have {' and '.join(map(str, regions))} regions, not all the same",
+            where=site.where,
         )
     counts = (lengths - width) // stride + 1
     is_test = np.isin(np.arange(len(lengths)), folds(site.labels, site.name)[fold])
@@ -137,7 +138,8 @@ def read_pcp(folder: Path, site: str) -> Site:
     kinds = {f"{file.parent.relative_to(folder)} {file.stem.split('_rois_')[1]}" for file in files}
     if len(kinds) > 1:
         raise DataError(
-            f"{folder}: {site} is there as {' and as '.join(sorted(kinds))}: keep one of them"
+            f"{site} is there as {' and as '.join(sorted(kinds))}: keep one of them",
+            where=str(folder),
         )
     diagnoses, kept, labels = _diagnoses(folder, site), [], []
     for file in files:
@@ -153,12 +155,14 @@ def read_pcp(folder: Path, site: str) -> Site:
                 )  # of a file without a number, whose subject is not to be left out
                 series = np.loadtxt(file, np.float32, ndmin=2)
         except (ValueError, UserWarning) as error:
-            raise DataError(f"{file}: {error}") from error
+            raise DataError(str(error), where=str(file)) from error
         if (series != series[:1]).any(axis=0).all():
             kept.append(series)
             labels.append(LABELS[group])
     if not kept:
-        raise DataError(f"{folder}: every subject of {site} has a region that never changes")
+        raise DataError(
+            f"every subject of {site} has a region that never changes", where=str(folder)
+        )
     return Site(site, str(files[0].parent), kept, np.array(labels, np.int64))
 
 
@@ -192,7 +196,7 @@ def fetch_pcp(root: Path, site: str) -> None:
         )
     except Exception as error:  # whatever a server answers
         raise DataError(
-            f"{root}: nilearn cannot download ABIDE: {type(error).__name__}: {error}"
+            f"nilearn cannot download ABIDE: {type(error).__name__}: {error}", where=str(root)
         ) from error
 
 

@@ -139,7 +139,9 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
             return None
         reason = "is incomplete"
     except PermissionError as error:
-        raise DataError(f"{folder}: the cached copy cannot be read ({error.strerror})") from error
+        raise DataError(
+            f"the cached copy cannot be read ({error.strerror})", where=str(folder)
+        ) from error
     except (
         Exception
     ) as error:  # a damaged file surfaces as anything, an EOFError or a SyntaxError among others
@@ -185,7 +187,7 @@ def clear(folder: Path) -> int:
         try:
             shutil.rmtree(path)
         except OSError as error:
-            raise DataError(f"{path}: cannot be deleted ({error.strerror})") from error
+            raise DataError(f"cannot be deleted ({error.strerror})", where=str(path)) from error
     return sum(there.values())
 
 

@@ -57,7 +57,7 @@ def split_folders(path: Path) -> dict[str, Path]:
         DataError: there is no such folder, only a part of them, or neither.
     """
     if not path.is_dir():
-        raise DataError(f"{path}: there is no such folder")
+        raise DataError("there is no such folder", where=str(path))
     entries = list(visible(path))
     folders = [entry for entry in entries if entry.is_dir()]
     named = {
@@ -86,13 +86,14 @@ def split_folders(path: Path) -> dict[str, Path]:
     if all({"train", "training"} & {name.lower() for name in names} for names in inner):
         sites = ",".join(f"folder:{folder}" for folder in folders)
         raise DataError(
-            f"{path}: {LAYOUT}; its folders do: dataset = {'domains:' * (len(folders) > 1)}{sites}"
+            f"{LAYOUT}; its folders do: dataset = {'domains:' * (len(folders) > 1)}{sites}",
+            where=str(path),
         )
     same = len(folders) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner)
     if same and not any(child.is_file() for folder in folders for child in visible(folder)):
         sites = ",".join(f"folder:{folder}" for folder in folders)
         rule = f"every folder holds the same folders {', '.join(inner[0][:4])}; if these are the classes"
-        raise DataError(f"{path}: {rule}, the others are sites: dataset = domains:{sites}")
+        raise DataError(f"{rule}, the others are sites: dataset = domains:{sites}", where=str(path))
     return {}
 
 
@@ -143,8 +144,9 @@ def read_split(
     known = [composed(name) for name in class_names]
     if unknown := [name for name in folders if name not in known]:
         raise DataError(
-            f"{folder}: class folders {', '.join(unknown)} are none of the setting classes; "
-            f"found {', '.join(folders)}; classes = {', '.join(class_names)}"
+            f"class folders {', '.join(unknown)} are none of the setting classes; "
+            f"found {', '.join(folders)}; classes = {', '.join(class_names)}",
+            where=str(folder),
         )
     files = [
         (str(file.relative_to(folder)), label)
@@ -153,7 +155,9 @@ def read_split(
         for file in below(folders[name])
     ]
     if not files:
-        raise DataError(f"{folder}: no image in any class folder of {', '.join(class_names)}")
+        raise DataError(
+            f"no image in any class folder of {', '.join(class_names)}", where=str(folder)
+        )
     images = ImageFiles.of(folder, [file for file, _ in files], shape, settings)
     return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
 
@@ -187,7 +191,7 @@ def look(path: Path, settings: DataSettings) -> Guess:
         for file in below(inside)
     ]
     if not images:
-        raise DataError(f"{path}: no class folder holds an image: it {LAYOUT}")
+        raise DataError(f"no class folder holds an image: it {LAYOUT}", where=str(path))
     shape, notes = shape_of(images, settings)
     return Guess(
         {"classes": ",".join(names), "input-shape": shape},

@@ -48,7 +48,7 @@ def quietly(where: str) -> Iterator[Any]:
         Exception
     ) as error:  # a damaged file, or a name that the cache lacks, surfaces as anything
         rule = "the datasets library cannot read it, without the network but for download = true"
-        raise DataError(f"{where}: {rule}: {said(error)}") from error
+        raise DataError(f"{rule}: {said(error)}", where=where) from error
 
 
 @contextmanager
@@ -89,7 +89,8 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
     for name in filter(None, stated.values()):
         if name not in header:
             raise DataError(
-                f"{place}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+                f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}",
+                where=place,
             )
     roles = {role: stated.get(role, role) for role in ROLES if stated.get(role, role) in header}
     images = [name for name, feature in part.features.items() if type(feature).__name__ == "Image"]
@@ -104,7 +105,8 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
         roles[role] = names[0]
     if roles["path"] not in images:
         raise DataError(
-            f"{place}: column {roles['path']}: is of type {part.features[roles['path']]}: must be images"
+            f"column {roles['path']}: is of type {part.features[roles['path']]}: must be images",
+            where=place,
         )
     return roles
 
@@ -125,7 +127,9 @@ def belonging(path: Path, settings: DataSettings) -> Belonging:
                 ]
         if len(parts) > 1:
             if unknown := next((key for key in parts if key.lower() not in SPLITS), None):
-                raise DataError(f"{place}: split {unknown!r}: must be one of {', '.join(SPLITS)}")
+                raise DataError(
+                    f"split {unknown!r}: must be one of {', '.join(SPLITS)}", where=place
+                )
             roles["split"], cells["split"] = (
                 "split",
                 [key for key, part in parts.items() for _ in range(len(part))],
@@ -143,7 +147,7 @@ def read(
     rows = belonging(path, settings)
     if len(shape) != 3 or shape[0] not in (1, 3):
         rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for images"
-        raise DataError(f"{rows.where}: input-shape = {settings.input_shape!r}: {rule}")
+        raise DataError(f"input-shape = {settings.input_shape!r}: {rule}", where=rows.where)
     names = tuple(name.strip() for name in class_names)
     labels = numbered_labels(Path(rows.where), rows.of(LABEL), names, rows.columns[LABEL])
     channels, height, width = shape

@@ -291,7 +291,9 @@ def shape_of(
             listed += ", ..."
         if is_nifti(images[0]) or is_dicom(head_of(images[0])):
             rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
-            raise DataError(f"{images[0].parent}: images of {len(sizes)} sizes, {listed}: {rule}")
+            raise DataError(
+                f"images of {len(sizes)} sizes, {listed}: {rule}", where=str(images[0].parent)
+            )
         notes.append(
             f"images of {len(sizes)} sizes, {listed}, are all brought to input-shape, here the first one's"
         )

@@ -82,11 +82,13 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = settings.max_image_pixels
         raise DataError(
-            f"{file}: is an image of more pixels than max-image-pixels = {most}"
+            f"is an image of more pixels than max-image-pixels = {most}", where=str(file)
         ) from None
     except OSError as error:
         if error.errno is not None:
-            raise DataError(f"{file}: cannot be read as an image: {error.strerror}") from error
+            raise DataError(
+                f"cannot be read as an image: {error.strerror}", where=str(file)
+            ) from error
         raise DataError(why_not(file, error)) from error
     except Exception as error:  # a damaged file surfaces as anything, a SyntaxError among others
         raise DataError(why_not(file, error)) from error

@@ -118,7 +118,7 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.floa
     """
     low, high = stored.extremes
     if not np.isfinite([low, high]).all():
-        raise DataError(f"{file}: {stored.what} are NaN or infinite: must be finite")
+        raise DataError(f"{stored.what} are NaN or infinite: must be finite", where=str(file))
     if settings.pixel_range:
         grey = on_scale(stored.numbers, *settings.pixel_span)
     elif stored.window is not None:
@@ -156,5 +156,5 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
         )
     number = count // 2 if settings.frame == "middle" else int(settings.frame)
     if number >= count:
-        raise DataError(f"{file}: holds images 0..{count - 1}, and frame = {number}")
+        raise DataError(f"holds images 0..{count - 1}, and frame = {number}", where=str(file))
     return number

@@ -35,7 +35,7 @@ def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Ra
         raise
     except Exception as error:  # a damaged file surfaces as anything
         raise DataError(
-            f"{root}: {name} cannot be read: {type(error).__name__}: {said(error)}"
+            f"{name} cannot be read: {type(error).__name__}: {said(error)}", where=str(root)
         ) from error
 
 
@@ -122,15 +122,18 @@ def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[st
     for name in class_folders(folder):
         letters = _letters(name)
         if letters in found:
-            raise DataError(f"{folder}: {found[letters]} and {name} are the same class: keep one")
+            raise DataError(
+                f"{found[letters]} and {name} are the same class: keep one", where=str(folder)
+            )
         found[letters] = name
 
     known = {_letters(name): name for name in class_names}
     unknown = [name for letters, name in found.items() if letters not in known]
     if unknown:
         raise DataError(
-            f"{folder}: class folders {', '.join(unknown)} are none of Office-Caltech10's; "
-            f"its classes are {', '.join(class_names)}"
+            f"class folders {', '.join(unknown)} are none of Office-Caltech10's; "
+            f"its classes are {', '.join(class_names)}",
+            where=str(folder),
         )
     return tuple(found.get(letters, name) for letters, name in known.items())
 
@@ -193,7 +196,9 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
             if (
                 rows and not (first := folder / rows[0][0]).is_file()
             ):  # one of each list, as looking at all takes long
-                raise DataError(f"{first}: is not there, and ImageNet_LT_{key}.txt names it")
+                raise DataError(
+                    f"is not there, and ImageNet_LT_{key}.txt names it", where=str(first)
+                )
             splits[key] = _split(
                 folder,
                 [(file, int(label)) for file, label in rows],
@@ -214,7 +219,7 @@ def _split(
     central: bool = False,
 ) -> Split:
     if not files:
-        raise DataError(f"{folder}: no image of a class that is asked for in {key}")
+        raise DataError(f"no image of a class that is asked for in {key}", where=str(folder))
     images = ImageFiles.of(folder, [file for file, _ in files], shape, settings, central)
     return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
 

@@ -24,7 +24,7 @@ def needed(module: str, extra: str, where: object) -> Any:
     except ImportError:
         package = module.split(".")[0]
         rule = f"{package} reads it and is not installed: pip install 'fedskew[{extra}]'"
-        raise DataError(f"{where}: {rule}") from None
+        raise DataError(rule, where=str(where)) from None
 
 
 def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | NDArray[np.uint8]:
@@ -45,13 +45,15 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
             data.get(key) for key in ("Rows", "Columns", "PhotometricInterpretation")
         )
         if not rows or not columns or "PixelData" not in data:
-            raise DataError(f"{file}: is a DICOM file without an image")
+            raise DataError("is a DICOM file without an image", where=str(file))
         if rows * columns > settings.max_image_pixels:
             most = settings.max_image_pixels
-            raise DataError(f"{file}: is an image of more pixels than max-image-pixels = {most}")
+            raise DataError(
+                f"is an image of more pixels than max-image-pixels = {most}", where=str(file)
+            )
         if photometric not in MONOCHROME and channels == 1:
             rule = "and grey is set: --set input-shape=3xHEIGHTxWIDTH, or leave it out"
-            raise DataError(f"{file}: is a color DICOM image ({photometric}), {rule}")
+            raise DataError(f"is a color DICOM image ({photometric}), {rule}", where=str(file))
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         try:
             stored = pixels.pixel_array(data, index=frame)
@@ -63,7 +65,9 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
         except DataError:
             raise
         except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
-            raise DataError(f"{file}: pydicom cannot read its pixels: {said(error)}") from error
+            raise DataError(
+                f"pydicom cannot read its pixels: {said(error)}", where=str(file)
+            ) from error
     bits = 8 * color.dtype.itemsize
     return np.asarray(color[..., :3] >> (bits - 8), np.uint8)
 
@@ -146,11 +150,13 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     if len(shape) not in (2, 3) or volume.get_data_dtype().kind not in "iuf":
         kind = f"{'x'.join(map(str, volume.shape))} of {volume.get_data_dtype()}"
         raise DataError(
-            f"{file}: is a NIfTI file of {kind}: must be an image, or a volume of grey slices"
+            f"is a NIfTI file of {kind}: must be an image, or a volume of grey slices",
+            where=str(file),
         )
     if shape[0] * shape[1] > settings.max_image_pixels:
         raise DataError(
-            f"{file}: is an image of more pixels than max-image-pixels = {settings.max_image_pixels}"
+            f"is an image of more pixels than max-image-pixels = {settings.max_image_pixels}",
+            where=str(file),
         )
     place: list[Any] = [slice(None), slice(None)]
     if len(shape) == 3:

@@ -32,7 +32,7 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
         f"is not there, nor in {ROOT}: --set download=true gets it through medmnist (pip "
         "install 'fedskew[medmnist]')"
     )
-    raise DataError(f"{file}: {rule}")
+    raise DataError(rule, where=str(file))
 
 
 def read(path: Path, settings: DataSettings) -> Raw:
@@ -74,5 +74,5 @@ def _download(path: Path) -> None:
         kind(split="train", download=True, root=str(path.parent), size=int(size or 28))
     except Exception as error:  # whatever a server answers
         raise DataError(
-            f"{path.parent}: medmnist cannot download {path.name}: {said(error)}"
+            f"medmnist cannot download {path.name}: {said(error)}", where=str(path.parent)
         ) from error

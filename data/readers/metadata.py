@@ -30,7 +30,9 @@ class Belonging:
 
     def error(self, role: str, value: object, rule: str) -> DataError:
         """The error about a cell."""
-        return DataError(f"{self.where}: column {self.columns[role]}: {str(value)[:80]!r}: {rule}")
+        return DataError(
+            f"column {self.columns[role]}: {str(value)[:80]!r}: {rule}", where=self.where
+        )
 
     @property
     def patients(self) -> str:
@@ -127,7 +129,7 @@ class Belonging:
                     "site", site, f"has {number} samples and none to {sorted(missing)[0]}"
                 )
             if missing:
-                raise DataError(f"{self.where}: no row is for {sorted(missing)[0]}")
+                raise DataError(f"no row is for {sorted(missing)[0]}", where=self.where)
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.int64]:

@@ -61,7 +61,7 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
         else f"torchvision cannot download it: {known.how}"
     )
     looked_for = " or ".join([f"{name}.npz", *map(", ".join, layouts)])
-    raise DataError(f"{root}: {name} is not there; looked for {looked_for}; {way}")
+    raise DataError(f"{name} is not there; looked for {looked_for}; {way}", where=str(root))
 
 
 def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -93,7 +93,9 @@ def _download(name: str, settings: DataSettings) -> None:
                 root / known.torchvision_root, split, download=True
             )
     except Exception as error:
-        raise DataError(f"{root}: torchvision cannot read {name}: {said(error)}") from error
+        raise DataError(
+            f"torchvision cannot read {name}: {said(error)}", where=str(root)
+        ) from error
 
 
 def _torchvision(name: str, settings: DataSettings) -> Raw:
@@ -109,7 +111,9 @@ def _torchvision(name: str, settings: DataSettings) -> Raw:
         except (
             Exception
         ) as error:  # a damaged file surfaces as anything, an AssertionError among others
-            raise DataError(f"{root}: torchvision cannot read {name}: {said(error)}") from error
+            raise DataError(
+                f"torchvision cannot read {name}: {said(error)}", where=str(root)
+            ) from error
         splits.append(Split(np.asarray(source.data), np.asarray(source.targets), str(root), key))
     return Raw(*splits)
 
@@ -193,7 +197,8 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
     train, val = int(rules.train_share * smallest), int(rules.val_share * smallest)
     if train == 0 or (rules.val_share and val == 0):
         raise DataError(
-            f"{raws[0].train.where}: recipe fedbn leaves nothing of {smallest} training images"
+            f"recipe fedbn leaves nothing of {smallest} training images",
+            where=raws[0].train.where,
         )
     cut = []
     for raw in raws:
@@ -207,7 +212,7 @@ def _resplit(raw: Raw) -> Raw:
     labels: NDArray[np.int64] = np.concatenate([raw.train.labels, raw.test.labels]).astype(np.int64)
     train, test = stratified(labels, raw.train.where)
     if isinstance(raw.train.images, ImageFiles) or isinstance(raw.test.images, ImageFiles):
-        raise DataError(f"{raw.train.where}: recipe fedbn needs arrays here, not image files")
+        raise DataError("recipe fedbn needs arrays here, not image files", where=raw.train.where)
     everything = Split(
         np.concatenate([raw.train.images, raw.test.images]), labels, raw.train.where, "train"
     )

@@ -47,13 +47,14 @@ def read_arrays(
         DataError: the file is missing, is no npz file, lacks an array, or unpacks to more than the settings allow.
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError("there is no such file", where=str(path))
     try:
         with path.open("rb") as file:
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 rule = "holds one array: must be an npz file, as numpy.savez writes it from"
                 raise DataError(
-                    f"{path}: {rule} train_images, train_labels, test_images and test_labels"
+                    f"{rule} train_images, train_labels, test_images and test_labels",
+                    where=str(path),
                 )
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -63,7 +64,9 @@ def read_arrays(
             )
             if missing := [key for key in keys if key not in members]:
                 present = ", ".join(members) or "nothing"
-                raise DataError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
+                raise DataError(
+                    f"{', '.join(missing)} missing; the file holds {present}", where=str(path)
+                )
             refuse_large(path, {key: members[key].file_size for key in keys}, settings)
             check({key: _head(archive, members[key]) for key in keys})
             return {key: _array(archive, members[key]) for key in keys}
@@ -74,7 +77,7 @@ def read_arrays(
     ) as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
         reason = why_not(path, said(error))
         raise DataError(
-            f"{path}: cannot be read as an npz file of plain arrays: {reason}"
+            f"cannot be read as an npz file of plain arrays: {reason}", where=str(path)
         ) from error
 
 
@@ -107,7 +110,9 @@ def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -
     size, most = sum(sizes.values()), settings.max_unpacked_mib
     if size > most * MIB:
         rule = f"more than max-unpacked-mib = {most} allows"
-        raise DataError(f"{path}: {', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked: {rule}")
+        raise DataError(
+            f"{', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked: {rule}", where=str(path)
+        )
 
 
 def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
@@ -381,7 +386,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
         if channels > 4 and not settings.input_shape:
             rule = f"a volume, or {channels} channels? channels: --set input-shape={channels}x{height}x{width}"
             raise DataError(
-                f"{raw.train.where}: train_images: shape {raw.train.images.shape}: {rule}"
+                f"train_images: shape {raw.train.images.shape}: {rule}", where=raw.train.where
             )
         shape = (channels, height, width)
     elif len(shape) == 2:

@@ -136,10 +136,10 @@ def opened(
     `known` are names of columns, in small letters, that help to tell what separates them (`writing_of`).
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError("there is no such file", where=str(path))
     if path.stat().st_size > settings.max_unpacked_mib * MIB:
         raise DataError(
-            f"{path}: is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows"
+            f"is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows", where=str(path)
         )
     try:
         yield rows_in(path, writing_of(path, {*known, *named(settings)}))
@@ -150,18 +150,20 @@ def opened(
             reason += f"; it is {kind}"
         elif isinstance(error, UnicodeError):
             reason += f"; {CURE}"
-        raise DataError(f"{path}: cannot be read as a CSV file in UTF-8: {reason}") from error
+        raise DataError(
+            f"cannot be read as a CSV file in UTF-8: {reason}", where=str(path)
+        ) from error
 
 
 def header_of(path: Path, rows: Rows) -> list[str]:
     """The columns' names. Raises DataError where one has none, or another's."""
     header = [name.strip() for name in next(rows, (0, []))[1]]
     if not header:
-        raise DataError(f"{path}: is empty; its first row must name the columns")
+        raise DataError("is empty; its first row must name the columns", where=str(path))
     for name in header:
         if not name or header.count(name) > 1:
             raise DataError(
-                f"{path}: column {name[:80]!r}: every column must have a name of its own"
+                f"column {name[:80]!r}: every column must have a name of its own", where=str(path)
             )
     return header
 
@@ -192,7 +194,8 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     for name in stated.values():
         if name and name not in header:
             raise DataError(
-                f"{path}: columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+                f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}",
+                where=str(path),
             )
     roles = {
         role: stated.get(role, role)
@@ -231,5 +234,5 @@ def numbered_labels(
     number = {name: label for label, name in enumerate(class_names)}
     if unknown := next((label for label in labels if label not in number), None):
         rule = f"must be one of classes = {', '.join(class_names)}"
-        raise DataError(f"{path}: column {column}: {unknown[:80]!r}: {rule}")
+        raise DataError(f"column {column}: {unknown[:80]!r}: {rule}", where=str(path))
     return [number[label] for label in labels]

@@ -130,7 +130,7 @@ def checked(
     try:
         inputs = bring_to(images, shape)
     except ValueError as error:
-        raise DataError(f"{split.where}: {images_key}: {error}") from None
+        raise DataError(f"{images_key}: {error}", where=split.where) from None
     return inputs, whole
 
 
@@ -142,7 +142,7 @@ def keys_of(split: Split) -> tuple[str, str]:
 def require_of(split: Split, holds: bool, key: str, value: str, rule: str) -> None:
     """Raise DataError, naming file, key, value and rule, unless `holds`."""
     if not holds:
-        raise DataError(f"{split.where}: {key}: {value}: {rule}")
+        raise DataError(f"{key}: {value}: {rule}", where=split.where)
 
 
 def check_form(split: Split) -> None:
@@ -208,7 +208,7 @@ def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
         for other, others in before.items():
             if (shared := np.intersect1d(names, others)).size:
                 rule = f"is in {other}_subjects too: a subject must be in one split alone"
-                raise DataError(f"{split.where}: {key}_subjects: {shared[0]}: {rule}")
+                raise DataError(f"{key}_subjects: {shared[0]}: {rule}", where=split.where)
         before[key] = names
         numbers_N = groups_N.astype(np.int64) + start
         start += len(names)
@@ -219,7 +219,7 @@ def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
         if torn.size:
             subject = names[groups_N[torn[0]]]
             rule = "has samples of several classes, and a subject is tested as one"
-            raise DataError(f"{split.where}: {key}_subjects: {subject}: {rule}")
+            raise DataError(f"{key}_subjects: {subject}: {rule}", where=split.where)
         changed[key] = replace(split, groups=numbers_N)
     return changed
 
@@ -238,7 +238,7 @@ def stratified(
         split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
         train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
     except ValueError as error:
-        raise DataError(f"{where}: cannot be split 80 to 20 by class: {error}") from None
+        raise DataError(f"cannot be split 80 to 20 by class: {error}", where=where) from None
     return train.astype(np.int64), test.astype(np.int64)
 
 
@@ -259,7 +259,8 @@ def fifth(
     """
     if settings.test_fold >= FOLDS:
         raise DataError(
-            f"{where}: test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests"
+            f"test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests",
+            where=where,
         )
     units_N = (
         np.arange(len(labels_N))
@@ -285,7 +286,7 @@ def fifth(
         if len(order) < 2:
             what = "sample" if patients_N is None else "patient"
             who = "there is" if sites_N is None else f"site {site} has"
-            raise DataError(f"{where}: {who} one {what} alone: some must train and others test")
+            raise DataError(f"{who} one {what} alone: some must train and others test", where=where)
         parts = min(FOLDS, len(order))
         tested.append(order[settings.test_fold % parts :: parts])
     chosen: NDArray[np.bool_] = np.isin(units_N, np.concatenate(tested))

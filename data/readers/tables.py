@@ -86,7 +86,8 @@ def read_csv(
             raise rows.error(SUBJECT, subjects[torn[0]], rule)
         if len(names) < 2:
             raise DataError(
-                f"{path}: column {SUBJECT}: names one subject; some must train and others test"
+                f"column {SUBJECT}: names one subject; some must train and others test",
+                where=str(path),
             )
         tested_N = np.isin(subjects_N, folds(names_N[first], "csv")[0])
         everything = Split(table.numbers_NF, labels_N, where, "", subjects_N.astype(np.int64))
@@ -116,24 +117,28 @@ def _table(
 ) -> Table:
     places = [place for place, name in enumerate(header) if name not in roles.values()]
     if not places:
-        raise DataError(f"{path}: there is no column of numbers beside {', '.join(roles.values())}")
+        raise DataError(
+            f"there is no column of numbers beside {', '.join(roles.values())}", where=str(path)
+        )
     cells: dict[str, list[str]] = {role: [] for role in roles}
     numbers_NF: list[NDArray[np.float32]] = []
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(
-                f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
+                f"row {line}: has {len(row)} cells, and there are {len(header)} columns",
+                where=str(path),
             )
         values = [numbers.read(line, header[place], row[place]) for place in places]
         numbers_NF.append(np.array(values, np.float32))
         for role, name in roles.items():
             if not (word := row[header.index(name)].strip()):
-                raise DataError(f"{path}: row {line}, column {name}: is empty")
+                raise DataError(f"row {line}, column {name}: is empty", where=str(path))
             cells[role].append(word)
     labels = cells[LABEL]
     if len(set(labels)) < 2:
         raise DataError(
-            f"{path}: column {roles[LABEL]}: {len(numbers_NF)} rows of {len(set(labels))} classes: at least 2"
+            f"column {roles[LABEL]}: {len(numbers_NF)} rows of {len(set(labels))} classes: at least 2",
+            where=str(path),
         )
     return Table(
         np.stack(numbers_NF),
@@ -177,7 +182,7 @@ class Numbers:
         if len(self.marks) > 1:
             first, second = self.marks.values()
             rule = "the decimal mark must be a point in every row, or a comma in every row"
-            raise DataError(f"{self.path}: {second}: {rule}; {first}")
+            raise DataError(f"{second}: {rule}; {first}", where=str(self.path))
         return value
 
     def cure(self, column: str, text: str) -> Remedy:
@@ -269,7 +274,7 @@ def read_images(
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for a table of images"
-        raise DataError(f"{path}: input-shape = {settings.input_shape!r}: {rule}")
+        raise DataError(f"input-shape = {settings.input_shape!r}: {rule}", where=str(path))
     table = image_table(path, settings)
     rows = table.belonging
     labels = numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL])
@@ -280,7 +285,7 @@ def read_images(
 def image_table(path: Path, settings: DataSettings) -> ImageTable:
     """The table, read once as long as it is the same. Raises DataError."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError("there is no such file", where=str(path))
     stat = path.stat()
     relevant = DataSettings(
         columns=settings.columns,
@@ -301,19 +306,22 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
         for line, row in rows:
             if len(row) != len(header):
                 raise DataError(
-                    f"{path}: row {line}: has {len(row)} cells, and there are {len(header)} columns"
+                    f"row {line}: has {len(row)} cells, and there are {len(header)} columns",
+                    where=str(path),
                 )
             for role, name in roles.items():
                 if not (word := row[header.index(name)].strip()):
-                    raise DataError(f"{path}: row {line}, column {name}: is empty")
+                    raise DataError(f"row {line}, column {name}: is empty", where=str(path))
                 cells[role].append(word)
             name = cells["path"][-1] = _inside(path, line, root, cells["path"][-1], settings)
             if name in lines:
-                raise DataError(f"{path}: row {line}: {name} is the file of row {lines[name]} too")
+                raise DataError(
+                    f"row {line}: {name} is the file of row {lines[name]} too", where=str(path)
+                )
             lines[name] = line
     if len(set(cells[LABEL])) < 2:
         rule = f"{len(lines)} rows of {len(set(cells[LABEL]))} classes: at least 2"
-        raise DataError(f"{path}: column {roles[LABEL]}: {rule}")
+        raise DataError(f"column {roles[LABEL]}: {rule}", where=str(path))
     belonging = Belonging(str(path), roles, {role: tuple(column) for role, column in cells.items()})
     return ImageTable(
         path.parent, belonging, tuple(name for name in header if name not in roles.values())
@@ -323,7 +331,7 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
 def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
     """A row's path, as it is opened from the table's folder. Raises DataError for one that leads out, or nowhere."""
     if "\0" in cell:
-        raise DataError(f"{path}: row {line}: its path holds a character that no path has")
+        raise DataError(f"row {line}: its path holds a character that no path has", where=str(path))
     name = (
         cell if (root / cell).exists() else cell.replace("\\", "/")
     )  # as it was written on Windows
@@ -334,7 +342,9 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
         where = f"{path}: row {line}"
         raise DataError(f"{cell[:200]!r} {rule}", where=where, remedy=remedy)
     if not file.is_file():
-        raise DataError(f"{path}: row {line}: {cell[:200]!r}: there is no such file below {root}")
+        raise DataError(
+            f"row {line}: {cell[:200]!r}: there is no such file below {root}", where=str(path)
+        )
     return name
 
 

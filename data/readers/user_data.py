@@ -27,14 +27,14 @@ class Kind:
 def one_file(path: Path, settings: DataSettings) -> list[Path]:
     """The file itself. Raises DataError where it is none."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError("there is no such file", where=str(path))
     return [path]
 
 
 def all_files(path: Path, settings: DataSettings) -> list[Path]:
     """Every file in a folder. Raises DataError where it is none."""
     if not path.is_dir():
-        raise DataError(f"{path}: there is no such folder")
+        raise DataError("there is no such folder", where=str(path))
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 

@@ -102,7 +102,7 @@ def require_images(path: Path, about: Description) -> None:
     """Raise DataError where the model takes vectors."""
     if len(about.shape) == 1:
         rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
-        raise DataError(f"{rule}", where=str(path))
+        raise DataError(rule, where=str(path))
 
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
