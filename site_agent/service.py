@@ -123,7 +123,8 @@ def read_secret(path: Path) -> bytes:
         ) from None
     if mode & 0o007 or len(secret) < 32:
         raise DataError(
-            f"must hold at least 32 random bytes, and be closed to others (chmod o= {path})", where=str(path)
+            f"must hold at least 32 random bytes, and be closed to others (chmod o= {path})",
+            where=str(path),
         )
     return secret
 
@@ -135,7 +136,7 @@ def only_one(state: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise DataError(f"another `fedskew-site start` is at work there", where=str(state)) from None
+        raise DataError("another `fedskew-site start` is at work there", where=str(state)) from None
     try:
         yield
     finally:
