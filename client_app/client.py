@@ -88,7 +88,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training did, for the hooks that run after it."""
+    """The result of local training, for the hooks that run after it."""
 
     steps: int
     """Optimizer steps taken."""
@@ -104,7 +104,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a `before` or `after` hook adds to the report."""
+    """The additions of a `before` or `after` hook to the report."""
 
     upload: State = field(default_factory=dict)
     memory: State = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Report:
-    """What a client sends back (shared, uploads, the numbers) and what it keeps (memory)."""
+    """A client's reply (shared, uploads, the numbers) and its memory."""
 
     examples: int
     loss: float
@@ -124,7 +124,7 @@ class Report:
 
 
 class InvalidReply(ValueError):
-    """What is wrong with an upload that a client sent, in a sentence."""
+    """An error in a client's upload, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def anything_goes(reply: State, classes: int, samples: int | None) -> int:
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client sends beside its model for a variant. `Upload()` is nothing."""
+    """The upload of a variant beside the model. `Upload()` is nothing."""
 
     permission: str = ""
     """What it reveals, which a site allows or not: one of PERMISSIONS in local_site.py."""
@@ -178,7 +178,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a variant needs of the model, of the data, and of the other variants and settings of a run."""
+    """A variant's requirements of the model, the data, and the other variants and settings of a run."""
 
     batch_norm: bool = False
     """A model with batch norm. No other variant may say what of batch norm stays on the client."""

@@ -75,7 +75,7 @@ class ExpectedState:
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """What the server asks of clients, the same for all clients of this process."""
+    """The server's request to clients, the same for all clients of this process."""
 
     kind: str
     """train, evaluate or query."""

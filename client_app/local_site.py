@@ -90,7 +90,7 @@ class SitePolicy(Protocol):
 
 
 class LocalData(Protocol):
-    """What one site holds: a federation of which it sees one client, itself."""
+    """A site's own data: a federation of which it sees one client, itself."""
 
     clients: int
     """Sites of the agreement."""

@@ -22,7 +22,7 @@ class PollingClient:
         return getattr(self.client, name)
 
     def PullObject(self, request: Any) -> Any:
-        """Return flwr's response: the object once it is there, or that nobody knows it."""
+        """Return flwr's response: the object once it is there, or that it is unknown."""
         response = self.client.PullObject(request)
         if on_its_way(response):
             with self.lock:  # the other thread's object comes later than this one, or with it

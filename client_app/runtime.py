@@ -136,7 +136,7 @@ class ClientRuntime:
 
     @cached_property
     def together(self) -> Together:
-        """How this process trains several clients in one pass."""
+        """The training of several clients in one pass in this process."""
         work, shape = self.run_spec, self.federation.dataset.shape
         return Together(self.model, shape, work.variants, work.training, self.state_of)
 

@@ -31,7 +31,7 @@ LONGEST_ENTRY = 2**10
 
 @dataclass(frozen=True)
 class Expected:
-    """What a blob may hold at most."""
+    """The largest contents that a blob may have."""
 
     bytes: int
     tensors: int

@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the parties agree to; the sites' order gives them their numbers."""
+    """federation.toml's contents; the sites' order gives them their numbers."""
 
     name: str
     classes: tuple[str, ...]
@@ -78,7 +78,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class AgreedInputs:
-    """What a federation's model takes and gives, and the federation's name; read_agreement says what each is."""
+    """The federation's name and its model's inputs and classes; read_agreement explains each field."""
 
     name: str
     classes: tuple[str, ...]

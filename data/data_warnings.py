@@ -45,7 +45,7 @@ MOST_LOOKS = 2
 
 @dataclass(frozen=True)
 class Look:
-    """What a bounded look at the samples has found."""
+    """The findings of a bounded check of the samples."""
 
     copies: dict[str, tuple[int, int, str]]
     """By split, test or validation: samples that are training samples too, samples compared, and an example."""

@@ -329,7 +329,7 @@ def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
 
 
 def is_of_files(split: Split | None) -> bool:
-    """Whether a split's images come out of files, whose numbers have one scale."""
+    """Whether a split's images come from files, whose numbers have one scale."""
     return split is not None and isinstance(split.images, ImageFiles)
 
 

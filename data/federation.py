@@ -39,7 +39,7 @@ from data.validation import cut_off, in_place_of_test, require_subjects
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set dealt out to clients."""
+    """A data set and its partition over clients."""
 
     dataset: Dataset
     train_indices: tuple[Indices, ...]
@@ -137,7 +137,7 @@ class Federation:
         return None if subjects is None else subjects[indices]
 
     def _subjects_of(self, split: str) -> NDArray[np.int64] | None:
-        """Return (N,): the subject of each sample of the split test or val; None elsewhere, or where nobody knows."""
+        """Return (N,): the subject of each sample of the split test or val; None for others, or if unknown."""
         if split == "val":
             return self.dataset.val_groups
         if split != "test":
@@ -150,7 +150,7 @@ class Federation:
         return self._samples("holdout", None, device) if len(self.holdout_indices) else None
 
     def unseen_inputs(self, device: str = "cpu") -> Samples:
-        """The training samples of the domain that no client holds; every label is -1, as nobody may look at one."""
+        """The training samples of the domain without a client; every label is -1, as no label may be read."""
         samples = self._samples("unseen-train", None, device)
         return replace(samples, labels_N=torch.full_like(samples.labels_N, -1))
 
@@ -294,7 +294,7 @@ def _held_out(data: Dataset, per_class: int, seed: int) -> Indices:
 
 
 def _of_sites(settings: DataSettings) -> Federation:
-    """What the server sees of sites: who there is, and no sample."""
+    """The server's view of sites: their names, and no sample."""
     settings.require(settings.evaluate_on == "test", "evaluate_on", "must be test between sites")
     agreement = agreement_of(settings.dataset)
     data, clients = without_samples(settings, agreement), len(agreement.sites)

@@ -20,7 +20,7 @@ MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """What a partition file says."""
+    """The contents of a partition file."""
 
     content: str
     """Hash of the data that the indices are of."""
@@ -57,7 +57,7 @@ def save(path: Path, dealt: Dealt) -> None:
 
 
 def read(setting: str) -> Dealt:
-    """What FILE or FILE#HASH says.
+    """Read the partition of FILE or FILE#HASH.
 
     Raises:
         SettingError: it is missing.

@@ -26,7 +26,7 @@ draw in 10^12 would leave none."""
 
 
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
-    """Shuffled and dealt out; sizes differ by at most one."""
+    """Shuffle and divide; sizes differ by at most one."""
     _enough(len(labels_N), clients, 1)
     return [np.sort(part) for part in np.array_split(generator.permutation(len(labels_N)), clients)]
 
@@ -69,7 +69,7 @@ def lda(
 def feddf(
     labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
 ) -> list[Indices]:
-    """Shuffled, split over groups of ten clients, dealt out by `lda` in each group, then cut anew into equal parts.
+    """Shuffle, split over groups of ten clients, partition each group by `lda`, then re-cut into equal parts.
 
     Lin et al. (FedDF, 2020): in a group a draw counts once every client holds half of its even share. The groups'
     lists, client by client and class by class, are laid end to end and cut into contiguous parts whose sizes differ by
@@ -298,7 +298,7 @@ def _cut(shares_K: NDArray[np.float64], size: int) -> NDArray[np.int64]:
 def _deal(
     labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator
 ) -> list[Indices]:
-    """Each class shuffled and dealt out by the counts."""
+    """Shuffle each class and divide it by the counts."""
     held: list[list[Indices]] = [[] for _ in counts_KC]
     for label in range(counts_KC.shape[1]):
         shuffled = generator.permutation(np.flatnonzero(labels_N == label))

@@ -264,7 +264,7 @@ class DataSettings(Settings):
 
     @property
     def in_files(self) -> bool:
-        """Whether the images stay in their files, decoded when asked for: ImageNet-LT's would be 17 GB."""
+        """Whether the images stay in their files and are decoded on demand: ImageNet-LT's would be 17 GB."""
         known = KNOWN.get(self.dataset)
         return known is not None and known.image_folder != ""
 

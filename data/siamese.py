@@ -59,7 +59,7 @@ def color(images_B: Tensor, brightness: float, saturation: float, contrast: floa
 
 
 def crop(images_B: Tensor, down: int, right: int) -> Tensor:
-    """The window that lies so many pixels further down and right, zero outside the image."""
+    """The window shifted by so many pixels down and right, zero outside the image."""
     return F.pad(images_B, (-right, right, -down, down))
 
 

@@ -13,7 +13,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class UnseenDomain:
-    """A site nobody trains with."""
+    """A site that takes no part in training."""
 
     index: int
     """Into the data set's domain_names."""

@@ -46,7 +46,7 @@ class Checkpoint:
     """Of that update's memory, and of the data of its first one: by kind and client."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
-        """Write the checkpoint; whoever reads sees this one or the one before, which is kept as `previous`."""
+        """Write the checkpoint atomically; the one before is kept as `previous`."""
         tensors = with_prefix("shared", self.shared)
         for part, state in self.states.items():
             tensors |= with_prefix(f"state/{part}", state)

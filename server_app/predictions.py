@@ -20,7 +20,7 @@ LARGEST = 2**24
 
 
 class Predictions(NamedTuple):
-    """What one model said of the samples, or subjects, that it was tested on."""
+    """One model's predictions for the test samples or subjects."""
 
     log_probabilities_NC: NDArray[np.float64]
     labels_N: NDArray[np.int64]

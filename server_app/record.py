@@ -41,7 +41,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ModelNumbers:
-    """How good a model is on one set of samples; NaN is what these samples do not tell."""
+    """A model's metrics on one set of samples; NaN where the samples do not define one."""
 
     means: Mapping[str, float] = field(default_factory=dict)
     """accuracy, balanced-accuracy, macro-f1, loss, calibration-error, brier; of at most 100 classes auroc, auroc-error,
@@ -108,7 +108,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class UnseenSite:
-    """The deployed models on a domain that no client holds, after the last round."""
+    """The deployed models on a domain without a client, after the last round."""
 
     domain: str
     inputs: int
@@ -120,7 +120,7 @@ class UnseenSite:
     bytes_up: int
     nearest: Nearest | None = None
     unavailable: Mapping[str, str] | None = None
-    """Why there is nothing of some ways."""
+    """The reasons for missing ways."""
 
     def shortened(self) -> "UnseenSite":
         """Return the same with at most MOST clients of each kind."""
@@ -135,10 +135,10 @@ class UnseenSite:
 
 @dataclass(frozen=True)
 class Seconds:
-    """What a round took."""
+    """The seconds of a round."""
 
     clients: float = 0.0
-    """From asking to the last reply."""
+    """From the request to the last reply."""
     client_work: float = 0.0
     """The clients' own time, summed."""
     server: float = 0.0
@@ -149,7 +149,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is recorded of a round."""
+    """The record of a round."""
 
     round: int
     models: Mapping[str, ModelNumbers] = field(default_factory=dict)
@@ -161,27 +161,27 @@ class RoundRecord:
     clients: Sequence[int] = ()
     """Clients whose updates were used; of more than MOST the first."""
     used: int = 0
-    """How many there were of these."""
+    """Their number."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Client -> why its update, its answer or its evaluation is missing; of more than MOST the first."""
     failed: int = 0
-    """How many there were of these."""
+    """Their number."""
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: Seconds = Seconds()
     workers: Sequence[Mapping[str, Any]] = ()
-    """The processes that played the clients, of more than MOST the first: process id, device, visible GPUs."""
+    """The processes that ran the clients, of more than MOST the first: process id, device, visible GPUs."""
     strays: Sequence[str] = ()
-    """What nodes sent that they were not asked for."""
+    """Unsolicited replies of nodes."""
     updates: Sequence[UpdateStatistics] = ()
     """How the clients moved the model; of more than MOST those that stand out most."""
     median_norm: float = math.nan
     """The median norm of all updates."""
     unseen: UnseenSite | None = None
     line: str = ""
-    """What the run said of the round."""
+    """The run's messages about the round."""
     metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
-    """What the run's methods tell of the round, in JSON beside the other fields."""
+    """The entries of the run's methods, in JSON beside the other fields."""
 
     def shortened(self) -> "RoundRecord":
         """Return the record of a round that tells of every client as one that tells of at most MOST."""

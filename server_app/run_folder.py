@@ -94,7 +94,7 @@ class RunFolder:
             yield summary
 
     def close_to_others(self, report_line: LineSink) -> None:
-        """Close what an earlier version left open; another user's files, which cannot be closed, are told."""
+        """Restrict permissions that an earlier version left open; warn about another user's files."""
         for path in (self.path, *self.path.iterdir()):
             try:
                 path.chmod(0o700 if path.is_dir() else 0o600)
@@ -160,7 +160,7 @@ class RunFolder:
         return ""
 
     def drop_damaged_summary(self, rounds: int) -> str:
-        """Delete a summary whose run is not whole, so that the run goes on from what is; return `damage`."""
+        """Delete the summary of a damaged run, so that the run resumes from the remaining files; return `damage`."""
         if damage := self.damage(rounds):
             self.summary_file.unlink(missing_ok=True)
         return damage

@@ -176,7 +176,7 @@ class RunSettings:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """What the model that is trained takes: the inputs' shape, or (D,) where a backbone's features are kept."""
+        """The input shape of the trained model, or (D,) if a backbone's features are cached."""
         return (width_of(self.general.model),) if self.model.freeze == "all" else self.data.shape
 
     @property
@@ -192,7 +192,7 @@ class RunSettings:
 
     @cached_property
     def agreement(self) -> Agreement | None:
-        """What the sites of sites: agree to; None in a simulation. Raises DataError where it has been changed."""
+        """The agreement of the sites; None in a simulation. Raises DataError if it has been changed."""
         return agreement_of(self.data.dataset) if is_sites(self.data.dataset) else None
 
     @property

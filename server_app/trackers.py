@@ -34,7 +34,7 @@ PLACES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
 
 
 class Tracker:
-    """What follows a run; this one does nothing. Another one is a subclass, and a line in `tracker_of`."""
+    """A tracker that does nothing. Another one is a subclass, and a line in `tracker_of`."""
 
     def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
         """Take the settings, and the rounds that an earlier start has finished: none, all, or those before a kill."""

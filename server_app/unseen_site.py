@@ -36,7 +36,7 @@ statistics; the answering client's whose statistics are nearest to the site's ow
 
 @dataclass
 class Answers:
-    """What the clients answered."""
+    """The clients' answers."""
 
     states: dict[int, State] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
@@ -114,7 +114,7 @@ def study(
 
 
 def ask(question: Question, strategy: Strategy, private: State) -> Answers:
-    """Ask the clients that have trained for the tensors they keep; nobody where the run does not share them."""
+    """Ask the clients that have trained for the tensors they keep, if the run shares them."""
     sharing = next(
         (v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics),
         None,

@@ -48,7 +48,7 @@ def train_head_in_batches(
     learning_rate: float,
     draws: torch.Generator,
 ) -> dict[str, Tensor]:
-    """Return the head after epochs of mini-batches, shuffled anew in each; the last one is what is left."""
+    """Return the head after epochs of mini-batches, shuffled in each epoch; the last batch may be smaller."""
     orders = (
         torch.randperm(len(labels_N), generator=draws).to(labels_N.device) for _ in range(epochs)
     )

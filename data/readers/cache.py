@@ -68,7 +68,7 @@ def _hash_of(arrays: Arrays) -> str:
 
 
 def write(folder: Path, arrays: Arrays) -> None:
-    """Write the arrays so that `folder` appears all at once; whoever comes second leaves the first one's in place.
+    """Write the arrays so that `folder` appears in one step; of two writers the second keeps the first one's.
 
     Raises:
         DataError: the cache cannot be written.
@@ -168,7 +168,7 @@ def private(folder: Path) -> None:
 
 
 def copies(folder: Path) -> dict[Path, int]:
-    """The copies in a cache, whole and begun, with their bytes; nothing else that lies there."""
+    """The copies in a cache, complete and unfinished, with their bytes; other files are left out."""
     there = sorted(folder.iterdir()) if folder.is_dir() else []
     kept = [
         path

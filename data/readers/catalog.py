@@ -46,7 +46,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Family:
-    """What domains of one problem have in common."""
+    """The common properties of the domains of one problem."""
 
     shape: tuple[int, ...]
     mean: float
@@ -334,7 +334,7 @@ def is_own(name: str) -> bool:
 
 
 def is_sites(dataset: str) -> bool:
-    """Whether `dataset` is what sites hold that the server sees nothing of."""
+    """Whether `dataset` is sites:FILE, data that the server never sees."""
     return dataset.startswith(SITES_PREFIX)
 
 
@@ -353,7 +353,7 @@ def members(dataset: str) -> tuple[str, ...]:
 
 
 def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """What domains are called: a user's own go by their file's name, or by their path where two have the same name."""
+    """Names of domains: a user's own have their file's name, or their path if two have the same name."""
     short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
     return (
         short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)

@@ -98,7 +98,7 @@ def split_folders(path: Path) -> dict[str, Path]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, in order of name, without the files that operating systems leave there."""
+    """The entries of a folder, sorted by name, without the files of operating systems."""
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".") and path.name not in IGNORED:
             yield path
@@ -178,7 +178,7 @@ def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterat
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
-    """What would fit a folder by its names and its first image. Raises DataError."""
+    """Propose settings for a folder from its names and its first image. Raises DataError."""
     from data.readers.image_files import shape_of  # it loads PIL
 
     named = split_folders(path)

@@ -80,7 +80,7 @@ def parts_of(place: str, download: bool) -> dict[str, Any]:
 
 
 def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
-    """Which column means what: by `columns`, by the roles' own names, or where there is one alone of a kind.
+    """The roles of columns: by `columns`, by the roles' own names, or if only one column has a type.
 
     Raises:
         DataError: a column that is not there, none or several of images, or of what looks like a label.
@@ -169,7 +169,7 @@ def read(
 
 
 def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
-    """What numbers the images of rows spread over all sites and classes hold. Raises DataError."""
+    """The range of numbers in images of rows spread over all sites and classes. Raises DataError."""
     from data.readers.images import stored_of_pil
 
     column = rows.columns["path"]
@@ -186,7 +186,7 @@ def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
-    """What would fit, by the columns' types and the first image. Raises DataError."""
+    """Propose settings from the columns' types and the first image. Raises DataError."""
     from data.readers.images import brought, from_pil
 
     rows = belonging(path, settings)

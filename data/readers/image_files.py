@@ -127,7 +127,7 @@ def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Look:
-    """What the images that were looked at hold."""
+    """The range and size of the images that were read."""
 
     low: float
     high: float
@@ -141,7 +141,7 @@ class Look:
 
     @property
     def number(self) -> str:
-        """How many images were looked at, in words."""
+        """The number of images that were read, in words."""
         return f"{self.looked} of the {self.images} images"
 
     def beyond(self, span: tuple[float, float]) -> int:

@@ -144,7 +144,7 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.float32]
 
 
 def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
-    """Which of so many images in a file is meant. Raises DataError where nothing says it."""
+    """The index of the image to take from a file of several. Raises DataError if nothing defines it."""
     if count == 1:
         return 0
     if not settings.frame:

@@ -231,7 +231,7 @@ def _halved(everything: Split) -> Raw:
 
 
 def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """abide/SITE.npz, or the files that nilearn downloads; a download that was interrupted goes on."""
+    """abide/SITE.npz, or the files that nilearn downloads; an interrupted download is resumed."""
     file = root / KNOWN[name].files[0]
     if file.is_file():
         site = read_site(file, settings)

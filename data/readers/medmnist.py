@@ -47,7 +47,7 @@ def read(path: Path, settings: DataSettings) -> Raw:
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
-    """What would fit, the classes by the names that the package knows. Raises DataError."""
+    """Propose settings, with the classes' names from the package. Raises DataError."""
     return guess_of(read(path, settings), settings, _class_names(path))
 
 

@@ -46,7 +46,7 @@ class Belonging:
 
     @property
     def notes(self) -> list[str]:
-        """What the columns mean for sites, patients and tests, one sentence each."""
+        """The meaning of the columns for sites, patients and tests, one sentence each."""
         sentences = []
         if self.sites:
             column = self.columns["site"]

@@ -65,7 +65,7 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
 
 
 def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """The named data set as it lies on disk; images in folders, undecoded, will have `shape`.
+    """The named data set as stored on disk; images in folders, undecoded, will have `shape`.
 
     Raises:
         DataError: a file is missing or cannot be read, or a download failed.

@@ -367,12 +367,12 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
-    """What would fit an npz file. Raises DataError."""
+    """Propose settings for an npz file. Raises DataError."""
     return guess_of(read_npz(path, settings), settings, _class_names(path, settings))
 
 
 def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> Guess:
-    """What would fit arrays whose labels are numbers, or names where `classes` is not set.
+    """Propose settings for arrays whose labels are numbers, or names if `classes` is not set.
 
     Raises:
         DataError: images of which it is not clear what their axes are.

@@ -49,7 +49,7 @@ Rows = Iterator[tuple[int, list[str]]]
 
 @dataclass(frozen=True)
 class Writing:
-    """How the text of a table is written."""
+    """The text format of a table."""
 
     encoding: str
     separator: str
@@ -58,7 +58,7 @@ class Writing:
 
     @property
     def notes(self) -> list[str]:
-        """What a user has to know about it, one sentence each."""
+        """Notes for the user, one sentence each."""
         sentences = []
         if self.encoding.startswith("utf-16"):
             sentences.append("the text is read as UTF-16")
@@ -182,7 +182,7 @@ def cure_of(settings: DataSettings, roles: dict[str, str]) -> SetOption:
 
 
 def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
-    """Which column means what: by `columns`, then by the roles' own names.
+    """The roles of columns: by `columns`, then by the roles' own names.
 
     A table with a column `path` is one of images, any other one of numbers.
 

@@ -42,7 +42,7 @@ class Split:
 
     @property
     def subjects(self) -> NDArray[Any] | None:
-        """(N,): the subject or patient of each sample; None where nobody is known."""
+        """(N,): the subject or patient of each sample; None if unknown."""
         return self.patients if self.groups is None else self.groups
 
     def take(self, indices: NDArray[np.int64], key: str) -> "Split":
@@ -79,7 +79,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Guess:
-    """What would fit data on disk."""
+    """Proposed settings for data on disk."""
 
     settings: dict[str, str]
     """By key, as --set takes them."""
@@ -135,7 +135,7 @@ def checked(
 
 
 def keys_of(split: Split) -> tuple[str, str]:
-    """What images and labels are called in an npz file."""
+    """The names of images and labels in an npz file."""
     return f"{split.key}_images".lstrip("_"), f"{split.key}_labels".lstrip("_")
 
 

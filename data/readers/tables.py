@@ -40,7 +40,7 @@ LIKE_IMAGES = (
 
 @dataclass(frozen=True)
 class Table:
-    """What a table of numbers holds."""
+    """The contents of a table of numbers."""
 
     numbers_NF: NDArray[np.float32]
     inputs: tuple[str, ...]
@@ -186,7 +186,7 @@ class Numbers:
         return value
 
     def cure(self, column: str, text: str) -> Remedy:
-        """What a user does about a cell that is no number; empty where nobody knows."""
+        """The remedy for a cell that is no number; empty if there is none."""
         likely: dict[str, str] = {}
         for name in self.header:
             role = role_like(name)
@@ -209,7 +209,7 @@ class Numbers:
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
-    """What would fit a table, of images or of numbers. Raises DataError."""
+    """Propose settings for a table, of images or of numbers. Raises DataError."""
     if is_of_images(path, settings):
         return look_at_images(path, settings)
     table = read_table(path, settings)
@@ -349,7 +349,7 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
 
 
 def _hint(table: ImageTable, settings: DataSettings) -> str:
-    """How unused columns get the role that their names speak of, as the end of a sentence; empty where none does."""
+    """Advice on giving unused columns the role that their names suggest, as the end of a sentence; may be empty."""
     likely: dict[str, str] = {}
     for name in table.unused:
         role = role_like(name)
@@ -362,7 +362,7 @@ def _hint(table: ImageTable, settings: DataSettings) -> str:
 
 
 def look_at_images(path: Path, settings: DataSettings) -> Guess:
-    """What would fit a table of images. Raises DataError."""
+    """Propose settings for a table of images. Raises DataError."""
     from data.readers.image_files import shape_of  # it loads PIL
 
     table = image_table(path, settings)

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of data is read."""
+    """The reader of one type of user data."""
 
     read: Callable[[Path, Classes, Shape, DataSettings], Raw]
     look: Callable[[Path, DataSettings], Guess]
@@ -68,7 +68,7 @@ def kind_of_path(path: Path) -> str:
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
-    """The file or folder of KIND:PATH; a relative one lies below data-root, if that is set."""
+    """The file or folder of KIND:PATH; a relative path is below data-root, if that is set."""
     path = Path(name.split(":", 1)[1]).expanduser()
     return Path(settings.data_root).expanduser() / path if settings.data_root else path
 
@@ -84,7 +84,7 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
 
 
 def look(name: str, settings: DataSettings) -> Guess:
-    """What `classes` and `input-shape`, perhaps more, would fit. Raises DataError, the true cause, where nothing."""
+    """Propose `classes`, `input-shape` and other settings. Raises DataError with the cause if none fits."""
     return kind_of(name).look(path_of(name, settings), settings)
 
 
@@ -97,7 +97,7 @@ def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
 
 
 def seen(name: str, settings: DataSettings) -> dict[str, str]:
-    """What would fit, as `look` says, as far as the data can be read."""
+    """Propose settings, like `look`, as far as the data can be read."""
     try:
         return look(name, settings).settings
     except (OSError, ValueError):

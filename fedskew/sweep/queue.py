@@ -19,15 +19,15 @@ from fedskew.sweep.worker import Event, Worker
 from server_app.run_folder import RunFolder
 
 INTERVAL = 0.5
-"""Seconds between two looks at the memory and at the clock when no run says anything."""
+"""Seconds between two checks of memory and time while no run reports."""
 ATTEMPTS = 2
-"""Times that a run is begun whose process dies; it goes on from its last round."""
+"""Attempts of a run whose process dies; it resumes from its last round."""
 
 
 def conduct(
     jobs: Sequence[Job], allocation: Allocation, overview: Overview, federation_config: str = ""
 ) -> dict[str, JobResult]:
-    """Conduct the jobs, `shares.jobs` at a time, and return how each ended, by the run's id.
+    """Run the jobs, `shares.jobs` in parallel, and return each one's outcome by the run's id.
 
     Whatever ends this, KeyboardInterrupt included, no process is left.
     """
@@ -44,7 +44,7 @@ def conduct(
 def one_by_one(
     jobs: Sequence[Job], allocation: Allocation, overview: Overview, federation_config: str
 ) -> dict[str, JobResult]:
-    """Conduct the jobs in this process, where an engine has processes enough of its own."""
+    """Run the jobs in this process, for engines with processes of their own."""
     from fedskew.engines import execute
 
     outcomes: dict[str, JobResult] = {}
@@ -66,7 +66,7 @@ def one_by_one(
 
 
 class Queue(ABC):
-    """The jobs that wait, and those that have ended."""
+    """The waiting and the finished jobs."""
 
     def __init__(self, jobs: Sequence[Job], overview: Overview) -> None:
         self.waiting = deque(ordered(jobs))
@@ -75,7 +75,7 @@ class Queue(ABC):
         self.attempts: dict[str, int] = {}
 
     def begin(self, job: Job) -> None:
-        """Let a job begin, or go on."""
+        """Start or resume a job."""
         self.overview.started(job)
         try:
             job = replace(job, settings=RunFolder(job.settings.folder).reset(job.settings))
@@ -91,7 +91,7 @@ class Queue(ABC):
         """Give a job to a process."""
 
     def on_event(self, job: Job, event: Event) -> None:
-        """Take notice of how a job ended, or its process."""
+        """Handle the end of a job or of its process."""
         kind, said = event
         if kind == "died" and self.attempts[job.settings.run_id] < ATTEMPTS:
             self.overview.on_line(job, f"{said}; another one goes on from the last finished round")
@@ -102,13 +102,13 @@ class Queue(ABC):
             self.settle(job, JobResult(said) if kind == "finished" else JobResult(reason=said))
 
     def settle(self, job: Job, result: JobResult) -> None:
-        """Note how a job ended."""
+        """Record a job's outcome."""
         self.outcomes[job.settings.run_id] = result
         self.overview.ended(job, result)
 
 
 class LocalQueue(Queue):
-    """The jobs and this machine's workers that have one."""
+    """The jobs, and this machine's busy workers."""
 
     def __init__(self, jobs: Sequence[Job], allocation: Allocation, overview: Overview) -> None:
         super().__init__(jobs, overview)
@@ -124,7 +124,7 @@ class LocalQueue(Queue):
         return [worker for worker in self.crew if worker.job is not None]
 
     def run(self) -> dict[str, JobResult]:
-        """Conduct everything."""
+        """Run all jobs."""
         while self.waiting or self.busy:
             while (
                 self.waiting
@@ -139,7 +139,7 @@ class LocalQueue(Queue):
         return self.outcomes
 
     def hand_over(self, job: Job) -> None:
-        """Give a job to a worker, a new one where all have theirs."""
+        """Give a job to an idle worker, or to a new one."""
         for dead in [
             worker for worker in self.crew if worker.job is None and not worker.process.is_alive()
         ]:
@@ -152,7 +152,7 @@ class LocalQueue(Queue):
         worker.take(job)
 
     def listen(self, worker: Worker) -> None:
-        """Take notice of what a worker says, or of its end."""
+        """Handle a worker's message or its end."""
         event, job = worker.event(), worker.job
         assert job is not None, "only workers with a job are listened to"
         if event[0] == "line":
@@ -164,7 +164,7 @@ class LocalQueue(Queue):
         self.on_event(job, event)
 
     def dismiss(self, worker: Worker) -> None:
-        """Do without a worker whose process is gone."""
+        """Remove a worker whose process is gone."""
         worker.end()
         self.crew.remove(worker)
 

@@ -74,7 +74,7 @@ TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QU
 
 @dataclass(frozen=True)
 class Request:
-    """What clients are asked, whichever of them a node plays."""
+    """A request to clients, the same for every client of a node."""
 
     kind: str
     """TRAIN, EVALUATE or QUERY."""
@@ -93,7 +93,7 @@ class Request:
     """By client its training samples, where the server knows them."""
 
     def longest_first(self, clients: Sequence[int]) -> list[int]:
-        """Return the clients by their samples, the most first: who works on what is left ends at about one time."""
+        """Return the clients by their samples, the most first, so that all workers end at about the same time."""
         return sorted(clients, key=lambda client: (-self.examples.get(client, 0), client))
 
     def known(self, client: int) -> ExpectedState:
@@ -151,7 +151,7 @@ class Direct(Grid):
 
 @dataclass
 class Exchange:
-    """Who was asked, and what came back so far."""
+    """The clients that were asked, and their replies so far."""
 
     asked: Sequence[int]
     largest: Expected | None = None
@@ -187,7 +187,7 @@ class Exchange:
             self.error = str(error)
 
     def receive(self, replies: Iterable[Message], assignment: NodeAssignment) -> None:
-        """Sort the replies' records by client; a reply nobody can read fails the clients it cannot be read for."""
+        """Sort the replies' records by client; an unreadable reply fails its clients."""
         for reply in replies:
             if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
                 self.error = printable(reply.error.reason)

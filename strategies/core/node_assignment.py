@@ -79,7 +79,7 @@ class SiteAssigner:
         self.report_line("")
 
     def connected(self, grid: Grid) -> dict[int, int]:
-        """Return the nodes of the sites that are connected, by client; any other node is nobody's."""
+        """Return the nodes of the connected sites, by client; other nodes are left out."""
         keys = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
         return {client: keys[key] for key, client in self.clients.items() if key in keys}
 

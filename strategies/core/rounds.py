@@ -46,7 +46,7 @@ HEADS = 2**16
 
 @dataclass(frozen=True)
 class Round:
-    """What is worth recording about a finished round, beside how good the models are."""
+    """The statistics of a finished round for the record, without the models' metrics."""
 
     clients: Sequence[int]
     """Clients whose updates were used."""

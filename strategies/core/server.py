@@ -16,7 +16,7 @@ from data.agreement import Member
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sent back in a round, checked."""
+    """One client's validated reply in a round."""
 
     client: int
     shared: State
@@ -95,7 +95,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a method deploys beside the combined model."""
+    """The models that a method deploys beside the combined model."""
 
     models: Mapping[str, State]
     """Shared weights, by the name under which they are evaluated."""
@@ -105,7 +105,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Work:
-    """What a method's own work costs, in passes forward and back; a forward pass alone counts a third."""
+    """The cost of a method's own work, in forward and backward passes; a forward pass alone counts a third."""
 
     samples: float = 0.0
     """Samples through the whole model."""

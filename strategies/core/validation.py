@@ -28,7 +28,7 @@ COUNT = 2**53
 
 @dataclass(frozen=True)
 class Range:
-    """What a number must be: finite, between two ends, and whole where it counts something."""
+    """The rule for a number: finite, within a range, and integral if it counts something."""
 
     least: float
     most: float
