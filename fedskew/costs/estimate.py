@@ -1,8 +1,7 @@
-"""The remaining cost of a run: seconds, bytes of disk, memory and messages."""
+"""What a run takes from where it stands: seconds, bytes of disk, memory and messages."""
 
 from dataclasses import dataclass
 
-from client_app.messages import size
 from client_app.training import private_names
 from fedskew.costs.footprint import (
     disk_of,
@@ -11,7 +10,6 @@ from fedskew.costs.footprint import (
     model_of,
     participants,
     parts_of,
-    server_of,
     up_of,
 )
 from fedskew.costs.pace import Pace
@@ -30,11 +28,11 @@ class Cost:
     disk: float
     """Bytes of its folder when it is finished."""
     down: float
-    """Bytes from the server to clients."""
+    """Bytes from the server to clients in the rounds that are left."""
     up: float
-    """Bytes from clients to the server."""
+    """Bytes from clients to the server, with their answers to questions that are asked once."""
     memory_bytes: float
-    """Bytes."""
+    """Bytes of one process, without the libraries' code, which all processes share."""
 
 
 def rounds_left(settings: RunSettings) -> int:
@@ -46,23 +44,24 @@ def rounds_left(settings: RunSettings) -> int:
 def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -> Cost:
     """Return a run's cost, its clients played by so many processes."""
     left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
-    model = model_of(settings)
-    by_clients = bool(private_names(model, settings.variants)) or sizes.own_tests
-    at_once, testing = min(workers, taking), min(workers, clients) if by_clients else 1
-    seconds = (
-        left * (pace.clients / at_once + pace.server)
-        + evaluations(settings, left) * pace.evaluation / testing
-    )
+    # Clients that keep a part of the model, or have test samples of their own, measure it themselves.
+    by_clients = bool(private_names(model_of(settings), settings.variants)) or sizes.own_tests
+    disk = disk_of(settings, 0 if by_clients else sizes.test)
+    memory = memory_of(settings, sizes)
+    if not left:
+        return Cost(0, 0.0, disk, 0.0, 0.0, memory)
+
+    testing = min(workers, clients) if by_clients else 1
+    a_round = pace.clients / min(workers, taking) + pace.server
+    seconds = left * a_round + evaluations(settings, left) * pace.evaluation / testing + pace.once
     up, answers = up_of(settings, sizes)
-    questions = sum(variant.upload.once for variant in settings.variants)
     return Cost(
         left=left,
-        seconds=seconds + (pace.once if left else 0.0),
-        disk=disk_of(settings, 0 if by_clients else sizes.test),
-        down=left * taking * down_of(settings)
-        + (left > 0) * questions * clients * size(server_of(settings).start),
-        up=left * taking * up + (left > 0) * clients * answers,
-        memory_bytes=memory_of(settings, sizes),
+        seconds=seconds,
+        disk=disk,
+        down=left * taking * down_of(settings),
+        up=left * taking * up + clients * answers,
+        memory_bytes=memory,
     )
 
 
@@ -72,19 +71,19 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
     That is enough to tell a long run from a short one of the same data, before anything is measured.
     """
     taking, training, model = participants(settings), settings.training, model_of(settings)
+    clients = taking * mean_steps(training, sizes) * training.batch_size
     server = sum(
         part.work(model, sizes.holdout, taking, training).samples for part in parts_of(settings)
     )
-    return rounds_left(settings) * (
-        taking * mean_steps(training, sizes) * training.batch_size + server
-    )
+    return rounds_left(settings) * (clients + server)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:
     """Return how many of the rounds that are left are evaluated."""
     every, rounds = settings.general.evaluate_every, settings.general.rounds
-    return sum(
-        1
+    evaluated = [
+        round
         for round in range(rounds - left + 1, rounds + 1)
         if round == rounds or (every and round % every == 0)
-    )
+    ]
+    return len(evaluated)

@@ -19,108 +19,18 @@ from server_app.predictions import LARGEST
 from server_app.run_settings import RunSettings
 from strategies.core.server import Server, ServerMethod
 
-PROCESS = 100 * 2**20
-"""Bytes that a worker process has for itself beside data and models; most of it is shared with the others."""
+PROCESS = 400 * 2**20
+"""Bytes that a process of a run has for itself before it has data and a model: Python, torch and flwr."""
 MODELS = 8
-"""Copies of the model that server and client hold at a time: shared, start, scratchpad, gradients, momentum, ..."""
+"""Copies of the model that server and client hold at a time: shared, start, gradients, momentum, ..."""
 STACKED = 4
-"""Copies of the model that every further client of a pass takes: weights, gradients, momentum, directions."""
+"""Copies of the model for every further client of a pass: weights, gradients, momentum, directions."""
 ALIVE = 3
-"""Layers' outputs that are there at a time in evaluation; in training all are."""
-FILES = 4
-"""Files that a client keeps: of the last round, of the two before, and the one being written."""
+"""Layers' outputs that are there at a time in evaluation. In training all are."""
+FILES = 3
+"""Files that a client keeps: of the last round and of the two before."""
 RECORD, SUMMARY = 5000, 10_000
 """Bytes of a round's record, and of what the summary says of a deployed model."""
-
-
-def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
-    """Return the bytes that a run needs in one process: data, models, all replies of a round, a batch's activations.
-
-    Replies count twice, as they are summed. Without `sizes` data and replies count nothing.
-    """
-    model, shape = model_of(settings), settings.input_shape
-    largest, every = output_bytes(
-        settings.general.model, shape, settings.data.num_classes, settings.model
-    )
-    evaluated = INFERENCE_BATCH[device_of(settings)]
-    together = min(settings.training.clients_per_pass, participants(settings))
-    need = PROCESS + (MODELS + STACKED * (together - 1)) * size(model.state_dict())
-    need += max(evaluated * ALIVE * largest, together * settings.training.batch_size * every)
-    need += sum(part.memory_bytes(model) for part in parts_of(settings))
-    if sizes is None:
-        return need
-    known = KNOWN.get(settings.data.dataset)
-    if not (known and known.image_folder):
-        sample = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
-        need += (sum(sizes.train) + sizes.test + sizes.holdout) * sample
-    held = max(sizes.held)
-    reply = size(model.state_dict()) + upload_of(settings, held, once=False)
-    answer = upload_of(settings, held, once=True)
-    return need + 2 * max(participants(settings) * reply, settings.data.clients * answer)
-
-
-def disk_of(settings: RunSettings, tested: int = 0) -> int:
-    """Return the bytes of a finished run's folder: two checkpoints, what clients keep, a record a round, the summary,
-    and what each model says of the `tested` samples that the server measures on."""
-    with torch.device("meta"):  # the methods' own code makes their states, without their numbers
-        server = server_of(settings)
-        states = sum(size(part.initial_state(server)) for part in parts_of(settings))
-    moved = size(
-        {name: tensor for name, tensor in server.start.items() if name in server.parameters}
-    )
-    states += settings.general.optimizer.copies * moved
-    model, shared = model_of(settings), size(server.start)
-    head = size(dict(model.head.named_parameters()))
-    checkpoint = (
-        shared + len(settings.deploys) * head + states
-    )  # what the models have in common is stored once
-    kept = (
-        size(model.state_dict())
-        - shared
-        + sum(variant.kept_bytes(model) for variant in settings.variants)
-    )
-    models = 1 + len(settings.deploys)
-    said = models * tested * 8 * (settings.data.num_classes + 1)
-    records = settings.general.rounds * RECORD + models * SUMMARY + (said if said <= LARGEST else 0)
-    return 2 * checkpoint + FILES * settings.data.clients * kept + records
-
-
-def down_of(settings: RunSettings) -> int:
-    """Return the bytes that a client is sent in a round: the shared weights, and what the methods send beside."""
-    with torch.device("meta"):
-        server = server_of(settings)
-        sent = [part.broadcast(server, part.initial_state(server)) for part in parts_of(settings)]
-    uploads = [variant.upload for variant in settings.variants]
-    sums = sum(
-        upload.bytes(server.model, settings.data.num_classes)
-        for upload in uploads
-        if upload.question
-    )
-    return (
-        size(server.start) + sum(size(state) for states in sent for state in states.values()) + sums
-    )
-
-
-def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
-    """Return the bytes that a client sends in a round, and once: the mean over all clients."""
-    every, once = (
-        statistics.fmean(upload_of(settings, held, kind) for held in sizes.held)
-        for kind in (False, True)
-    )
-    return size(server_of(settings).start) + every, once
-
-
-def upload_of(settings: RunSettings, held: int, once: bool) -> int:
-    """Return the bytes that a client holding samples of `held` classes sends at most beside its model, as an answer
-    (`once`) or with every update."""
-    model = model_of(settings)
-    uploads = [variant.upload for variant in settings.variants]
-    return sum(upload.bytes(model, held) for upload in uploads if upload.once is once)
-
-
-def parts_of(settings: RunSettings) -> list[ServerMethod]:
-    """Return the methods' server sides."""
-    return [settings.combine, *settings.monitors, *settings.deploys]
 
 
 def participants(settings: RunSettings) -> int:
@@ -128,15 +38,33 @@ def participants(settings: RunSettings) -> int:
     return max(1, int(settings.general.participation * settings.data.clients + 1e-9))
 
 
+def parts_of(settings: RunSettings) -> list[ServerMethod]:
+    """Return the methods' server sides."""
+    return [settings.combine, *settings.monitors, *settings.deploys]
+
+
 def device_of(settings: RunSettings) -> str:
     """Return where the run would compute; one that demands a GPU counts on the CPU where there is none."""
     return choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
 
 
+def model_of(settings: RunSettings) -> Classifier:
+    """Return the run's model, for the sizes of its tensors."""
+    data = settings.data
+    return _model(settings.general.model, settings.input_shape, data.num_classes, settings.model)
+
+
+@lru_cache(maxsize=16)
+def _model(name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings) -> Classifier:
+    # A model of the user's own may compute while it is made, so it is made with numbers.
+    with torch.device("cpu" if is_own_model(name) else "meta"):
+        return build(name, shape, classes, 0, settings)
+
+
 def server_of(settings: RunSettings) -> Server:
     """Return the server before round 1, for the sizes of its tensors."""
     model = model_of(settings)
-    private, parameters = private_names(model, settings.variants), model.trained
+    private = private_names(model, settings.variants)
     return Server(
         model=model,
         start={name: tensor for name, tensor in model.state_dict().items() if name not in private},
@@ -144,32 +72,54 @@ def server_of(settings: RunSettings) -> Server:
         round=1,
         seed=settings.general.seed,
         training=settings.training,
-        parameters=frozenset(parameters) - private,
+        parameters=frozenset(model.trained) - private,
     )
 
 
-def model_of(settings: RunSettings) -> Classifier:
-    """Return the run's model, for the sizes of its tensors."""
-    return cached_model(
+def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
+    """Return the bytes that a run needs in one process: models, activations, the methods' own work, data, replies.
+
+    Without `sizes` data and replies count nothing.
+    """
+    model, shape = model_of(settings), settings.input_shape
+    copies = MODELS + STACKED * (
+        min(settings.training.clients_per_pass, participants(settings)) - 1
+    )
+    work = sum(part.memory_bytes(model) for part in parts_of(settings))
+    need = PROCESS + copies * size(model.state_dict()) + activations_of(settings) + work
+    if sizes is None:
+        return need
+
+    known = KNOWN.get(settings.data.dataset)
+    if not (known and known.image_folder):  # those are read from their files when needed
+        sample = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
+        need += (sum(sizes.train) + sizes.test + sizes.holdout) * sample
+
+    held = max(sizes.held)
+    updates = participants(settings) * (
+        size(model.state_dict()) + upload_of(settings, held, once=False)
+    )
+    answers = settings.data.clients * upload_of(settings, held, once=True)
+    return need + 2 * max(updates, answers)  # they are there twice while they are summed
+
+
+def activations_of(settings: RunSettings) -> int:
+    """Return the bytes of the layers' outputs of a batch, in training or in evaluation."""
+    largest, every = output_bytes(
         settings.general.model, settings.input_shape, settings.data.num_classes, settings.model
     )
-
-
-@lru_cache(maxsize=16)
-def cached_model(
-    name: str, shape: tuple[int, ...], classes: int, about: ModelSettings
-) -> Classifier:
-    """Return a model, without numbers where it is not somebody's own."""
-    with torch.device("cpu" if is_own_model(name) else "meta"):
-        return build(name, shape, classes, 0, about)
+    together = min(settings.training.clients_per_pass, participants(settings))
+    in_training = together * settings.training.batch_size * every
+    in_evaluation = INFERENCE_BATCH[device_of(settings)] * ALIVE * largest
+    return max(in_training, in_evaluation)
 
 
 @lru_cache(maxsize=16)
 def output_bytes(
-    name: str, shape: tuple[int, ...], classes: int, about: ModelSettings
+    name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings
 ) -> tuple[int, int]:
-    """Return the bytes for one sample of the largest layer's output, and of all; nothing is computed for that."""
-    model, outputs = build(name, shape, classes, 0, about).eval().to("meta"), [0]
+    """Return the bytes for one sample of the largest layer's output, and of all. Nothing is computed for that."""
+    model, outputs = build(name, shape, classes, 0, settings).eval().to("meta"), [0]
 
     def count(module: object, inputs: object, output: object) -> None:
         if isinstance(output, torch.Tensor):
@@ -181,8 +131,63 @@ def output_bytes(
     try:
         model(torch.empty(1, *shape, device="meta"))
     except (RuntimeError, NotImplementedError):
-        return 0, 0  # somebody's own model may need numbers to know its shapes
+        return 0, 0  # a model of the user's own may need numbers to know its shapes
     return max(outputs), sum(outputs)
+
+
+def disk_of(settings: RunSettings, tested: int = 0) -> int:
+    """Return the bytes of a finished run's folder.
+
+    That is two checkpoints, what clients keep, a record per round, and per model its numbers and its predictions of the
+    `tested` samples that the server measures on.
+    """
+    model = model_of(settings)
+    with torch.device("meta"):  # the methods' own code makes their states, without numbers
+        server = server_of(settings)
+        states = sum(size(part.initial_state(server)) for part in parts_of(settings))
+    trained = {name: server.start[name] for name in server.start if name in server.parameters}
+    states += settings.general.optimizer.copies * size(trained)
+    heads = len(settings.deploys) * size(dict(model.head.named_parameters()))
+    checkpoint = size(server.start) + heads + states
+
+    private = size(model.state_dict()) - size(server.start)
+    kept = private + sum(variant.kept_bytes(model) for variant in settings.variants)
+    clients = FILES * settings.data.clients * kept
+    models = 1 + len(settings.deploys)
+    predictions = models * tested * 8 * (settings.data.num_classes + 1)
+    if predictions > LARGEST:  # then the run does not keep them
+        predictions = 0
+    text = settings.general.rounds * RECORD + models * SUMMARY
+    return 2 * checkpoint + clients + text + predictions
+
+
+def down_of(settings: RunSettings) -> int:
+    """Return the bytes that a client is sent in a round: the shared weights, and what the methods send beside."""
+    with torch.device("meta"):
+        server = server_of(settings)
+        total = size(server.start)
+        for part in parts_of(settings):
+            states = part.broadcast(server, part.initial_state(server))
+            total += sum(size(state) for state in states.values())
+    for variant in settings.variants:
+        if variant.upload.question:  # the sum of all clients' answers goes back to each of them
+            total += variant.upload.bytes(server.model, settings.data.num_classes)
+    return total
+
+
+def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
+    """Return the bytes that a client sends in a round, and once: the mean over all clients."""
+    in_rounds = statistics.fmean(upload_of(settings, held, once=False) for held in sizes.held)
+    once = statistics.fmean(upload_of(settings, held, once=True) for held in sizes.held)
+    return size(server_of(settings).start) + in_rounds, once
+
+
+def upload_of(settings: RunSettings, held: int, once: bool) -> int:
+    """Return the bytes that a client holding samples of `held` classes sends at most beside its model, as an answer
+    (`once`) or with every update."""
+    uploads = [variant.upload for variant in settings.variants]
+    model = model_of(settings)
+    return sum(upload.bytes(model, held) for upload in uploads if upload.once is once)
 
 
 def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
@@ -202,7 +207,8 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
             rule = f"a client's upload is up to {in_bytes(sent)}, {short}: {limit.remedy}"
             raise SettingError(f"{variant.name}.{limit.setting}", value, rule)
     for part in parts_of(settings):
-        if (work := part.memory_bytes(model)) > there / 2:
+        work = part.memory_bytes(model)
+        if work > there / 2:
             rule = f"{part.name}'s own work takes {in_bytes(work)}, {short}: must be another one, or a smaller model"
             raise SettingError("method", settings.general.method, rule)
     raise SettingError("participation", settings.general.participation, f"{short}: must be lower")

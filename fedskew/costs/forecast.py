@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from data import SettingError
+from data import DataSettings, SettingError
 from data.dataset import missing
 from fedskew.costs.estimate import Cost, cost_of, rounds_left
 from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
@@ -79,20 +79,17 @@ def forecast(
     workers: int = 0,
 ) -> Forecast:
     """Return what conducting the runs would cost."""
-    sizes = {
-        settings.data: sizes_of(settings.data, settings.general.seed)
-        for settings in reversed(planned)
-    }
-    left = [settings for settings in planned if rounds_left(settings)]
-    jobs = [
-        Job(settings, names[settings.run_id], memory_of(settings, sizes[settings.data]))
-        for settings in left
-    ]
-    allocation = (
-        allocate(jobs, engine, at_once, workers)
-        if jobs
-        else Allocation(engine or "inprocess", 1, 1)
-    )
+    sizes: dict[DataSettings, Sizes | None] = {}
+    jobs = []
+    for settings in planned:
+        if settings.data not in sizes:
+            sizes[settings.data] = sizes_of(settings.data, settings.general.seed)
+        if rounds_left(settings):
+            need = memory_of(settings, sizes[settings.data])
+            jobs.append(Job(settings, names[settings.run_id], need))
+    allocation = Allocation(engine or "inprocess", 1, 1)
+    if jobs:
+        allocation = allocate(jobs, engine, at_once, workers)
     records = Records(Path(planned[0].general.results))
     entries = [
         entry_of(settings, names[settings.run_id], sizes[settings.data], records, allocation)
@@ -116,16 +113,11 @@ def entry_of(
     if sizes is None:
         return entry
     recorded = records.pace(settings)
-    cost = cost_of(
-        settings,
-        sizes,
-        recorded or timed(settings, sizes),
-        allocation.workers if allocation.jobs else 1,
-    )
-    more = RAY_START if allocation.engine == "ray" else 0.0
-    return replace(
-        entry, cost=replace(cost, seconds=cost.seconds + more), recorded=recorded is not None
-    )
+    pace = recorded or timed(settings, sizes)
+    cost = cost_of(settings, sizes, pace, allocation.workers if allocation.jobs else 1)
+    if allocation.engine == "ray":
+        cost = replace(cost, seconds=cost.seconds + RAY_START)
+    return replace(entry, cost=cost, recorded=recorded is not None)
 
 
 def free_disk(folder: Path) -> int:

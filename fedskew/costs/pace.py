@@ -32,6 +32,8 @@ FEW = 2
 """Samples that are timed first: batch norm cannot train on fewer."""
 LIMIT = 0.1
 """Seconds from which on an action is long enough to be timed."""
+REPEATS = 20
+"""Times that a short action is timed at most."""
 FEATURES, HEAD_STEPS = 500, 4
 """Features and steps with which a head's training is timed."""
 
@@ -57,8 +59,13 @@ class Records:
     """The runs that a results folder holds."""
 
     def __init__(self, results: Path) -> None:
-        self.runs = [(RunFolder(file.parent), stated) for file in results.glob("*/settings.json")
-                     if (stated := RunFolder(file.parent).origin().get("settings"))]  # fmt: skip
+        self.runs = []
+        """Folder and settings of each."""
+        for file in results.glob("*/settings.json"):
+            folder = RunFolder(file.parent)
+            settings = folder.origin().get("settings")
+            if settings:
+                self.runs.append((folder, settings))
 
     def pace(self, settings: RunSettings) -> Pace | None:
         """Return the mean over all rounds of the same kind; None where there are none."""
@@ -101,27 +108,31 @@ class Rates:
 def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     """Return the pace by one training step, one batch of evaluation and a few steps of the head's training."""
     training, model, data = settings.training, model_of(settings), settings.data
-    augmentation, device = data.augmentation, device_of(settings)
-    at = (settings.general.model, settings.input_shape, data.num_classes, settings.model)
-    rates = rates_of(*at, training.batch_size, training.precision, augmentation, device)
-    sample, taking = rates.step / training.batch_size, participants(settings)
-    samples, held = (round(statistics.fmean(counts)) for counts in (sizes.train, sizes.held))
+    rates = rates_of(
+        settings.general.model, settings.input_shape, data.num_classes, settings.model,
+        training.batch_size, training.precision, data.augmentation, device_of(settings),
+    )  # fmt: skip
+    sample = rates.step / training.batch_size
+    samples = round(statistics.fmean(sizes.train))
+    held = round(statistics.fmean(sizes.held))
+    taking = participants(settings)
 
-    def of_variants(once: bool) -> float:
-        kind = [variant for variant in settings.variants if variant.upload.once is once]
-        return sample * sum(variant.extra_samples(samples, held) for variant in kind)
+    # By whether it is done once, after the last round, or in every round.
+    in_variants, in_parts = {False: 0.0, True: 0.0}, {False: 0.0, True: 0.0}
+    for variant in settings.variants:
+        in_variants[variant.upload.once] += sample * variant.extra_samples(samples, held)
+    for part in parts_of(settings):
+        work = part.work(model, sizes.holdout, taking, training)
+        seconds = work.samples * sample + work.features * rates.feature
+        in_parts[bool(part.final_question)] += seconds
 
-    def of_parts(final: bool) -> float:
-        kind = [part for part in parts_of(settings) if bool(part.final_question) is final]
-        works = [part.work(model, sizes.holdout, taking, training) for part in kind]
-        return sum(work.samples * sample + work.features * rates.feature for work in works)
-
-    whole = bool(private_names(model, settings.variants)) and not sizes.own_tests
+    # Clients that keep a part of the model each measure it on the whole test set.
+    private = bool(private_names(model, settings.variants)) and not sizes.own_tests
     return Pace(
-        clients=taking * (mean_steps(training, sizes) * rates.step + of_variants(once=False)),
-        server=of_parts(final=False),
-        evaluation=sizes.test * (data.clients if whole else 1) * rates.tested,
-        once=data.clients * of_variants(once=True) + of_parts(final=True),
+        clients=taking * (mean_steps(training, sizes) * rates.step + in_variants[False]),
+        server=in_parts[False],
+        evaluation=sizes.test * (data.clients if private else 1) * rates.tested,
+        once=data.clients * in_variants[True] + in_parts[True],
     )
 
 
@@ -141,17 +152,19 @@ def rates_of(
     tune_allocator()
     model, batch = build(name, shape, classes, 0, about).to(device), INFERENCE_BATCH[device]
     samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
+    one_step = TrainingSettings(
+        local_steps=1, batch_size=batch_size, learning_rate=1e-6, precision=precision
+    )
 
-    def train(count: int, times: int) -> None:
-        settings = TrainingSettings(
-            local_steps=times, batch_size=count, learning_rate=1e-6, precision=precision
-        )
-        train_round(Client(0, model, first(samples, count), classes), [], settings)
+    def first(count: int) -> Samples:
+        return samples.only(torch.arange(count, device=samples.labels_N.device))
 
-    def evaluate(count: int, times: int) -> None:
+    def train(count: int) -> None:
+        train_round(Client(0, model, first(count), classes), [], one_step)
+
+    def evaluate(count: int) -> None:
         model.eval()
-        for _ in range(times):
-            in_batches(model, first(samples, count))
+        in_batches(model, first(count))
 
     head = {name: tensor.detach() for name, tensor in model.head.named_parameters()}
     features_ND = torch.rand(FEATURES, model.head.in_features, device=device)
@@ -164,19 +177,22 @@ def rates_of(
     )
 
 
-def seconds_of(action: Callable[[int, int], object], count: int, device: str) -> float:
-    """Return the seconds of an action on `count` samples, once.
+def seconds_of(action: Callable[[int], object], count: int, device: str) -> float:
+    """Return the seconds of an action on `count` samples.
 
-    More and more samples are tried; where they begin to take long, the rest is taken to be in proportion.
+    More and more samples are tried. Where they begin to take long, the rest is taken to be in proportion.
     """
     tried = min(FEW, count)
-    action(tried, 1)  # what a process does first is slow
-    while (seconds := clock(device, action, tried, 1)) < LIMIT and tried < count:
+    action(tried)  # what a process does first is slow
+    seconds = clock(device, action, tried)
+    while seconds < LIMIT and tried < count:
         tried = min(2 * tried, count)
-    if seconds > LIMIT:
-        return seconds * count / tried
-    times = max(1, min(20, int(LIMIT / seconds)))
-    return clock(device, action, count, times) / times
+        seconds = clock(device, action, tried)
+    times, total = 1, seconds
+    while total < LIMIT and times < REPEATS:
+        total += clock(device, action, count)
+        times += 1
+    return total / times * count / tried
 
 
 def clock(device: str, action: Callable[..., object], *inputs: object) -> float:
@@ -194,19 +210,13 @@ def clock(device: str, action: Callable[..., object], *inputs: object) -> float:
 def random_samples(
     number: int, shape: tuple[int, ...], classes: int, augmentation: str, device: str
 ) -> Samples:
-    """Return samples of random inputs: pixels, or vectors."""
-    inputs_N = (
-        torch.rand(number, *shape)
-        if len(shape) == 1
-        else torch.randint(256, (number, *shape)).byte()
-    )
+    """Return samples of random inputs: vectors, or pixels."""
+    if len(shape) == 1:
+        inputs_N = torch.rand(number, *shape)
+    else:
+        inputs_N = torch.randint(256, (number, *shape)).byte()
     zero = torch.zeros(shape[0], *[1] * (len(shape) - 1), device=device)
     labels_N = torch.arange(number, device=device) % classes
     return Samples(
         inputs_N.to(device), labels_N, mean=zero, std=zero + 1, augmentation=augmentation
     )
-
-
-def first(samples: Samples, count: int) -> Samples:
-    """Return the first samples."""
-    return samples.only(torch.arange(count, device=samples.labels_N.device))

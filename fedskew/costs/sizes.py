@@ -9,7 +9,7 @@ from client_app.optimizer import TrainingSettings
 from data import DataSettings, federate
 from data.dataset import missing
 from data.long_tail import long_tail_counts
-from data.readers.catalog import FAMILIES, KNOWN, has_domains, is_sites, members
+from data.readers.catalog import KNOWN, is_sites, members
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,14 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
             holdout=len(federation.holdout_indices),
         )
     names, classes = members(data.dataset), data.num_classes
-    if not all(name in KNOWN and all(KNOWN[name].sizes) for name in names):
+    known = all(name in KNOWN and all(KNOWN[name].sizes) for name in names)
+    if not known or data.recipe != "none":  # a recipe cuts the data to sizes of its own
         return None
-    train, test = pooled(data, names)
+
+    train = sum(KNOWN[name].sizes[0] for name in names)
+    test = sum(KNOWN[name].sizes[1] for name in names)
+    if data.cinic_train == "train":  # without its validation half
+        train //= 2
     holdout = data.holdout_per_class * classes * len(names)
     train -= holdout
     if data.train_images:
@@ -57,6 +62,7 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
         train = int(long_tail_counts(largest, data.imbalance_factor, classes).sum())
     if data.test_images:
         test = data.test_images * len(names)
+
     per_client = int(train * data.domain_percent / 100 / data.clients)
     if data.parts_per_domain:
         per_client = train // (10 * len(names))
@@ -67,22 +73,6 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
         own_tests=data.partition == "domains",
         holdout=holdout,
     )
-
-
-def pooled(data: DataSettings, names: tuple[str, ...]) -> tuple[int, int]:
-    """Return the training and test samples of all members together, before anything is drawn."""
-    sizes = [KNOWN[name].sizes for name in names]
-    if data.cinic_train == "train":
-        sizes = [(train // 2, test) for train, test in sizes]
-    if has_domains(data.dataset) and data.recipe == "fedbn":
-        family = FAMILIES[KNOWN[names[0]].family]
-        pools = [
-            (int(0.8 * sum(both)), int(0.2 * sum(both))) if family.resplit else both
-            for both in sizes
-        ]
-        smallest = min(train for train, _ in pools)
-        return int(smallest * family.train_share) * len(names), sum(test for _, test in pools)
-    return sum(train for train, _ in sizes), sum(test for _, test in sizes)
 
 
 def mean_steps(training: TrainingSettings, sizes: Sizes) -> float:
