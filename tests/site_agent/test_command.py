@@ -76,6 +76,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         'serverapp = "client_app.app:app"\nclientapp = "client_app.app:app"\n'
     )
     monkeypatch.setattr(approval, "ROOT", folder)
+    monkeypatch.setattr("data.package_files.ROOT", folder)
     return folder
 
 
