@@ -136,7 +136,7 @@ class PositiveClass:
 
 def positive_class(
     names: Sequence[str],
-    stated: str = "",
+    chosen: str = "",
     trained_C: Sequence[int] = (),
     tested_C: Sequence[int] = (),
 ) -> PositiveClass | None:
@@ -144,14 +144,14 @@ def positive_class(
 
     Args:
         names: of the classes.
-        stated: the setting positive-class; empty is the rarer class.
+        chosen: the setting positive-class; empty is the rarer class.
         trained_C: training samples by class, which decide what is rarer; empty or zeros where nobody knows them.
         tested_C: test samples by class, which decide where the training samples do not; in the end it is the second.
     """
     if len(names) != 2:
         return None
-    if stated:
-        return PositiveClass(list(names).index(stated), stated)
+    if chosen:
+        return PositiveClass(list(names).index(chosen), chosen)
     for counts in (trained_C, tested_C):
         if len(counts) == 2 and counts[0] != counts[1]:
             label = 0 if counts[0] < counts[1] else 1

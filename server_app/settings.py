@@ -54,10 +54,11 @@ def defaults() -> dict[str, Scalar]:
 @lru_cache(maxsize=8)  # the groups change where a method of the user's own is loaded
 def defaults_of(groups: tuple[type[Settings], ...]) -> dict[str, Scalar]:
     """Return the defaults of these groups by their keys. The dictionary is shared: do not change it."""
-    known: dict[str, Any] = {
-        group.key(field.name): field.default for group in groups for field in fields(group)
-    }
-    return known
+    by_key: dict[str, Any] = {}
+    for group in groups:
+        for field in fields(group):
+            by_key[group.key(field.name)] = field.default
+    return by_key
 
 
 def parse(config: Mapping[str, Any]) -> RunSettings:
@@ -259,14 +260,14 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dic
 
     Raises SettingError for a value that contradicts what the name means.
     """
-    known = defaults()
-    stated = {key for key, value in values.items() if value != known[key]}
+    usual = defaults()
+    chosen_by_user = {key for key, value in values.items() if value != usual[key]}
+    method = "+".join(parts.names)
     for key, value in parts.fixed.items():
-        if key in stated and values[key] != value:
-            raise SettingError(key, values[key], f"method {'+'.join(parts.names)} means {value!r}")
-    return {
-        key: value for key, value in {**parts.defaults, **parts.fixed}.items() if key not in stated
-    }
+        if key in chosen_by_user and values[key] != value:
+            raise SettingError(key, values[key], f"method {method} means {value!r}")
+    of_method = {**parts.defaults, **parts.fixed}
+    return {key: value for key, value in of_method.items() if key not in chosen_by_user}
 
 
 def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:

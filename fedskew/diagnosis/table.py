@@ -234,22 +234,32 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a CSV file, whose cells are stripped. Raises TableError."""
     try:
         writing = writing_of(path, LABELS - {""})
-        rows = [
-            [cell.strip() for cell in row]
-            for _, row in rows_in(path, writing)
-            if any(map(str.strip, row))
-        ]
+        lines = [[cell.strip() for cell in line] for _, line in rows_in(path, writing)]
     except UnicodeError as error:
         raise TableError(f"cannot be read: {error}; {CURE}", where=str(path)) from None
     except (OSError, csv.Error) as error:
-        raise TableError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)
-        ) from None
-    if len(rows) < 2:
-        raise TableError(
-            f"{len(rows)} lines: must be a header and a row for each site", where=str(path)
-        )
-    header, rows = rows[0], rows[1:]
+        reason = getattr(error, "strerror", None) or error
+        raise TableError(f"cannot be read: {reason}", where=str(path)) from None
+    lines = [line for line in lines if any(line)]
+    if len(lines) < 2:
+        rule = "must be a header and a row for each site"
+        raise TableError(f"{len(lines)} lines: {rule}", where=str(path))
+    header, rows = lines[0], lines[1:]
+    check_header(path, header)
+    if writing.separator != ",":
+        refuse_two_marks(path, rows)
+        rows = [[row[0], *(cell.replace(",", ".", 1) for cell in row[1:])] for row in rows]
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            width = f"has {len(row)} columns, the header {len(header)}"
+            raise TableError(f"row {number} ({row[0]!r}) {width}", where=str(path))
+    check_names(path, "column", header[1:])
+    check_names(path, "site", [row[0] for row in rows])
+    return header, rows
+
+
+def check_header(path: Path, header: Sequence[str]) -> None:
+    """Raise TableError for a single column, and for a row of data where the header should be."""
     if len(header) < 2:
         raise TableError(
             f"the header {header[0]!r} is a single column; columns are separated by commas, "
@@ -259,26 +269,17 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     if looks_like_data(header):
         rule = "looks like data; it must be `site` and the classes' names"
         raise TableError(f"the header {','.join(header)[:80]!r} {rule}", where=str(path))
-    if writing.separator != ",":
-        refuse_two_marks(path, rows)
-        rows = [[row[0], *(cell.replace(",", ".", 1) for cell in row[1:])] for row in rows]
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise TableError(
-                f"row {number} ({row[0]!r}) has {len(row)} columns, the header {len(header)}",
-                where=str(path),
-            )
-    for what, names in (("column", header[1:]), ("site", [row[0] for row in rows])):
-        for name in names:
-            if not name or not name.isprintable():
-                raise TableError(
-                    f"{what} {name!r}: must have a name, of printable characters", where=str(path)
-                )
-            if names.count(name) > 1:
-                raise TableError(
-                    f"{what} {name!r}: stands there {names.count(name)} times", where=str(path)
-                )
-    return header, rows
+
+
+def check_names(path: Path, what: str, names: Sequence[str]) -> None:
+    """Raise TableError unless all names are printable and different."""
+    for name in names:
+        if not name or not name.isprintable():
+            rule = "must have a name, of printable characters"
+            raise TableError(f"{what} {name!r}: {rule}", where=str(path))
+        if names.count(name) > 1:
+            rule = f"stands there {names.count(name)} times"
+            raise TableError(f"{what} {name!r}: {rule}", where=str(path))
 
 
 def refuse_two_marks(path: Path, rows: Sequence[Sequence[str]]) -> None:

@@ -94,27 +94,26 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
     Searches again until none is left, as processes may be started meanwhile.
     Raises TimeoutError, naming the process ids, when some are still there 10 seconds after they were first killed.
     """
-    known: set[psutil.Process] = (
-        set()
-    )  # kept, as a descendant without a readable mark is lost once its parent is gone
+    # Remembered, as a descendant without a readable mark is lost once its parent is gone.
+    found: set[psutil.Process] = set()
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + patience
     while True:
-        known = {process for process in known.union(marked(folder)) if alive(process)}
-        if not known:
+        found = {process for process in found.union(marked(folder)) if alive(process)}
+        if not found:
             return
         late = time.monotonic() - kill_at
         if late > 10:
             raise TimeoutError(
-                f"processes {sorted(process.pid for process in known)} of {folder} cannot be ended"
+                f"processes {sorted(process.pid for process in found)} of {folder} cannot be ended"
             )
-        for process in known if late > 0 else known - asked:
+        for process in found if late > 0 else found - asked:
             with contextlib.suppress(*_UNREADABLE):
                 if late > 0:
                     process.kill()
                 else:
                     process.terminate()
-        asked |= known
+        asked |= found
         time.sleep(0.02)
 
 

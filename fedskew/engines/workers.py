@@ -278,9 +278,9 @@ def begin(other: Connection, memory: SharedMemory) -> None:
 @lru_cache(maxsize=1)
 def opened(order: bytes) -> ClientRequest:
     """In a worker: return what clients are asked; its states are as they lie in shared memory."""
-    stated: Order = pickle.loads(order)
-    states = _memory.read(stated.region, list(stated.places.values()))
-    return replace(stated.asked, states=dict(zip(stated.places, states, strict=True)))
+    arrived: Order = pickle.loads(order)
+    states = _memory.read(arrived.region, list(arrived.places.values()))
+    return replace(arrived.asked, states=dict(zip(arrived.places, states, strict=True)))
 
 
 def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[Placed]:

@@ -100,8 +100,9 @@ def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     """Return the curves' last values, the highest first."""
     finite = [row for row in ends if not np.isnan(ends[row])]
     finite.sort(key=lambda row: ends[row], reverse=True)
-    shown = ", ".join(f"{row} {plain(ends[row], metric)}" for row in finite) or "nothing finite"
-    return f"{words_and_unit(metric).capitalize()} by round; in round {round}: {shown}."
+    shown = ", ".join(f"{row} {plain(ends[row], metric)}" for row in finite)
+    number = words_and_unit(metric).capitalize()
+    return f"{number} by round; in round {round}: {shown or 'nothing finite'}."
 
 
 def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
@@ -344,7 +345,7 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
                 )
             axes.scatter(
                 effect.by_seed,
-                [place] * len(effect.by_seed),
+                np.full(len(effect.by_seed), place),
                 s=14,
                 color=COLORS[1],
                 linewidth=0,

@@ -32,7 +32,9 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
     runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
-    keys = dict.fromkeys(key for settings in flat for key in settings)
+    keys: dict[str, None] = {}  # as a set, in the settings' order
+    for settings in flat:
+        keys |= dict.fromkeys(settings)
     mentioned = {*SPLIT, *TRAINING, *ELSEWHERE, *WITHOUT_EFFECT_ON_NUMBERS}
     others = [key for key in keys if key not in mentioned and differs_from_default(flat, key)]
     texts = {

@@ -37,25 +37,16 @@ def run_all(
     cluster: str = "",
     warned: set[str] | None = None,
 ) -> tuple[Summaries, dict[str, str]]:
-    """Conduct the runs and return the summaries of those that finished, and why the others did not, by name.
+    """Execute the runs and return the summaries of those that finished, and why the others did not, by name.
 
-    They go on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT. Warnings about the
-    data that `warned` holds are not repeated.
+    They run on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT. Warnings about the
+    data that are in `warned` are not repeated.
 
-    Runs whose data are not there fail at once; where that holds for all and none is finished, and for every other
-    mistake in what is asked, SettingError or DataError is raised before anything starts.
+    Runs without their data fail at once. Where that is so for all and none is finished, and for every other mistake in
+    the arguments, SettingError or DataError is raised before anything starts.
     """
-    rule = "is for --engine ray"  # of a single run the engine itself says so
-    require(
-        engine == "ray" or not federation_config, "--federation-config", federation_config, rule
-    )
-    require(
-        engine != "ray" or not cluster,
-        "--cluster",
-        cluster,
-        "is for the other engines: --engine ray starts its own",
-    )
-    if not cluster:  # whose machines may have what this has not
+    check_options(engine, federation_config, cluster)
+    if not cluster:  # the cluster's machines may have GPUs that this one lacks
         refuse_missing_gpus(planned, engine)
     summaries = finished(planned)
     left = [settings for settings in planned if settings.run_id not in summaries]
@@ -79,26 +70,50 @@ def run_all(
 
         outcomes |= conduct_on(cluster, jobs, console, engine, at_once, workers, len(summaries))
     elif jobs:
-        from fedskew.sweep.progress import (
-            Overview,  # flwr takes a moment to import; mistakes should be told at once
-        )
+        # flwr takes a moment to import; mistakes should be reported before that.
+        from fedskew.sweep.progress import Overview
         from fedskew.sweep.queue import conduct
 
         allocation = allocate(jobs, engine, at_once, workers)
-        outcomes |= conduct(
-            jobs,
-            allocation,
-            Overview(console, jobs, allocation.jobs, len(summaries)),
-            federation_config,
-        )
-    summaries |= {
-        name: result.summary for name, result in outcomes.items() if result.summary is not None
-    }
+        overview = Overview(console, jobs, allocation.jobs, len(summaries))
+        outcomes |= conduct(jobs, allocation, overview, federation_config)
+    return in_plan_order(names, summaries, outcomes)
+
+
+def in_plan_order(
+    names: Mapping[str, str], summaries: Summaries, outcomes: Mapping[str, JobResult]
+) -> tuple[Summaries, dict[str, str]]:
+    """Return all summaries, and why runs failed, in the order of the plan.
+
+    That in which the runs end is another one every time.
+
+    Args:
+        names: the runs' labels by their ids, in the order of the plan.
+        summaries: of the runs that were finished before.
+        outcomes: of those that were executed now.
+    """
+    in_order: Summaries = {}
     failed = {}
-    for name in names:  # in the plan's order: that in which they ended is another every time
-        if name in outcomes and outcomes[name].summary is None:
-            failed[f"{names[name]} ({name})"] = outcomes[name].reason
-    return {run.run_id: summaries[run.run_id] for run in planned if run.run_id in summaries}, failed
+    for name, label in names.items():
+        if name in summaries:
+            in_order[name] = summaries[name]
+        elif name in outcomes:
+            summary = outcomes[name].summary
+            if summary is None:
+                failed[f"{label} ({name})"] = outcomes[name].reason
+            else:
+                in_order[name] = summary
+    return in_order, failed
+
+
+def check_options(engine: str, federation_config: str, cluster: str) -> None:
+    """Raise SettingError for an option that is for another engine."""
+    rule = "is for --engine ray"  # for a single run the engine itself checks it
+    require(
+        engine == "ray" or not federation_config, "--federation-config", federation_config, rule
+    )
+    rule = "is for the other engines: --engine ray starts its own"
+    require(engine != "ray" or not cluster, "--cluster", cluster, rule)
 
 
 def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
@@ -146,12 +161,12 @@ def checked(
 ) -> tuple[list[Job], dict[str, JobResult]]:
     """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
 
-    What is odd about the data is printed to the console, unless `warned` holds the sentence already. Every partition is
-    dealt here, so that one that cannot be raises SettingError before anything starts.
+    Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
+    here, so that an impossible one raises SettingError before anything starts.
     """
     ready, reasons = [], dict[DataSettings, str]()
     warned = set() if warned is None else warned
-    for job in ordered(jobs):  # `federate` keeps the last few: each pair is dealt once
+    for job in ordered(jobs):  # `federate` caches the last few: each partition is made once
         data, seed = job.settings.data, job.settings.general.seed
         if data in reasons:
             continue

@@ -61,7 +61,7 @@ class Overview:
     ) -> None:
         self.console, self.at_once, self.finished, self.failed = console, at_once, finished, 0
         self.total = finished + len(jobs)
-        self.said: set[str] = set()
+        self.printed: set[str] = set()
         """The lines about data that were printed."""
         self.waiting = {job.settings.run_id: job for job in jobs}
         self.running: dict[str, JobProgress] = {}
@@ -100,8 +100,8 @@ class Overview:
             return
         if not isinstance(line, LineAboutData):
             self.say(job, line)
-        elif line not in self.said:
-            self.said.add(line)
+        elif line not in self.printed:
+            self.printed.add(line)
             self.console.print(line, markup=False)
 
     def ended(self, job: Job, result: JobResult) -> None:

@@ -92,14 +92,18 @@ class Queue(ABC):
 
     def on_event(self, job: Job, event: Event) -> None:
         """Handle the end of a job or of its process."""
-        kind, said = event
+        kind, content = event
         if kind == "died" and self.attempts[job.settings.run_id] < ATTEMPTS:
-            self.overview.on_line(job, f"{said}; another one goes on from the last finished round")
+            self.overview.on_line(
+                job, f"{content}; another one goes on from the last finished round"
+            )
             self.waiting.appendleft(job)
         elif kind == "died":
-            self.settle(job, JobResult(reason=f"{said}, and so had the one before"))
+            self.settle(job, JobResult(reason=f"{content}, and so had the one before"))
         else:
-            self.settle(job, JobResult(said) if kind == "finished" else JobResult(reason=said))
+            self.settle(
+                job, JobResult(content) if kind == "finished" else JobResult(reason=content)
+            )
 
     def settle(self, job: Job, result: JobResult) -> None:
         """Record a job's outcome."""

@@ -430,5 +430,8 @@ def report_late(
     seconds: float,
 ) -> None:
     """Have the assigner report the clients of the nodes that have not replied after so many seconds."""
-    clients = sorted(client for node in nodes for client in assignment.get(node, ()))
+    clients: list[int] = []
+    for node in nodes:
+        clients += assignment.get(node, ())
+    clients.sort()
     assigner.waits_for(clients, seconds, timeout)

@@ -102,11 +102,14 @@ def is_absence_of(name: str, failure: str) -> bool:
 
 def listed(names: Iterable[str], noun: str) -> str:
     """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
-    known = list(names)
-    shown = ", ".join(known[:MOST_NAMES])
-    if len(known) > MOST_NAMES:
-        shown += f" and {len(known) - MOST_NAMES} more"
-    return f"{noun}s {shown}" if len(known) > 1 else f"{noun} {shown}"
+    names = list(names)
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    if more > 0:
+        shown += f" and {more} more"
+    if len(names) > 1:
+        noun += "s"
+    return f"{noun} {shown}"
 
 
 def waiting_line(who: str, seconds: float, timeout: float) -> str:

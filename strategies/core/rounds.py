@@ -153,8 +153,9 @@ class Rounds:
         self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]
     ) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
-        known = (self.memory_rounds, self.digests, self.largest, self.server.examples_by_client)
-        return Request(kind, task, states, self.run_spec, *known)
+        examples = self.server.examples_by_client
+        of_clients = (self.memory_rounds, self.digests, self.largest, examples)
+        return Request(kind, task, states, self.run_spec, *of_clients)
 
     def training_request(self) -> Request:
         """Return what the round's clients are asked."""
@@ -219,6 +220,9 @@ class Rounds:
         }
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
+        uploaded = len(updates) * size(self.shared)  # every update has the shapes of these
+        for update in updates:
+            uploaded += sum(map(size, update.uploads.values()))
         self.last = Round(
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
@@ -226,8 +230,7 @@ class Rounds:
             update_statistics=partial(update_statistics, self.server, updates),
             loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
             bytes_down=down * len(exchange.asked),
-            bytes_up=len(updates) * size(self.shared)  # of which every update has the shapes
-            + sum(size(state) for update in updates for state in update.uploads.values()),
+            bytes_up=uploaded,
             seconds={
                 "clients": answered - self._began,
                 "client-work": math.fsum(update.metrics["seconds"] for update in updates),

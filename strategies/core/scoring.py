@@ -68,11 +68,11 @@ def scores_of(
             for kind, states in measured.items():
                 if states.keys() != set(deployed):
                     raise ValueError(f"the {kind} scores are not of {sorted(deployed)}")
-            checked = [
-                (kind, name, Scores.of(state, classes, tested[kind].get(client)))
-                for kind in kinds
-                for name, state in measured[kind].items()
-            ]
+            checked = []
+            for kind in kinds:
+                in_agreement = tested[kind].get(client)
+                for name, state in measured[kind].items():
+                    checked.append((kind, name, Scores.of(state, classes, in_agreement)))
         except ValueError as error:
             exchange.refuse(client, str(error))
             continue
