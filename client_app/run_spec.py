@@ -55,8 +55,8 @@ class RunSpec:
         )
 
     @staticmethod
-    def from_json(text: str, own_code: bool = True) -> "RunSpec":
-        """Undo `to_json`. Without `own_code` no module that the text names is imported, and KeyError is raised."""
+    def from_json(text: str, user_code: bool = True) -> "RunSpec":
+        """Undo `to_json`. Without `user_code` no module that the text names is imported, and KeyError is raised."""
         fields: dict[str, Any] = json.loads(text)
         return RunSpec(
             data=DataSettings(**fields_from_stored(fields["data"])),
@@ -64,7 +64,7 @@ class RunSpec:
             model=fields["model"],
             model_settings=ModelSettings(**fields["model-settings"]),
             variants=tuple(
-                kind_of(name, own_code)(**stated) for name, stated in fields["variants"].items()
+                kind_of(name, user_code)(**stated) for name, stated in fields["variants"].items()
             ),
             seed=fields["seed"],
             device=fields["device"],
@@ -74,9 +74,9 @@ class RunSpec:
         )
 
 
-def kind_of(name: str, own_code: bool) -> type[Variant]:
+def kind_of(name: str, user_code: bool) -> type[Variant]:
     """Return a variant's class by its name, or by MODULE:CLASS."""
-    if own_code and ":" in name:
+    if user_code and ":" in name:
         kind: type[Variant] = load("method", name, "class")
         return kind
     return VARIANTS[name]

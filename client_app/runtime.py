@@ -187,6 +187,6 @@ def simulation_runtime(run_spec: str) -> ClientRuntime:
 def site_runtime(run_spec: str, site: LocalSite) -> ClientRuntime:
     """Return the runtime of one site; a rehearsal has one per site."""
     try:
-        return ClientRuntime(RunSpec.from_json(run_spec, own_code=False), site)
+        return ClientRuntime(RunSpec.from_json(run_spec, user_code=False), site)
     except KeyError as error:
         raise NotAgreed(f"the variant {error} is not of this code") from error

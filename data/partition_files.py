@@ -19,7 +19,7 @@ MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
+class SavedPartition:
     """The contents of a partition file."""
 
     content: str
@@ -34,7 +34,7 @@ class Dealt:
     """Sorted indices into the training set: the server's own."""
 
 
-def save(path: Path, dealt: Dealt) -> None:
+def save(path: Path, dealt: SavedPartition) -> None:
     """Write one JSON file.
 
     Raises:
@@ -56,7 +56,7 @@ def save(path: Path, dealt: Dealt) -> None:
         raise SettingError("FILE", str(path), f"cannot be written: {error.strerror}") from error
 
 
-def read(setting: str) -> Dealt:
+def read(setting: str) -> SavedPartition:
     """Read the partition of FILE or FILE#HASH.
 
     Raises:
@@ -94,7 +94,9 @@ def read(setting: str) -> Dealt:
         holdout = whole_numbers(
             content.get("holdout", [])
         )  # files from before there were hold-outs have none
-        dealt = Dealt(str(content["data"]), train, whole_numbers(content["test"]), domains, holdout)
+        dealt = SavedPartition(
+            str(content["data"]), train, whole_numbers(content["test"]), domains, holdout
+        )
     except DataError:
         raise
     except (

@@ -7,7 +7,7 @@ import numpy as np
 from data.dataset import Dataset
 from data.errors import DataError
 from data.federation import Federation
-from data.partition_files import Dealt, save
+from data.partition_files import SavedPartition, save
 from data.readers.rows import header_of, opened
 from data.rules import require
 from data.settings import DataSettings
@@ -28,11 +28,13 @@ def save_partition(federation: Federation, path: Path) -> None:
     test, domains = federation.global_test, federation.domains
     save(
         path,
-        Dealt(data.content, federation.train_indices, test, domains, federation.holdout_indices),
+        SavedPartition(
+            data.content, federation.train_indices, test, domains, federation.holdout_indices
+        ),
     )
 
 
-def dealt_by_table(path: Path, data: Dataset) -> Dealt:
+def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
     """Every row gives a training sample, by its place from 0, to a client, by name or number; the others stay unused.
 
     Clients are numbered in the order of their names, of their values where all are whole numbers.
@@ -76,6 +78,6 @@ def dealt_by_table(path: Path, data: Dataset) -> Dealt:
     names = sorted(held, key=int) if all(map(is_whole, held)) else sorted(held)
     train = tuple(np.sort(np.array(held[name], np.int64)) for name in names)
     nothing = np.zeros(0, np.int64)
-    return Dealt(
+    return SavedPartition(
         data.content, train, np.arange(len(data.test_labels), dtype=np.int64), None, nothing
     )

@@ -16,7 +16,7 @@ from rich.text import Text
 from data import DataError, Dataset, DataSettings, Federation, federate, load, require
 from data.data_warnings import refuse_untrainable
 from data.partition_files import save as write_partition
-from data.partition_table import dealt_by_table, save_partition
+from data.partition_table import partition_by_table, save_partition
 from data.readers import cache
 from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
 from data.readers.layouts import office_class_folders
@@ -178,7 +178,7 @@ def save(
     """Save a partition to a file, for the setting partition-file."""
     chosen = parse(parse_texts(settings or []))
     if table is not None:
-        dealt = dealt_by_table(table, load(chosen.data))
+        dealt = partition_by_table(table, load(chosen.data))
         write_partition(file, dealt)
         held, tests = sum(map(len, dealt.train)), len(dealt.test)
         out.print(f"{file}: {len(dealt.train)} clients, {held} training and {tests} test")

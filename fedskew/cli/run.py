@@ -116,8 +116,8 @@ def run(
     )
     require(not (several and sites), "--sites", sites, "is for one run")
     with at_once():  # with torch, a second: who mistypes is told before
-        from fedskew.cli.perform import perform
-    perform(
+        from fedskew.cli.run_execution import run_choice
+    run_choice(
         choice,
         row or (),
         column or (),

@@ -27,7 +27,7 @@ from fedskew.engines.processes import (
     clear_leftovers,
     note_owner,
 )
-from fedskew.engines.stub_app import doorway
+from fedskew.engines.stub_app import write_stub_app
 from fedskew.signals import one_interrupt
 
 SHORT = 32
@@ -83,7 +83,7 @@ def launch(
         flower = Flower(Path(temporary), folder)
         claim(folder)
         words = [
-            str(doorway(app, flower.home / "app")),
+            str(write_stub_app(app, flower.home / "app")),
             "own",
             "--stream",
             "--run-config",

@@ -29,7 +29,7 @@ ALIGNMENT = 64
 """Bytes; torch allocates so, and a matrix product's last bits depend on where its operand begins."""
 Form = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 """Name, type and shape of every tensor of a state."""
-Place = tuple[Form, int]
+TensorLocation = tuple[Form, int]
 """A state's form, and the byte of its region at which it begins."""
 
 
@@ -56,7 +56,7 @@ class SharedMemory:
         self.taken += 1
         return self.taken - 1
 
-    def write(self, region: int, states: Sequence[State]) -> list[Place]:
+    def write(self, region: int, states: Sequence[State]) -> list[TensorLocation]:
         """Write states one after the other, from a region's beginning, and return where they are."""
         forms, places, end = [form_of(state) for state in states], [], 0
         for form in forms:
@@ -69,7 +69,7 @@ class SharedMemory:
         return places
 
     def read(
-        self, region: int, places: Sequence[Place], frees: bool = False
+        self, region: int, places: Sequence[TensorLocation], frees: bool = False
     ) -> list[dict[str, Tensor]]:
         """Return the states at places of a region, as they lie there.
 

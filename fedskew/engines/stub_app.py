@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli_w
 
 
-def doorway(app: Path, folder: Path) -> Path:
+def write_stub_app(app: Path, folder: Path) -> Path:
     """Write a Flower app with the settings and components of `app` to `folder`, and return that.
 
     Raises ValueError where `app` is no Flower app.
@@ -25,11 +25,11 @@ def doorway(app: Path, folder: Path) -> Path:
         raise ValueError(f"{app}: its pyproject.toml describes no Flower app: {error}") from None
     folder.mkdir()
     for kind, text in texts.items():
-        (folder / f"doorway_{kind}.py").write_text(text, encoding="utf-8")
-    components = {kind: f"doorway_{kind}:{kind}" for kind in texts}
+        (folder / f"stub_{kind}.py").write_text(text, encoding="utf-8")
+    components = {kind: f"stub_{kind}:{kind}" for kind in texts}
     described = {
         "project": {
-            "name": "doorway",
+            "name": "stub-app",
             "version": "1.0.0",
             "description": f"Imports {app}.",
             "license": "Apache-2.0",

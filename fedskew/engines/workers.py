@@ -39,7 +39,7 @@ from data.renamed_settings import fields_from_stored
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
 from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
-from fedskew.engines.shared_memory import Place, SharedMemory
+from fedskew.engines.shared_memory import SharedMemory, TensorLocation
 from fedskew.signals import blocked
 from strategies.core.exchange import Direct, Request, WorkersLost
 
@@ -52,7 +52,7 @@ QUIET = "ignore:resource_tracker"
 """An option of Python's: what deletes the semaphores of workers that a signal has ended does not complain of them."""
 PARTS = 4
 """A worker gets one chunk of what is left, by samples, of so many for each."""
-Placed = tuple[int, ClientReply | ClientFailure, Sequence[tuple[str, Place]]]
+PlacedReply = tuple[int, ClientReply | ClientFailure, Sequence[tuple[str, TensorLocation]]]
 """An outcome whose states are in shared memory: client, answer without them or reason, name and place of each state."""
 
 
@@ -64,7 +64,7 @@ class Order:
     """Of the request: no two are the same bytes."""
     asked: ClientRequest
     region: int
-    places: Mapping[str, Place]
+    places: Mapping[str, TensorLocation]
 
 
 class WorkersGrid(Refusing, Direct):
@@ -189,7 +189,7 @@ def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterato
 
 
 def placed_back(
-    memory: SharedMemory, region: int, outcomes: Sequence[Placed]
+    memory: SharedMemory, region: int, outcomes: Sequence[PlacedReply]
 ) -> Iterator[ClientOutcome]:
     """Yield outcomes with their states as they lie in a region, which is free when the last of them is gone."""
     offsets = []
@@ -283,7 +283,7 @@ def opened(order: bytes) -> ClientRequest:
     return replace(arrived.asked, states=dict(zip(arrived.places, states, strict=True)))
 
 
-def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[Placed]:
+def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[PlacedReply]:
     """In a worker: play clients, write what they answer into a region, and return it without that."""
     outcomes = list(answers(opened(order), clients))
     states: list[State] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from data import DataError, Dataset
-from data.partition_files import Dealt, save
+from data.partition_files import SavedPartition, save
 from data.partitions import Indices
 from data.random_draws import generator
 from fedskew.diagnosis.table import SiteTable
@@ -41,4 +41,4 @@ def partition_by_counts(table: SiteTable, data: Dataset, path: Path, where: str)
             part.append(samples)
     train = tuple(np.sort(np.concatenate(part)) for part in parts)
     test = np.flatnonzero(data.test_labels < classes)
-    save(path, Dealt(data.content, train, test, None, train[0][:0]))
+    save(path, SavedPartition(data.content, train, test, None, train[0][:0]))

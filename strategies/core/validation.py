@@ -34,7 +34,7 @@ class Range:
     most: float
     whole: bool = False
 
-    def breach(self, values: Tensor) -> str:
+    def violation(self, values: Tensor) -> str:
         """Return what is wrong with the values, or an empty sentence."""
         if not values.numel():
             return ""
@@ -171,7 +171,7 @@ def check_values(state: State, where: str = "") -> None:
             if not t.is_floating_point() or range_of(n) is not TENSORS[""]
         }
     for name, tensor in state.items():
-        if reason := range_of(name).breach(tensor):
+        if reason := range_of(name).violation(tensor):
             raise UpdateOutOfRange(f"{where}{name} {reason}")
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from client_builders import FLOAT, batches_of, measure, samples_of
 from sklearn.metrics import roc_auc_score
-from test_scores import case, echo, equal
+from test_metrics import case, echo, equal
 from torch import Tensor
 
 from client_app.metrics import Scores, evaluate_models

@@ -7,7 +7,7 @@ import pytest
 import torch
 from client_builders import FLOAT
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
-from test_scores import case
+from test_metrics import case
 
 from client_app.metrics import Scores
 from client_app.ranking import COLUMNS, Ranked, margins, order_of, ranked, ranking

@@ -460,7 +460,7 @@ def test_the_last_lines_and_the_exit_status_name_failed_runs(
     def failing(planned: Any, *rest: Any) -> Any:
         return {}, {config.run_id: "no luck" for config in planned}
 
-    monkeypatch.setattr("fedskew.cli.perform.run_all", failing)
+    monkeypatch.setattr("fedskew.cli.run_execution.run_all", failing)
     status, _, errors = fedskew("run", "demo-missing", "--seed", 0, "--results", tmp_path)
     lines = errors.splitlines()
     assert status == 1

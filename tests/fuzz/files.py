@@ -31,7 +31,7 @@ from client_app.models import batch_norm_names, build
 from client_app.state import digest
 from client_app.tensor_files import Damaged, write_atomically
 from data import DataError, DataSettings, SettingError, load
-from data.partition_files import Dealt, read, save
+from data.partition_files import SavedPartition, read, save
 from data.readers import cache
 from data.readers.images import open_image
 from data.readers.named import read_named
@@ -215,7 +215,7 @@ def cache_subject(root: Path) -> Subject:
 
 def partition_subjects() -> list[Subject]:
     """A partition file with changed bytes, and one written by hand, so without a checksum, with changed contents."""
-    dealt = Dealt(
+    dealt = SavedPartition(
         "a" * 64, tuple(np.arange(9).reshape(3, 3)), np.arange(5), (0, 1, 0), np.array([9, 10])
     )
     whole = written_by(lambda file: save(file, dealt))

@@ -157,7 +157,7 @@ def test_a_client_whose_data_have_changed_stays_out(
     changed: list[int] = []
 
     class OfData:
-        """The digests that a player has at the moment."""
+        """The digests that a client process has at the moment."""
 
         def __get__(self, simulation_runtime: ClientRuntime, owner: type) -> dict[str, str]:
             return {"data": "ab"[bool(changed)] * 64}

@@ -22,7 +22,7 @@ from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
 
-def perform(
+def run_choice(
     choice: Choice,
     rows: Sequence[str],
     columns: Sequence[str],

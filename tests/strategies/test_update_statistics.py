@@ -7,7 +7,7 @@ import pytest
 import torch
 from server_builders import server_of, state_of, updates_of
 
-import strategies.core.update_statistics as movement
+import strategies.core.update_statistics as statistics_module
 from client_app.state import difference
 from strategies.core.server import Update
 from strategies.core.update_statistics import (
@@ -33,7 +33,7 @@ def steps_of(updates: list[Update]) -> torch.Tensor:
     ("name", "limit"), [("CHUNK", 7), ("CHUNK", 2**16), ("VALUES", 30), ("VALUES", 1), ("KEPT", 0)]
 )
 def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
-    monkeypatch.setattr(movement, name, limit)
+    monkeypatch.setattr(statistics_module, name, limit)
     updates = updates_of(1, 2, 3, 4)
     steps_KP = steps_of(updates)
     directions_KP = steps_KP / steps_KP.norm(dim=1, keepdim=True)
@@ -121,4 +121,4 @@ def test_a_hundred_updates_are_told_one_by_one_and_of_more_the_furthest_out() ->
     hundred = [moved(client, 1.0 + client, cosine=0.9 - client / 1000) for client in range(100)]
     assert noteworthy(hundred) == hundred
     further = [*hundred, moved(100, 0.5, cosine=0.99)]
-    assert [movement.client for movement in noteworthy(further)] == [*range(100)]
+    assert [statistics.client for statistics in noteworthy(further)] == [*range(100)]

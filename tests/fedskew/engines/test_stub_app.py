@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from fedskew.engines import APP
-from fedskew.engines.stub_app import doorway
+from fedskew.engines.stub_app import write_stub_app
 from site_agent.app_files import app_files
 
 PYPROJECT = APP / "pyproject.toml"
 IMPORTING = """
-import doorway_{kind}app, {kind}_app.app
-assert doorway_{kind}app.{kind}app is {kind}_app.app.app
+import write_stub_app_{kind}app, {kind}_app.app
+assert stub_{kind}app.{kind}app is {kind}_app.app.app
 print({kind}_app.app.__file__)
 """
 
 
 @pytest.mark.parametrize("kind", ["server", "client"])
-def test_the_doorway_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> None:
-    folder = doorway(APP, tmp_path / "doorway")
+def test_the_stub_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> None:
+    folder = write_stub_app(APP, tmp_path / "stub")
     words = [sys.executable, "-c", IMPORTING.format(kind=kind)]
     printed = subprocess.run(
         words, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True
@@ -29,9 +29,9 @@ def test_the_doorway_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -
     assert printed.stdout.strip() == str(APP / f"{kind}_app" / "app.py"), printed.stderr
 
 
-def test_flower_packs_the_doorway_with_the_app_s_settings(tmp_path: Path) -> None:
-    files = app_files(doorway(APP, tmp_path / "doorway"))
-    assert sorted(files) == ["doorway_clientapp.py", "doorway_serverapp.py", "pyproject.toml"]
+def test_flower_packs_the_stub_with_the_app_s_settings(tmp_path: Path) -> None:
+    files = app_files(write_stub_app(APP, tmp_path / "stub"))
+    assert sorted(files) == ["stub_clientapp.py", "stub_serverapp.py", "pyproject.toml"]
     given, packed = (
         tomllib.loads(text.decode()) for text in (PYPROJECT.read_bytes(), files["pyproject.toml"])
     )
@@ -52,5 +52,5 @@ def test_flower_packs_the_doorway_with_the_app_s_settings(tmp_path: Path) -> Non
 def test_what_is_no_app_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ValueError, match=r"pyproject\.toml describes no Flower app"):
-        doorway(tmp_path, tmp_path / "doorway")
-    assert not (tmp_path / "doorway").exists()
+        write_stub_app(tmp_path, tmp_path / "stub")
+    assert not (tmp_path / "stub").exists()
