@@ -20,7 +20,7 @@ from data import DataError, SettingError
         (DataChanged("other data"), "data changed"),
         (FloatingPointError("nan"), "not finite"),
         (NotAgreed("another data set"), "agreement"),
-        (NotAllowed("class-counts"), "policy: class-counts"),
+        (NotAllowed("class-counts"), "policy"),
         (OSError("/home/somebody"), "failure"),
     ],
 )

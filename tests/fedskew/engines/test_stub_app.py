@@ -13,7 +13,7 @@ from site_agent.app_files import app_files
 
 PYPROJECT = APP / "pyproject.toml"
 IMPORTING = """
-import write_stub_app_{kind}app, {kind}_app.app
+import stub_{kind}app, {kind}_app.app
 assert stub_{kind}app.{kind}app is {kind}_app.app.app
 print({kind}_app.app.__file__)
 """
@@ -31,7 +31,7 @@ def test_the_stub_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> N
 
 def test_flower_packs_the_stub_with_the_app_s_settings(tmp_path: Path) -> None:
     files = app_files(write_stub_app(APP, tmp_path / "stub"))
-    assert sorted(files) == ["stub_clientapp.py", "stub_serverapp.py", "pyproject.toml"]
+    assert sorted(files) == ["pyproject.toml", "stub_clientapp.py", "stub_serverapp.py"]
     given, packed = (
         tomllib.loads(text.decode()) for text in (PYPROJECT.read_bytes(), files["pyproject.toml"])
     )
