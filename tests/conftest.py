@@ -1,5 +1,6 @@
 """What holds for every test: one thread, and nobody's real cache."""
 
+import logging
 import multiprocessing
 import signal
 import warnings
@@ -29,6 +30,15 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def level_of_flwrs_log() -> Iterator[None]:
+    """Undo what a command line in this process does to flwr's log: it hides warnings, which other tests read."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)
